@@ -1,0 +1,92 @@
+# Every target installs what it needs into $(VENV) first; a second run finds its stamps and goes on
+# at once. `make` alone prints what there is.
+
+VENV   ?= .venv
+PYTHON ?= python3
+# Installed before anything else, so that the extension is built against the torch that runs it.
+# Where pip would pick a CUDA build and you want the small CPU one:
+#   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH  ?= torch==2.13.0
+
+BIN     := $(VENV)/bin
+# -qq: errors only
+PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
+SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
+# Two stamps, so that a build without a compiler is done again when there is one.
+BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
+PYTHONS := pybeam tests benchmarks examples $(wildcard setup.py)
+
+# Threads that spin while they wait make everything many times slower when others need the cores.
+demo test test-all: export OMP_WAIT_POLICY ?= passive
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all build bench lint fmt clean
+
+help:
+	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
+	@echo "make test      run the tests, without those marked slow"
+	@echo "make test-all  run all tests"
+	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
+	@echo "make bench     measure speed beside CTranslate2 and transformers"
+	@echo "make lint      check style (ruff, clang-format); make fmt repairs what can be repaired"
+	@echo "make clean     remove $(VENV) and everything built"
+
+demo: build
+	@$(BIN)/python examples/demo.py
+
+test: build $(VENV)/.extra-test
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: build $(VENV)/.extra-test
+	@$(BIN)/python -m pytest -q
+
+bench: build $(VENV)/.extra-bench
+	@$(BIN)/python -m benchmarks.bench_translate
+
+lint: $(VENV)/.extra-lint
+	@$(BIN)/ruff check $(PYTHONS)
+	@$(BIN)/ruff format --check $(PYTHONS)
+	@$(if $(SOURCES),$(BIN)/clang-format --dry-run -Werror $(SOURCES))
+
+fmt: $(VENV)/.extra-lint
+	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)
+	@$(BIN)/ruff format $(PYTHONS)
+	@$(if $(SOURCES),$(BIN)/clang-format -i $(SOURCES))
+
+build: $(BUILT)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.stamp-python:
+	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pybeam needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-torch: $(VENV)/.stamp-python
+	@echo "[2/4] installing $(TORCH) (one or two minutes, depending on the network)"
+	@$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/.stamp-tools: $(VENV)/.stamp-torch
+	@echo "[3/4] installing the build tools: ninja setuptools wheel numpy"
+	@$(PIP) ninja "setuptools>=77" wheel numpy
+	@touch $@
+
+$(BUILT): $(VENV)/.stamp-tools pyproject.toml $(wildcard setup.py) $(SOURCES)
+	@echo "[4/4] compiling the C++ kernels and installing pybeam (about a minute)"
+	@$(PIP) -e . --no-build-isolation
+	@$(BIN)/pybeam info
+	@touch $@
+
+# The extras of pyproject.toml, without building pybeam a second time.
+$(VENV)/.extra-%: pyproject.toml | $(VENV)/.stamp-python
+	@echo "[$*] installing what \`make $*\` needs beside pybeam"
+	@$(BIN)/python -c 'import sys, tomllib; \
+	    extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	    print(*extras[sys.argv[1]], sep="\n")' $* > $(VENV)/extra-$*.txt
+	@$(PIP) -r $(VENV)/extra-$*.txt
+	@touch $@
+
+$(VENV)/.extra-test $(VENV)/.extra-bench: | $(BUILT)
