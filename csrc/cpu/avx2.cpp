@@ -1,0 +1,36 @@
+// The inner kernels for AVX2 with FMA and F16C.
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "../dispatch.h"
+#include "../params.h"
+#include "numbers.h"
+#include "select.h"
+
+// after the headers: no inline function that other files share may get these instructions
+#pragma GCC target("avx2,fma,f16c")
+
+namespace pybeam {
+namespace {
+
+// clang-format off: each needs those above it
+#include "vec_avx2-inl.h"
+#include "exp-inl.h"
+#include "select-inl.h"
+#include "tree_attention-inl.h"
+#include "kernels-inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const Kernels kAvx2Kernels = make_kernels("avx2");
+
+}  // namespace pybeam
+
+#endif  // __x86_64__

@@ -1,0 +1,27 @@
+// The inner kernels for any CPU.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "../dispatch.h"
+#include "../params.h"
+#include "numbers.h"
+#include "select.h"
+
+namespace pybeam {
+namespace {
+
+// clang-format off: each needs those above it
+#include "vec_generic-inl.h"
+#include "exp-inl.h"
+#include "select-inl.h"
+#include "tree_attention-inl.h"
+#include "kernels-inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const Kernels kGenericKernels = make_kernels("generic");
+
+}  // namespace pybeam

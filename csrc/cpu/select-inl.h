@@ -1,0 +1,107 @@
+// The two loops over a row of logits. Included inside a namespace, after the vectors.
+
+constexpr int64_t kBlock = kBlockVectors * kWidth;
+
+// The last, partial block as a full one of float32, filled with -inf.
+template <class T>
+inline void copy_tail(const T* x, int64_t count, float* block) {
+    for (int64_t i = 0; i < count; ++i) block[i] = to_float(x[i]);
+    for (int64_t i = count; i < kBlock; ++i) block[i] = -INFINITY;
+}
+
+template <class T>
+inline void scan_block(const T* x, float* block_max, RowTotal* total) {
+    Vec top[4];
+    for (int i = 0; i < 4; ++i) top[i] = load(x + i * kWidth);
+    for (int i = 4; i < kBlockVectors; ++i) top[i % 4] = max(top[i % 4], load(x + i * kWidth));
+    top[0] = max(max(top[0], top[1]), max(top[2], top[3]));
+    store(block_max, top[0]);
+    if (greater(top[0], broadcast(total->peak))) {
+        const float peak = largest(top[0]);
+        total->sum *= std::exp(static_cast<double>(total->peak) - static_cast<double>(peak));
+        total->peak = peak;
+    }
+    // while all logits are -inf, subtracting the peak would give NaN
+    const Vec peak = broadcast(total->peak == -INFINITY ? 0.0f : total->peak);
+    Vec sums[4];
+    for (int i = 0; i < 4; ++i) sums[i] = exp_nonpositive(sub(load(x + i * kWidth), peak));
+    for (int i = 4; i < kBlockVectors; ++i) {
+        sums[i % 4] = add(sums[i % 4], exp_nonpositive(sub(load(x + i * kWidth), peak)));
+    }
+    total->sum += sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// Largest logit of the lane that holds `token`, without that token.
+template <class T>
+inline float lane_max_without(const T* x, int64_t vocab_size, int64_t token) {
+    const int64_t begin = token / kBlock * kBlock + token % kWidth;
+    float top = -INFINITY;
+    for (int64_t i = begin; i < begin + kBlock && i < vocab_size; i += kWidth) {
+        const float logit = to_float(x[i]);
+        if (i != token && logit > top) top = logit;
+    }
+    return top;
+}
+
+template <class T>
+RowTotal scan_row(const void* row, int64_t vocab_size, int32_t banned, float* block_max) {
+    const T* x = static_cast<const T*>(row);
+    RowTotal total{-INFINITY, 0.0};
+    int64_t begin = 0;
+    for (; begin + kBlock <= vocab_size; begin += kBlock) {
+        scan_block(x + begin, block_max + begin / kBlockVectors, &total);
+    }
+    if (begin < vocab_size) {
+        float tail[kBlock];
+        copy_tail(x + begin, vocab_size - begin, tail);
+        scan_block(tail, block_max + begin / kBlockVectors, &total);
+    }
+    if (banned >= 0 && banned < vocab_size) {
+        block_max[banned / kBlock * kWidth + banned % kWidth] =
+            lane_max_without(x, vocab_size, banned);
+    }
+    return total;
+}
+
+struct VecFilter {
+    Vec score, peak, log_sum, min_score, above;
+};
+
+inline uint32_t passes(const VecFilter& filter, Vec logit) {
+    const Vec score = add(filter.score, sub(sub(logit, filter.peak), filter.log_sum));
+    return greater_equal(score, filter.min_score) & greater(logit, filter.above);
+}
+
+template <class T>
+int64_t collect_row(const void* row, int64_t vocab_size, const float* block_max, RowFilter filter,
+                    uint64_t* keys) {
+    const T* x = static_cast<const T*>(row);
+    VecFilter vec{broadcast(filter.score), broadcast(filter.peak), broadcast(filter.log_sum),
+                  broadcast(filter.min_score), broadcast(filter.above)};
+    int64_t count = 0;
+    for (int64_t begin = 0; begin < vocab_size; begin += kBlock) {
+        if (!passes(vec, load(block_max + begin / kBlockVectors))) continue;
+        float block[kBlock];
+        if (begin + kBlock <= vocab_size) {
+            for (int i = 0; i < kBlockVectors; ++i) {
+                store(block + i * kWidth, load(x + begin + i * kWidth));
+            }
+        } else {
+            copy_tail(x + begin, vocab_size - begin, block);
+        }
+        for (int i = 0; i < kBlockVectors; ++i) {
+            uint32_t lanes = passes(vec, load(block + i * kWidth));
+            for (; lanes != 0; lanes &= lanes - 1) {
+                const int64_t lane = i * kWidth + __builtin_ctz(lanes);
+                if (begin + lane == filter.banned) continue;
+                keys[count++] = candidate_key(block[lane], begin + lane);
+            }
+        }
+        if (count > 2 * filter.limit) {
+            // later tokens lose ties, so from here on only larger logits count
+            vec.above = broadcast(keep_best(keys, count, filter.limit));
+            count = filter.limit;
+        }
+    }
+    return count;
+}

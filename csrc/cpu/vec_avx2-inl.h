@@ -1,0 +1,59 @@
+// Vectors of 8 floats. Included inside a namespace, after the standard headers.
+
+using Vec = __m256;
+
+constexpr int kWidth = 8;
+constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
+
+inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
+inline Vec load(const float* x) { return _mm256_loadu_ps(x); }
+inline Vec load(const BFloat16* x) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline Vec load(const Half* x) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+inline void store(float* out, Vec a) { _mm256_storeu_ps(out, a); }
+
+inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+// The second argument where either is NaN.
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec round(Vec a) {
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+// Bit i: lane i of a is greater than lane i of b.
+inline uint32_t greater(Vec a, Vec b) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+}
+inline uint32_t greater_equal(Vec a, Vec b) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)));
+}
+
+inline float sum(Vec a) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+inline float largest(Vec a) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+// p * 2^n for integral n >= -126; 0 where x < min_x.
+inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    const Vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+    return _mm256_and_ps(scaled, _mm256_cmp_ps(x, min_x, _CMP_NLT_UQ));
+}
+
+// The sums of four vectors.
+inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
+    const Vec abcd = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
+}

@@ -1,0 +1,49 @@
+// Vectors of 16 floats. Included inside a namespace, after the standard headers.
+
+using Vec = __m512;
+
+constexpr int kWidth = 16;
+constexpr int kMaxRows = 4;  // query rows that share a load of a key; bounded by the registers
+
+inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
+inline Vec load(const float* x) { return _mm512_loadu_ps(x); }
+inline Vec load(const BFloat16* x) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline Vec load(const Half* x) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+inline void store(float* out, Vec a) { _mm512_storeu_ps(out, a); }
+
+inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+// The second argument where either is NaN.
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec round(Vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+
+// Bit i: lane i of a is greater than lane i of b.
+inline uint32_t greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline uint32_t greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+
+inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
+inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
+
+// p * 2^n for integral n; 0 where x < min_x.
+inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, min_x, _CMP_NLT_UQ), p, n);
+}
+
+// The sums of four vectors.
+inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
+    const Vec ab = add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const Vec cd = add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const Vec abcd =
+        add(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
+    const __m256 half =
+        _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}

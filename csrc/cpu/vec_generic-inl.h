@@ -1,0 +1,61 @@
+// Vectors of 4 floats in the compiler's own vector types, for any CPU. Included inside a namespace.
+
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t IntVec __attribute__((vector_size(16)));
+
+constexpr int kWidth = 4;
+constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
+
+inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
+inline Vec load(const float* x) {
+    Vec a;
+    std::memcpy(&a, x, sizeof a);
+    return a;
+}
+template <class T>
+inline Vec load(const T* x) {
+    return Vec{to_float(x[0]), to_float(x[1]), to_float(x[2]), to_float(x[3])};
+}
+inline void store(float* out, Vec a) { std::memcpy(out, &a, sizeof a); }
+
+inline Vec add(Vec a, Vec b) { return a + b; }
+inline Vec sub(Vec a, Vec b) { return a - b; }
+inline Vec mul(Vec a, Vec b) { return a * b; }
+inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+// The second argument where either is NaN.
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec round(Vec a) {
+    // adding 1.5 * 2^23 leaves no bits for a fraction
+    const Vec magic = broadcast(12582912.0f);
+    return (a + magic) - magic;
+}
+
+inline uint32_t lane_bits(IntVec is_set) {
+    const IntVec bits = is_set & IntVec{1, 2, 4, 8};
+    return static_cast<uint32_t>(bits[0] | bits[1] | bits[2] | bits[3]);
+}
+// Bit i: lane i of a is greater than lane i of b.
+inline uint32_t greater(Vec a, Vec b) { return lane_bits(a > b); }
+inline uint32_t greater_equal(Vec a, Vec b) { return lane_bits(a >= b); }
+
+inline float sum(Vec a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+inline float largest(Vec a) {
+    const float low = a[0] > a[1] ? a[0] : a[1];
+    const float high = a[2] > a[3] ? a[2] : a[3];
+    return low > high ? low : high;
+}
+
+// p * 2^n for integral n >= -126; 0 where x < min_x.
+inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
+    const IntVec exponent = __builtin_convertvector(n, IntVec) << 23;
+    const IntVec scaled = reinterpret_cast<IntVec>(p) + exponent;
+    return reinterpret_cast<Vec>(scaled & ~(x < min_x));
+}
+
+// The sums of four vectors.
+inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
+    out[0] = sum(a);
+    out[1] = sum(b);
+    out[2] = sum(c);
+    out[3] = sum(d);
+}

@@ -1,0 +1,67 @@
+#include "dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace pybeam {
+namespace {
+
+bool is_supported(const Kernels& kernels) {
+    if (&kernels == &kGenericKernels) return true;
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("f16c");
+    if (&kernels == &kAvx2Kernels) return has_avx2;
+    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+// Best first.
+constexpr const Kernels* kAllKernels[] = {
+#ifdef __x86_64__
+    &kAvx512Kernels,
+    &kAvx2Kernels,
+#endif
+    &kGenericKernels,
+};
+
+const Kernels* best_kernels() {
+    for (const Kernels* kernels : kAllKernels) {
+        if (is_supported(*kernels)) return kernels;
+    }
+    return &kGenericKernels;
+}
+
+const Kernels* find_kernels(const char* name) {
+    for (const Kernels* kernels : kAllKernels) {
+        if (std::strcmp(kernels->name, name) != 0) continue;
+        if (is_supported(*kernels)) return kernels;
+        throw std::runtime_error("this CPU has no " + std::string(name) + "; it can run " +
+                                 best_kernels()->name);
+    }
+    throw std::runtime_error("the instruction set must be generic, avx2 or avx512, but is " +
+                             std::string(name));
+}
+
+std::atomic<const Kernels*>& chosen() {
+    static std::atomic<const Kernels*> kernels = [] {
+        const char* name = std::getenv("PYBEAM_ISA");
+        return name != nullptr && *name != '\0' ? find_kernels(name) : best_kernels();
+    }();
+    return kernels;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
+
+void set_isa(const char* name) { chosen() = find_kernels(name); }
+
+}  // namespace pybeam

@@ -1,0 +1,66 @@
+// The inner kernels, compiled once per instruction set and chosen at run time.
+#pragma once
+
+#include <cstdint>
+
+#include "params.h"
+
+namespace pybeam {
+
+// Largest logit of a row and the sum of exp(logit - peak), NaN if the row holds NaN or +inf.
+struct RowTotal {
+    float peak;
+    double sum;
+};
+
+// How to turn a logit into a score, and which candidates of a row are still worth having.
+struct RowFilter {
+    float score;
+    float peak;
+    float log_sum;
+    float min_score;  // least score that can survive in this beam
+    float above;      // only logits above this one
+    int64_t limit;    // most candidates that can survive
+    int32_t banned;   // a token that is no candidate, or -1
+};
+
+// Reads one row. A block is 16 vectors; `block_max` gets, for every block and lane, the largest
+// logit of that lane other than the logit of `banned`.
+using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, int32_t banned, float* block_max);
+
+// Appends the keys (see select.h) of the candidates that pass, in token order, and returns their
+// number. `keys` has room for `2 * limit` keys and one block.
+using CollectRow = int64_t (*)(const void* row, int64_t vocab_size, const float* block_max,
+                               RowFilter filter, uint64_t* keys);
+
+// Attention of the query rows `first .. last` of one source over one key head. A query row is a
+// pair of a row and a head that reads this key head, heads innermost.
+using Attend = void (*)(const TreeAttentionParams& params, int64_t source, int64_t key_head,
+                        int64_t first, int64_t last, float* scratch);
+
+struct Kernels {
+    const char* name;
+    int64_t vector_width;
+    ScanRow scan_row[3];  // by DType
+    CollectRow collect_row[3];
+    Attend attend[3];
+};
+
+constexpr int64_t kBlockVectors = 16;
+
+// Floats of scratch that `Attend` needs.
+int64_t attend_scratch(const TreeAttentionParams& params, int64_t num_cells);
+
+extern const Kernels kGenericKernels;
+#ifdef __x86_64__
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+// The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
+const Kernels& kernels();
+
+// Choose "generic", "avx2" or "avx512". Throws std::runtime_error if the CPU lacks it.
+void set_isa(const char* name);
+
+}  // namespace pybeam

@@ -1,0 +1,171 @@
+// What the kernels are told: plain pointers and numbers, no torch types.
+#pragma once
+
+#include <cstdint>
+
+namespace pybeam {
+
+enum class DType { kFloat32, kBFloat16, kFloat16 };
+
+constexpr int kPageCells = 16;
+constexpr int kMaxWidth = 128;
+
+enum class Finishing { kNone, kHeld, kRefill, kShrink };
+
+// Pointers to optional arguments may be null. Strides are in elements, `num_rows` counts the rows
+// of logits and `num_beams` the entries of `width`.
+struct SelectParams {
+    const void* logits;
+    DType dtype;
+    int64_t row_stride;
+    int64_t vocab_size;
+    const float* score;
+    const int32_t* offset;
+    const int32_t* width;
+    const bool* is_ended;
+    const int32_t* max_candidates;
+    const float* margin;
+    const float* local_margin;
+    const float* best_finished;
+    const int32_t* forced;
+    const bool* ban_eos;
+    int32_t eos_id;
+    Finishing finishing;
+    int64_t num_rows;
+    int64_t num_beams;
+    int64_t capacity;
+    int num_threads;
+
+    int32_t* token_out;
+    int32_t* parent_out;
+    float* score_out;
+    float* log_prob_out;
+    int32_t* count_out;
+    int32_t* num_finished_out;
+    bool* has_nan_out;
+};
+
+struct TreeAttentionParams {
+    const void* query;
+    const void* key;
+    const void* value;
+    void* out;  // contiguous
+    DType dtype;
+    int64_t query_row_stride, query_head_stride;
+    int64_t key_cell_stride, key_head_stride;
+    int64_t value_cell_stride, value_head_stride;
+    const int32_t* offset;
+    const int32_t* slot;
+    const int32_t* cell;
+    const int32_t* num_cells;
+    const int64_t* mask;
+    const int32_t* bit;
+    int64_t num_rows;
+    int64_t num_sources;
+    int64_t num_slots;
+    int64_t num_pool_cells;
+    int64_t num_heads;
+    int64_t num_key_heads;
+    int64_t head_size;
+    int64_t max_cells;   // columns of `cell` and `mask`
+    int64_t mask_words;  // words per cell of `mask`
+    float scale;
+    int num_threads;
+};
+
+// The tensors of a `TokenTree`, and the sizes they have.
+struct Tree {
+    int32_t* token;
+    int32_t* parent;
+    float* log_prob;
+    int32_t* num_nodes;
+    int32_t* row_node;
+    int32_t* row_cell;
+    int32_t* live_cell;
+    int64_t* live_mask;
+    int32_t* num_live;
+    int32_t* free_cell;
+    int32_t* num_free;
+    int32_t* page;
+    int32_t* num_pages;
+    int32_t* free_page;
+    int32_t* num_free_pages;
+    int64_t num_slots;
+    int64_t max_nodes;
+    int64_t max_rows;
+    int64_t max_live;
+    int64_t mask_words;
+    int64_t max_free;
+    int64_t max_pages;
+    int64_t max_free_pages;
+};
+
+struct TreeAppendParams {
+    Tree tree;
+    const int32_t* slot;
+    const int32_t* first;
+    const int32_t* count;
+    const int32_t* survivor_parent;
+    const int32_t* survivor_token;
+    const float* survivor_log_prob;
+    int64_t num_sources;
+    int64_t capacity;  // columns of the survivors
+    int32_t eos_id;
+    int num_threads;
+};
+
+struct TreeReleaseParams {
+    Tree tree;  // the tokens, rows and live lists are not needed and may be null
+    const int32_t* slot;
+    int64_t num_sources;
+};
+
+// One tensor of per-row state: rows of `row_bytes`, `stride_bytes` apart.
+struct RowTensor {
+    char* data;
+    int64_t row_bytes;
+    int64_t stride_bytes;
+};
+
+struct GatherRowsParams {
+    const RowTensor* tensors;
+    int64_t num_tensors;
+    const int32_t* source;
+    const int32_t* target;
+    int64_t num_moves;
+    int64_t num_rows;
+    int num_threads;
+};
+
+struct ScatterRowsParams {
+    RowTensor pool;
+    RowTensor rows;
+    const int32_t* index;
+    int64_t num_index;
+    int64_t num_pool_rows;
+    int num_threads;
+};
+
+struct BacktraceParams {
+    const int32_t* token;
+    const int32_t* parent;
+    const int32_t* slot;
+    const int32_t* node;
+    int64_t num_slots;
+    int64_t max_nodes;
+    int64_t num_hypotheses;
+    int64_t capacity;
+    int32_t* tokens_out;
+    int32_t* length_out;
+};
+
+// Each throws std::runtime_error before it would read or write out of bounds.
+void launch_select(const SelectParams& params);
+void launch_tree_attention(const TreeAttentionParams& params);
+void launch_tree_append(const TreeAppendParams& params);
+void launch_tree_release(const TreeReleaseParams& params);
+void launch_gather_rows(const GatherRowsParams& params);
+void launch_scatter_rows(const ScatterRowsParams& params);
+void launch_backtrace(const BacktraceParams& params);
+
+}  // namespace pybeam

@@ -1,0 +1,390 @@
+// Every operator: its schema and its CPU implementation, which checks, allocates and launches.
+// The only file that includes torch headers beyond check.h.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <Python.h>
+#include <torch/library.h>
+
+#include <tuple>
+#include <vector>
+
+#include "check.h"
+#include "dispatch.h"
+#include "params.h"
+
+namespace pybeam {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
+    const Tensor& logits, const Tensor& score, const Tensor& offset, const Tensor& width,
+    const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
+    const OptionalTensor& margin, const OptionalTensor& local_margin,
+    const OptionalTensor& best_finished, const OptionalTensor& forced,
+    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity) {
+    check_dim("logits", logits, 2);
+    check_unit_stride("logits", logits);
+    check_dim("score", score, 1);
+    check_dim("width", width, 1);
+    TORCH_CHECK_VALUE(finishing >= 0 && finishing <= 3, "`finishing` must be 0 to 3, but is ",
+                      finishing);
+    TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+    TORCH_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
+    const int64_t num_beams = width.size(0), num_entries = score.size(0);
+
+    const Argument<float> score_arg("score", score, at::kFloat, {num_entries});
+    const Argument<int32_t> offset_arg("offset", offset, at::kInt, {num_beams + 1});
+    const Argument<int32_t> width_arg("width", width, at::kInt, {num_beams});
+    const Argument<bool> is_ended_arg("is_ended", is_ended, at::kBool, {num_entries});
+    const Argument<int32_t> max_candidates_arg("max_candidates", max_candidates, at::kInt,
+                                               {num_beams});
+    const Argument<float> margin_arg("margin", margin, at::kFloat, {num_beams});
+    const Argument<float> local_margin_arg("local_margin", local_margin, at::kFloat, {num_beams});
+    const Argument<float> best_finished_arg("best_finished", best_finished, at::kFloat,
+                                            {num_beams});
+    const Argument<int32_t> forced_arg("forced", forced, at::kInt, {num_beams});
+    const Argument<bool> ban_eos_arg("ban_eos", ban_eos, at::kBool, {num_beams});
+    const int32_t* offsets = offset_arg;
+    TORCH_CHECK_VALUE(offsets[num_beams] == num_entries, "the last `offset` must be ", num_entries,
+                      ", the number of entries, but is ", offsets[num_beams]);
+
+    const auto floats = score.options();
+    const auto ints = width.options();
+    Tensor token = at::empty({num_beams, capacity}, ints);
+    Tensor parent = at::empty({num_beams, capacity}, ints);
+    Tensor score_out = at::empty({num_beams, capacity}, floats);
+    Tensor log_prob = at::empty({num_beams, capacity}, floats);
+    Tensor count = at::empty({num_beams}, ints);
+    Tensor num_finished = at::empty({num_beams}, ints);
+    Tensor has_nan = at::empty({num_beams}, ints.dtype(at::kBool));
+
+    SelectParams params{};
+    params.logits = logits.data_ptr();
+    params.dtype = float_type("logits", logits);
+    params.row_stride = logits.stride(0);
+    params.vocab_size = logits.size(1);
+    params.score = score_arg;
+    params.offset = offset_arg;
+    params.width = width_arg;
+    params.is_ended = is_ended_arg;
+    params.max_candidates = max_candidates_arg;
+    params.margin = margin_arg;
+    params.local_margin = local_margin_arg;
+    params.best_finished = best_finished_arg;
+    params.forced = forced_arg;
+    params.ban_eos = ban_eos_arg;
+    params.eos_id = static_cast<int32_t>(eos_id);
+    params.finishing = static_cast<Finishing>(finishing);
+    params.num_rows = logits.size(0);
+    params.num_beams = num_beams;
+    params.capacity = capacity;
+    params.num_threads = at::get_num_threads();
+    params.token_out = data<int32_t>(token);
+    params.parent_out = data<int32_t>(parent);
+    params.score_out = data<float>(score_out);
+    params.log_prob_out = data<float>(log_prob);
+    params.count_out = data<int32_t>(count);
+    params.num_finished_out = data<int32_t>(num_finished);
+    params.has_nan_out = data<bool>(has_nan);
+    launch_select(params);
+    return {token, parent, score_out, log_prob, count, num_finished, has_nan};
+}
+
+Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                      const Tensor& offset, const Tensor& slot, const Tensor& cell,
+                      const Tensor& num_cells, const OptionalTensor& mask,
+                      const OptionalTensor& bit, double scale) {
+    check_dim("query", query, 3);
+    check_dim("key", key, 3);
+    check_dim("slot", slot, 1);
+    check_dim("cell", cell, 2);
+    TORCH_CHECK_VALUE(mask.has_value() == bit.has_value(), "`mask` and `bit` go together");
+    const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
+    if (mask.has_value()) check_dim("mask", *mask, 3);
+    const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
+
+    const at::ScalarType dtype = query.scalar_type();
+    check_tensor("key", key, dtype, {key.size(0), key.size(1), query.size(2)});
+    check_tensor("value", value, dtype, key.sizes());
+    for (const Tensor* tensor : {&query, &key, &value}) {
+        check_unit_stride("query, key and value", *tensor);
+    }
+    TORCH_CHECK_VALUE(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "`query` has ",
+                      query.size(1), " heads, which must be a multiple of the ", key.size(1),
+                      " heads of `key`");
+    const Argument<int32_t> offset_arg("offset", offset, at::kInt, {num_sources + 1});
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> cell_arg("cell", cell, at::kInt, {num_slots, max_cells});
+    const Argument<int32_t> num_cells_arg("num_cells", num_cells, at::kInt, {num_slots});
+    const Argument<int64_t> mask_arg("mask", mask, at::kLong, {num_slots, max_cells, mask_words});
+    const Argument<int32_t> bit_arg("bit", bit, at::kInt, {query.size(0)});
+    Tensor out = at::empty(query.sizes(), query.options());
+
+    TreeAttentionParams params{};
+    params.query = query.data_ptr();
+    params.key = key.data_ptr();
+    params.value = value.data_ptr();
+    params.out = out.data_ptr();
+    params.dtype = float_type("query", query);
+    params.query_row_stride = query.stride(0);
+    params.query_head_stride = query.stride(1);
+    params.key_cell_stride = key.stride(0);
+    params.key_head_stride = key.stride(1);
+    params.value_cell_stride = value.stride(0);
+    params.value_head_stride = value.stride(1);
+    params.offset = offset_arg;
+    params.slot = slot_arg;
+    params.cell = cell_arg;
+    params.num_cells = num_cells_arg;
+    params.mask = mask_arg;
+    params.bit = bit_arg;
+    params.num_rows = query.size(0);
+    params.num_sources = num_sources;
+    params.num_slots = num_slots;
+    params.num_pool_cells = key.size(0);
+    params.num_heads = query.size(1);
+    params.num_key_heads = key.size(1);
+    params.head_size = query.size(2);
+    params.max_cells = max_cells;
+    params.mask_words = mask_words;
+    params.scale = static_cast<float>(scale);
+    params.num_threads = at::get_num_threads();
+    launch_tree_attention(params);
+    return out;
+}
+
+void check_state(const char* name, const Tensor& tensor, at::ScalarType dtype,
+                 at::IntArrayRef shape) {
+    check_tensor(name, tensor, dtype, shape);
+    check_contiguous(name, tensor);
+}
+
+// The part of the tree that says which pages a slot holds.
+Tree pages_of(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
+              const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
+              const Tensor& num_free_pages) {
+    check_dim("page", page, 2);
+    check_dim("free_page", free_page, 1);
+    const int64_t num_slots = page.size(0);
+    check_state("num_nodes", num_nodes, at::kInt, {num_slots});
+    check_state("num_live", num_live, at::kInt, {num_slots});
+    check_state("num_free", num_free, at::kInt, {num_slots});
+    check_state("page", page, at::kInt, page.sizes());
+    check_state("num_pages", num_pages, at::kInt, {num_slots});
+    check_state("free_page", free_page, at::kInt, free_page.sizes());
+    check_state("num_free_pages", num_free_pages, at::kInt, {1});
+    Tree tree{};
+    tree.num_nodes = data<int32_t>(num_nodes);
+    tree.num_live = data<int32_t>(num_live);
+    tree.num_free = data<int32_t>(num_free);
+    tree.page = data<int32_t>(page);
+    tree.num_pages = data<int32_t>(num_pages);
+    tree.free_page = data<int32_t>(free_page);
+    tree.num_free_pages = data<int32_t>(num_free_pages);
+    tree.num_slots = num_slots;
+    tree.max_pages = page.size(1);
+    tree.max_free_pages = free_page.size(0);
+    return tree;
+}
+
+void tree_append(const Tensor& token, const Tensor& parent, const Tensor& log_prob,
+                 const Tensor& num_nodes, const Tensor& row_node, const Tensor& row_cell,
+                 const Tensor& live_cell, const Tensor& live_mask, const Tensor& num_live,
+                 const Tensor& free_cell, const Tensor& num_free, const Tensor& page,
+                 const Tensor& num_pages, const Tensor& free_page, const Tensor& num_free_pages,
+                 const Tensor& slot, const Tensor& first, const Tensor& count,
+                 const Tensor& survivor_parent, const Tensor& survivor_token,
+                 const Tensor& survivor_log_prob, int64_t eos_id) {
+    check_dim("token", token, 2);
+    check_dim("row_node", row_node, 2);
+    check_dim("live_mask", live_mask, 3);
+    check_dim("free_cell", free_cell, 2);
+    check_dim("slot", slot, 1);
+    check_dim("survivor_parent", survivor_parent, 2);
+    TreeAppendParams params{};
+    Tree& tree = params.tree;
+    tree = pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
+    const int64_t num_slots = tree.num_slots, num_sources = slot.size(0);
+    tree.max_nodes = token.size(1);
+    tree.max_rows = row_node.size(1);
+    tree.max_live = live_mask.size(1);
+    tree.mask_words = live_mask.size(2);
+    tree.max_free = free_cell.size(1);
+    TORCH_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
+                      "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
+    check_state("token", token, at::kInt, {num_slots, tree.max_nodes});
+    check_state("parent", parent, at::kInt, {num_slots, tree.max_nodes});
+    check_state("log_prob", log_prob, at::kFloat, {num_slots, tree.max_nodes});
+    check_state("row_node", row_node, at::kInt, {num_slots, tree.max_rows});
+    check_state("row_cell", row_cell, at::kInt, {num_slots, tree.max_rows});
+    check_state("live_cell", live_cell, at::kInt, {num_slots, tree.max_live});
+    check_state("live_mask", live_mask, at::kLong, {num_slots, tree.max_live, tree.mask_words});
+    check_state("free_cell", free_cell, at::kInt, {num_slots, tree.max_free});
+    tree.token = data<int32_t>(token);
+    tree.parent = data<int32_t>(parent);
+    tree.log_prob = data<float>(log_prob);
+    tree.row_node = data<int32_t>(row_node);
+    tree.row_cell = data<int32_t>(row_cell);
+    tree.live_cell = data<int32_t>(live_cell);
+    tree.live_mask = data<int64_t>(live_mask);
+    tree.free_cell = data<int32_t>(free_cell);
+
+    const auto survivors = survivor_parent.sizes();
+    TORCH_CHECK_VALUE(survivors[0] == num_sources, "survivors must have ", num_sources,
+                      " lines, one per slot, but have ", survivors[0]);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> first_arg("first", first, at::kInt, {num_sources});
+    const Argument<int32_t> count_arg("count", count, at::kInt, {num_sources});
+    const Argument<int32_t> parent_arg("survivor_parent", survivor_parent, at::kInt, survivors);
+    const Argument<int32_t> token_arg("survivor_token", survivor_token, at::kInt, survivors);
+    const Argument<float> log_prob_arg("survivor_log_prob", survivor_log_prob, at::kFloat,
+                                       survivors);
+    params.slot = slot_arg;
+    params.first = first_arg;
+    params.count = count_arg;
+    params.survivor_parent = parent_arg;
+    params.survivor_token = token_arg;
+    params.survivor_log_prob = log_prob_arg;
+    params.num_sources = num_sources;
+    params.capacity = survivors[1];
+    params.eos_id = static_cast<int32_t>(eos_id);
+    params.num_threads = at::get_num_threads();
+    launch_tree_append(params);
+}
+
+void tree_release(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
+                  const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
+                  const Tensor& num_free_pages, const Tensor& slot) {
+    check_dim("slot", slot, 1);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    TreeReleaseParams params{};
+    params.tree =
+        pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
+    params.slot = slot_arg;
+    params.num_sources = slot.size(0);
+    launch_tree_release(params);
+}
+
+void gather_rows(at::TensorList tensors, const Tensor& source, const Tensor& target) {
+    check_dim("source", source, 1);
+    if (tensors.empty() || source.size(0) == 0) return;
+    const Argument<int32_t> source_arg("source", source, at::kInt, {source.size(0)});
+    const Argument<int32_t> target_arg("target", target, at::kInt, {source.size(0)});
+    std::vector<RowTensor> rows;
+    for (const Tensor& tensor : tensors) {
+        rows.push_back(rows_of("tensors", tensor));
+        TORCH_CHECK_VALUE(tensor.size(0) == tensors[0].size(0), "`tensors` must all have ",
+                          tensors[0].size(0), " rows, but one has ", tensor.size(0));
+    }
+    GatherRowsParams params{};
+    params.tensors = rows.data();
+    params.num_tensors = static_cast<int64_t>(rows.size());
+    params.source = source_arg;
+    params.target = target_arg;
+    params.num_moves = source.size(0);
+    params.num_rows = tensors[0].size(0);
+    params.num_threads = at::get_num_threads();
+    launch_gather_rows(params);
+}
+
+void scatter_rows(const Tensor& pool, const Tensor& index, const Tensor& rows) {
+    check_dim("index", index, 1);
+    const Argument<int32_t> index_arg("index", index, at::kInt, {index.size(0)});
+    ScatterRowsParams params{};
+    params.pool = rows_of("pool", pool);
+    params.rows = rows_of("rows", rows);
+    TORCH_CHECK_VALUE(rows.scalar_type() == pool.scalar_type(), "`rows` must be ",
+                      pool.scalar_type(), " as `pool`, but is ", rows.scalar_type());
+    TORCH_CHECK_VALUE(
+        rows.size(0) == index.size(0) && rows.sizes().slice(1) == pool.sizes().slice(1),
+        "`rows` must be [", index.size(0), ", ...] with rows like those of `pool`, ", pool.sizes(),
+        ", but is ", rows.sizes());
+    params.index = index_arg;
+    params.num_index = index.size(0);
+    params.num_pool_rows = pool.size(0);
+    params.num_threads = at::get_num_threads();
+    launch_scatter_rows(params);
+}
+
+std::tuple<Tensor, Tensor> backtrace(const Tensor& token, const Tensor& parent, const Tensor& slot,
+                                     const Tensor& node, int64_t capacity) {
+    check_dim("token", token, 2);
+    check_dim("slot", slot, 1);
+    TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+    const int64_t num_hypotheses = slot.size(0);
+    const Argument<int32_t> token_arg("token", token, at::kInt, token.sizes());
+    const Argument<int32_t> parent_arg("parent", parent, at::kInt, token.sizes());
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_hypotheses});
+    const Argument<int32_t> node_arg("node", node, at::kInt, {num_hypotheses});
+    Tensor tokens = at::empty({num_hypotheses, capacity}, token.options());
+    Tensor length = at::empty({num_hypotheses}, token.options());
+    BacktraceParams params{};
+    params.token = token_arg;
+    params.parent = parent_arg;
+    params.slot = slot_arg;
+    params.node = node_arg;
+    params.num_slots = token.size(0);
+    params.max_nodes = token.size(1);
+    params.num_hypotheses = num_hypotheses;
+    params.capacity = capacity;
+    params.tokens_out = data<int32_t>(tokens);
+    params.length_out = data<int32_t>(length);
+    launch_backtrace(params);
+    return {tokens, length};
+}
+
+std::string isa() { return kernels().name; }
+
+void choose_isa(const std::string& name) { set_isa(name.c_str()); }
+
+}  // namespace
+}  // namespace pybeam
+
+TORCH_LIBRARY(pybeam, m) {
+    m.def(
+        "select(Tensor logits, Tensor score, Tensor offset, Tensor width, Tensor? is_ended, "
+        "Tensor? max_candidates, Tensor? margin, Tensor? local_margin, Tensor? best_finished, "
+        "Tensor? forced, Tensor? ban_eos, int eos_id, int finishing, int capacity) -> "
+        "(Tensor token, Tensor parent, Tensor score, Tensor log_prob, Tensor count, "
+        "Tensor num_finished, Tensor has_nan)");
+    m.def(
+        "tree_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
+        "Tensor cell, Tensor num_cells, Tensor? mask, Tensor? bit, float scale) -> Tensor");
+    m.def(
+        "tree_append(Tensor(a!) token, Tensor(b!) parent, Tensor(c!) log_prob, "
+        "Tensor(d!) num_nodes, Tensor(e!) row_node, Tensor(f!) row_cell, Tensor(g!) live_cell, "
+        "Tensor(h!) live_mask, Tensor(i!) num_live, Tensor(j!) free_cell, Tensor(k!) num_free, "
+        "Tensor(l!) page, Tensor(m!) num_pages, Tensor(n!) free_page, "
+        "Tensor(o!) num_free_pages, Tensor slot, Tensor first, Tensor count, "
+        "Tensor survivor_parent, Tensor survivor_token, Tensor survivor_log_prob, "
+        "int eos_id) -> ()");
+    m.def(
+        "tree_release(Tensor(a!) num_nodes, Tensor(b!) num_live, Tensor(c!) num_free, "
+        "Tensor page, Tensor(d!) num_pages, Tensor(e!) free_page, Tensor(f!) num_free_pages, "
+        "Tensor slot) -> ()");
+    m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
+    m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
+    m.def(
+        "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
+        "(Tensor tokens, Tensor length)");
+    m.def("isa() -> str", &pybeam::isa);
+    m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
+}
+
+TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
+    m.impl("select", &pybeam::select);
+    m.impl("tree_attention", &pybeam::tree_attention);
+    m.impl("tree_append", &pybeam::tree_append);
+    m.impl("tree_release", &pybeam::tree_release);
+    m.impl("gather_rows", &pybeam::gather_rows);
+    m.impl("scatter_rows", &pybeam::scatter_rows);
+    m.impl("backtrace", &pybeam::backtrace);
+}
+
+// `import pybeam._C` loads the library, which registers the operators; the module itself is empty.
+PyMODINIT_FUNC PyInit__C() {
+    static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
+    return PyModule_Create(&module);
+}

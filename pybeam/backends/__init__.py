@@ -1,0 +1,49 @@
+"""Backends are modules with the same function names, loaded once.
+
+`reference` is plain torch, readable, the oracle; `native` is C++ on a CPU. A name given
+explicitly never falls back to another backend.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from types import ModuleType
+
+import torch
+
+NAMES = ("reference", "native")
+
+
+@cache
+def load(name: str) -> ModuleType:
+    """The backend of that name. Raises ValueError if it is unknown or not installed."""
+    if name not in NAMES:
+        raise ValueError(f"`backend` must be 'auto' or one of {NAMES}, but is {name!r}")
+    try:
+        return importlib.import_module(f"pybeam.backends.{name}")
+    except ImportError as error:
+        raise ValueError(f"backend {name!r} is not available: {error}") from error
+
+
+@cache
+def available() -> tuple[str, ...]:
+    """Names of the backends that this installation can load."""
+
+    def loads(name: str) -> bool:
+        try:
+            load(name)
+        except ValueError:
+            return False
+        return True
+
+    return tuple(name for name in NAMES if loads(name))
+
+
+def resolve(name: str, device: torch.device) -> ModuleType:
+    """The module for `name` on `device`; "auto" is the fastest one that is installed there."""
+    if name != "auto":
+        return load(name)
+    if device.type == "cpu" and "native" in available():
+        return load("native")
+    return load("reference")

@@ -1,0 +1,57 @@
+"""C++ on a CPU: the operators of `csrc/registration.cpp`, called directly.
+
+Contracts are in `pybeam.ops` and `pybeam.token_tree`. Every function checks what it would use as an
+address, so a wrong argument raises and never corrupts memory.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+try:
+    import pybeam._C  # noqa: F401, registers the operators
+except ImportError as error:
+    raise ImportError(
+        f"the C++ extension was not built: install a C++ compiler and run `make build` ({error})"
+    ) from error
+
+_ops = torch.ops.pybeam
+
+select = _ops.select.default
+tree_attention = _ops.tree_attention.default
+tree_append = _ops.tree_append.default
+tree_release = _ops.tree_release.default
+gather_rows = _ops.gather_rows.default
+scatter_rows = _ops.scatter_rows.default
+backtrace = _ops.backtrace.default
+
+isa = _ops.isa.default  # the instruction set in use: "generic", "avx2" or "avx512"
+set_isa = _ops.set_isa.default
+
+
+@torch.library.register_fake("pybeam::select")
+def _(logits, score, offset, width, *options) -> tuple[Tensor, ...]:
+    num_beams, capacity = width.shape[0], options[-1]
+    ints = [width.new_empty(num_beams, capacity) for _ in range(2)]
+    floats = [score.new_empty(num_beams, capacity) for _ in range(2)]
+    counts = [width.new_empty(num_beams) for _ in range(2)]
+    return *ints, *floats, *counts, width.new_empty(num_beams, dtype=torch.bool)
+
+
+@torch.library.register_fake("pybeam::tree_attention")
+def _(query, *_args) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@torch.library.register_fake("pybeam::tree_append")
+@torch.library.register_fake("pybeam::tree_release")
+@torch.library.register_fake("pybeam::gather_rows")
+@torch.library.register_fake("pybeam::scatter_rows")
+def _(*_args) -> None:
+    return None
+
+
+@torch.library.register_fake("pybeam::backtrace")
+def _(token, parent, slot, node, capacity) -> tuple[Tensor, Tensor]:
+    return token.new_empty(slot.shape[0], capacity), token.new_empty(slot.shape[0])

@@ -1,0 +1,54 @@
+"""The one way tests compare numbers and survivors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pybeam.ops import Survivors
+
+# (absolute, relative): sums run in float32 and may take any order; 16-bit results may round to a
+# neighbour
+TOLERANCES = {
+    torch.float64: (1e-12, 1e-12),
+    torch.float32: (2e-6, 2e-6),
+    torch.bfloat16: (1e-3, 8e-3),
+    torch.float16: (2e-4, 1e-3),
+}
+SCORE_ULP = 4 * 2.0**-23
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    """Same shape and dtype, same values up to `TOLERANCES` of that dtype, NaN equal to NaN."""
+    atol, rtol = TOLERANCES[expected.dtype]
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True)
+
+
+def assert_same_survivors(actual: Survivors, expected: Survivors) -> None:
+    """Equal beams; scores within 4 ulp; only where two scores are that close may tokens differ."""
+    for name in ("count", "num_finished", "has_nan"):
+        torch.testing.assert_close(getattr(actual, name), getattr(expected, name), msg=name)
+    for name in ("token", "parent", "score", "log_prob"):
+        assert getattr(actual, name).dtype == getattr(expected, name).dtype, name
+        assert getattr(actual, name).shape == getattr(expected, name).shape, name
+    for s in range(expected.count.numel()):
+        _assert_same_beam(
+            [field[s].tolist() for field in actual], [f[s].tolist() for f in expected]
+        )
+
+
+def _assert_same_beam(actual: list, expected: list) -> None:
+    token, parent, score, log_prob, count, num_finished, _ = expected
+    for j in range(len(token)):
+        if j >= count:
+            assert [field[j] for field in actual[:4]] == [-1, -1, -torch.inf, -torch.inf]
+            continue
+        allowed = SCORE_ULP * max(1.0, abs(score[j]))
+        assert abs(actual[2][j] - score[j]) <= allowed, (j, actual[2], score)
+        if (actual[0][j], actual[1][j]) == (token[j], parent[j]):
+            assert abs(actual[3][j] - log_prob[j]) <= SCORE_ULP * max(1.0, abs(log_prob[j])), j
+            continue
+        part = range(num_finished) if j < num_finished else range(num_finished, count)
+        near = [i for i in part if i != j and abs(score[i] - score[j]) <= allowed]
+        # at the last place the rival may be the one that was cut off
+        assert near or j == part[-1], (j, actual, expected)

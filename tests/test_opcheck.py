@@ -1,0 +1,124 @@
+"""Every native operator keeps its schema's promises: mutation, aliasing, shapes without data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam import backends
+from pybeam.token_tree import TokenTree
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def native():
+    return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def open_tree() -> TokenTree:
+    tree = TokenTree(backends.load("native"), torch.device("cpu"))
+    tree.reserve(3, 2, 5)
+    tree.reserve_pages(4)
+    tree.open(ints([0, 2]), start_id=1)
+    return tree
+
+
+def select_arguments() -> tuple:
+    per_beam = dict(
+        max_candidates=ints([2, 3]),
+        margin=torch.ones(2),
+        local_margin=torch.ones(2),
+        best_finished=torch.zeros(2),
+        forced=ints([-1, -1]),
+        ban_eos=torch.tensor([True, False]),
+    )
+    is_ended = torch.tensor([False, True, False])
+    return (
+        torch.randn(2, 9),
+        torch.zeros(3),
+        ints([0, 2, 3]),
+        ints([2, 2]),
+        is_ended,
+        *per_beam.values(),
+        1,
+        2,
+        4,
+    )
+
+
+def attention_arguments() -> tuple:
+    pool = torch.randn(2, 8, 2, 16)
+    return (
+        torch.randn(3, 2, 16),
+        pool[0],
+        pool[1],
+        ints([0, 3]),
+        ints([0]),
+        ints([[3, 1, 0]]),
+        ints([3]),
+        torch.tensor([[[1], [-1], [7]]]),
+        ints([0, 1, 2]),
+        0.25,
+    )
+
+
+def append_arguments() -> tuple:
+    tree, state = open_tree(), []
+    tree._backend = type("Recorder", (), {"tree_append": lambda *args: state.extend(args)})
+    tree.append(ints([0]), ints([0]), ints([1]), ints([[0]]), ints([[5]]), torch.zeros(1, 1), 9)
+    return tuple(state)
+
+
+def release_arguments() -> tuple:
+    tree, state = open_tree(), []
+    tree._backend = type("Recorder", (), {"tree_release": lambda *args: state.extend(args)})
+    tree.release(ints([2]))
+    return tuple(state)
+
+
+ARGUMENTS = {
+    "select": select_arguments,
+    "tree_attention": attention_arguments,
+    "tree_append": append_arguments,
+    "tree_release": release_arguments,
+    "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
+    "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
+    "backtrace": lambda: (ints([[7, 8]]), ints([[-1, 0]]), ints([0]), ints([1]), 3),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_opcheck(name):
+    torch.library.opcheck(getattr(torch.ops.pybeam, name).default, ARGUMENTS[name]())
+
+
+def test_every_operator_is_checked():
+    found = {
+        name.split("::")[1]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("pybeam::")
+    }
+    assert found == {*ARGUMENTS, "isa", "set_isa"}
+
+
+def test_an_instruction_set_that_is_not_there():
+    with pytest.raises(RuntimeError, match="must be generic, avx2 or avx512, but is sse9"):
+        torch.ops.pybeam.set_isa("sse9")
+
+
+def test_one_openmp_runtime():
+    import subprocess
+    import sys
+
+    code = (
+        "import torch, pybeam._C\n"
+        "lines = open('/proc/self/maps').read().split()\n"
+        "print(len({path for path in lines if 'libgomp' in path or 'libomp' in path}))"
+    )
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads /proc")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "1"

@@ -1,0 +1,54 @@
+"""`scatter_rows` writes strided rows into a strided pool and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam import ops
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 64, 500])
+def test_as_indexing(backend, num_rows, dtype):
+    torch.manual_seed(num_rows)
+    pool = (4 * torch.randn(2, 2, 600, 2, 16)).to(dtype)
+    wide = (4 * torch.randn(num_rows, 3 * 32)).to(dtype)
+    rows = wide[:, 32:64].view(num_rows, 2, 16)
+    index = torch.randperm(600)[:num_rows].int()
+    expected = pool.clone()
+    expected[1, 0, index.long()] = rows
+    ops.scatter_rows(pool[1, 0], index, rows, backend=backend)
+    assert torch.equal(pool, expected)
+
+
+def test_a_pool_with_wide_rows(backend):
+    pool, rows = torch.zeros(7, 10), torch.ones(2, 4)
+    ops.scatter_rows(pool[:, 3:7], ints([6, 0]), rows, backend=backend)
+    assert pool.nonzero().tolist() == [[r, c] for r in (0, 6) for c in range(3, 7)]
+
+
+@pytest.mark.parametrize(
+    ("index", "rows", "message"),
+    [
+        ([7], torch.zeros(1, 4), r"`index` must be from 0 to 6, but is 7"),
+        ([-1], torch.zeros(1, 4), r"`index` must be from 0 to 6, but is -1"),
+        ([1, 1], torch.zeros(2, 4), r"`index` must be free of repeats"),
+        ([1], torch.zeros(1, 3), r"`rows` must be \[n, ...\] = \[1, 4\], but is \[1, 3\]"),
+        ([1], torch.zeros(1, 4).half(), r"`rows` must be torch.float32"),
+    ],
+)
+def test_wrong_arguments(index, rows, message):
+    with pytest.raises(ValueError, match=message):
+        ops.scatter_rows(torch.zeros(7, 4), ints(index), rows)
+
+
+def test_native_refuses_what_the_door_would_have():
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    for index in (7, -1):
+        with pytest.raises(RuntimeError, match="`index` must be from 0 to 6"):
+            native.scatter_rows(torch.zeros(7, 4), ints([index]), torch.zeros(1, 4))

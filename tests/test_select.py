@@ -1,0 +1,502 @@
+"""`select` against the reference, by hand, and by the properties that any input must have."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asserts import SCORE_ULP, assert_same_survivors
+from pybeam import ops
+from pybeam.ops import Finishing
+
+INF = math.inf
+OPTIONS = ("max_candidates", "margin", "local_margin", "best_finished", "forced", "ban_eos")
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def offsets(sizes) -> torch.Tensor:
+    return ints([0, *accumulate(sizes)])
+
+
+def random_case(
+    seed: int,
+    vocab_size: int,
+    sizes=(5, 3, 1, 0, 2),
+    width=(5, 3, 4, 2, 0),
+    dtype=torch.float32,
+    spread: float = 3.0,
+    held: float = 0.0,
+    options=(),
+) -> dict:
+    """Arguments of `select`; the logits are a slice of a wider tensor."""
+    torch.manual_seed(seed)
+    num_beams, num_entries = len(sizes), sum(sizes)
+    is_ended = torch.rand(num_entries) < held
+    num_rows = int((~is_ended).sum())
+    wide = torch.full((num_rows, vocab_size + 3), INF, dtype=dtype)
+    wide[:, 1 : vocab_size + 1] = spread * torch.randn(num_rows, vocab_size)
+    best_finished = torch.where(torch.rand(num_beams) < 0.5, -INF, -5 * torch.rand(num_beams))
+    values = dict(
+        max_candidates=torch.randint(0, 4, (num_beams,), dtype=torch.int32),
+        margin=5 * torch.rand(num_beams),
+        local_margin=5 * torch.rand(num_beams),
+        best_finished=best_finished,
+        forced=torch.randint(-1, 2, (num_beams,), dtype=torch.int32).clamp(max=vocab_size - 1),
+        ban_eos=torch.rand(num_beams) < 0.5,
+    )
+    return dict(
+        logits=wide[:, 1 : vocab_size + 1],
+        score=-5 * torch.rand(num_entries),
+        offset=offsets(sizes),
+        width=ints(width),
+        is_ended=is_ended if held else None,
+        eos_id=vocab_size // 2,
+        **{name: values[name] for name in options},
+    )
+
+
+def select(case: dict, kernel: str, device: torch.device, **more) -> ops.Survivors:
+    moved = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in case.items()}
+    survivors = ops.select(**moved, backend=kernel, **more)
+    return ops.Survivors(*(field.cpu() for field in survivors))
+
+
+ORACLES: dict[int, ops.Survivors] = {}
+
+
+def oracle(case: dict, **more) -> ops.Survivors:
+    """What the reference says; it is slow, and every kernel is asked the same questions."""
+    key = hash(tuple((name, _content(value)) for name, value in sorted((case | more).items())))
+    if key not in ORACLES:
+        ORACLES[key] = select(case, "reference", torch.device("cpu"), **more)
+    return ORACLES[key]
+
+
+def _content(value) -> str | tuple:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    return (
+        str(value.dtype),
+        tuple(value.shape),
+        value.contiguous().view(torch.uint8).numpy().tobytes(),
+    )
+
+
+def check(case: dict, kernel: str, device: torch.device, **more) -> ops.Survivors:
+    actual = select(case, kernel, device, **more)
+    assert_same_survivors(actual, oracle(case, **more))
+    return actual
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab_size", [1, 2, 7, 129, 1000, 8001])
+def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
+    for finishing in Finishing:
+        case = random_case(vocab_size, vocab_size, dtype=dtype)
+        check(case, kernel, device, finishing=finishing)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [
+        pytest.param([1], [1], id="greedy"),
+        pytest.param([1], [128], id="first-step-wide"),
+        pytest.param([128], [128], id="wide"),
+        pytest.param([50] * 2, [50] * 2, id="fifty"),
+        pytest.param([5] * 13, [5] * 13, id="many-beams"),
+        pytest.param([64], [3], id="shrinking"),
+    ],
+)
+@pytest.mark.parametrize("max_candidates", [None, 1, 5, 30])
+def test_widths(kernel, device, sizes, width, max_candidates):
+    case = random_case(1, 1000, sizes, width)
+    if max_candidates is not None:
+        case["max_candidates"] = ints([max_candidates] * len(sizes))
+    for finishing in (Finishing.NONE, Finishing.REFILL):
+        check(case, kernel, device, finishing=finishing)
+
+
+@pytest.mark.parametrize("finishing", list(Finishing))
+@pytest.mark.parametrize("options", [*((name,) for name in OPTIONS), (), OPTIONS], ids="-".join)
+@pytest.mark.parametrize("held", [0.0, 0.3, 1.0])
+def test_options(kernel, device, finishing, options, held):
+    for seed in range(3):
+        # few tokens, so that EOS is often among the best
+        case = random_case(seed, 9, (5, 3, 1, 0, 6), (5, 3, 4, 2, 6), held=held, options=options)
+        check(case, kernel, device, finishing=finishing)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [5, 128])
+def test_many_exact_ties(kernel, device, dtype, width):
+    case = random_case(2, 5003, [3, 2], [width, width], dtype=dtype, spread=0.02)
+    case["score"].fill_(-1.0)
+    case["logits"][1] = case["logits"][0]
+    case["logits"][4] = 0.25
+    for finishing in Finishing:
+        check(case, kernel, device, finishing=finishing)
+
+
+@pytest.mark.parametrize("vocab_size", [5, 300, 5000])
+def test_constant_rows_take_the_first_tokens(kernel, device, vocab_size):
+    case = dict(
+        logits=torch.full((2, vocab_size), -3.0),
+        score=torch.tensor([-1.0, -1.0]),
+        offset=offsets([2]),
+        width=ints([4]),
+    )
+    survivors = check(case, kernel, device)
+    assert survivors.token.tolist() == [[0, 1, 2, 3]]
+    assert survivors.parent.tolist() == [[0, 0, 0, 0]]
+
+
+def test_equal_scores_go_to_the_earlier_parent(kernel, device):
+    logits = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    case = dict(logits=logits, score=torch.zeros(2), offset=offsets([2]), width=ints([3]))
+    survivors = select(case, kernel, device)
+    assert survivors.parent.tolist() == [[0, 0, 1]]
+    assert survivors.token.tolist() == [[1, 2, 0]]
+
+
+def test_minus_zero_is_zero(kernel, device):
+    logits = torch.tensor([[-0.0, 0.0, -0.0, 0.0, -1.0]])
+    case = dict(logits=logits, score=torch.zeros(1), offset=offsets([1]), width=ints([3]))
+    assert select(case, kernel, device).token.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, INF])
+@pytest.mark.parametrize("column", [0, 255, 256, 4999])
+def test_a_bad_logit_is_reported_for_its_beam_alone(kernel, device, bad, column):
+    case = random_case(3, 5000, [2, 2, 2], [2, 2, 2])
+    good = select(case, kernel, device)
+    case["logits"][3, column] = bad
+    survivors = check(case, kernel, device)
+    assert survivors.has_nan.tolist() == [False, True, False]
+    assert survivors.count.tolist() == [2, 0, 2]
+    for s in (0, 2):
+        assert torch.equal(survivors.token[s], good.token[s])
+        assert torch.equal(survivors.score[s], good.score[s])
+
+
+def test_nan_among_minus_infinity(kernel, device):
+    logits = torch.full((1, 700), -INF)
+    logits[0, 3] = math.nan
+    case = dict(logits=logits, score=torch.zeros(1), offset=offsets([1]), width=ints([2]))
+    assert check(case, kernel, device).has_nan.tolist() == [True]
+
+
+def test_minus_infinity_is_never_selected(kernel, device):
+    case = random_case(4, 600, [2, 1, 1], [5, 5, 5])
+    case["logits"][:3] = -INF
+    case["logits"][1, 77] = 2.0
+    case["logits"][1, 599] = -200.0
+    survivors = check(case, kernel, device)
+    assert survivors.count.tolist() == [2, 0, 5]
+    assert survivors.token[0, :2].tolist() == [77, 599]
+    assert survivors.log_prob[0, 0] == 0.0
+
+
+def test_a_score_of_minus_infinity_is_never_selected(kernel, device):
+    case = random_case(4, 10, [2, 2], [5, 5], held=0.0)
+    case["score"][:] = torch.tensor([-INF, -1.0, -INF, -INF])
+    for finishing in Finishing:
+        survivors = check(case, kernel, device, finishing=finishing)
+        assert survivors.count[1] == 0
+        assert set(survivors.parent[0, : survivors.count[0]].tolist()) == {1}
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e30, 3e38])
+def test_huge_logits(kernel, device, scale):
+    case = random_case(5, 700, [3], [4])
+    case["logits"].copy_(torch.linspace(-1, 1, 700).repeat(3, 1) * scale)
+    survivors = check(case, kernel, device)
+    assert survivors.log_prob[0, 0] == 0.0
+
+
+def test_a_peaked_row_keeps_small_log_probs(kernel, device):
+    # log_prob = -log1p(4999 exp(-25)): lost if the sum were kept in one float32
+    case = dict(
+        logits=torch.full((1, 5000), -25.0),
+        score=torch.zeros(1),
+        offset=offsets([1]),
+        width=ints([1]),
+    )
+    case["logits"][0, 1234] = 0.0
+    survivors = select(case, kernel, device)
+    assert survivors.token[0, 0] == 1234
+    assert abs(float(survivors.log_prob[0, 0]) + math.log1p(4999 * math.exp(-25))) < 2**-23
+
+
+def test_ban_eos_loses_no_candidate(kernel, device):
+    logits = torch.tensor([[0.0, 9.0, 3.0, 2.0, 1.0]])
+    case = dict(
+        logits=logits,
+        score=torch.zeros(1),
+        offset=offsets([1]),
+        width=ints([3]),
+        max_candidates=ints([2]),
+        ban_eos=torch.tensor([True]),
+        eos_id=1,
+    )
+    survivors = check(case, kernel, device)
+    assert survivors.token.tolist() == [[2, 3, -1]]
+    assert torch.allclose(survivors.log_prob[0, :2], torch.log_softmax(logits, 1)[0, 2:4])
+
+
+def test_finishing_by_hand(kernel, device):
+    # EOS is 0. Two entries; the first has ended with score -1.
+    case = dict(
+        logits=torch.tensor([[2.0, 1.0, 0.0, -1.0]]),
+        score=torch.tensor([-1.0, -1.0]),
+        offset=offsets([2]),
+        width=ints([2]),
+        is_ended=torch.tensor([True, False]),
+        eos_id=0,
+    )
+    expected = {
+        Finishing.NONE: (0, [0, 0]),
+        Finishing.HELD: (2, [0, 0]),
+        Finishing.REFILL: (2, [0, 0, 1, 2]),
+        Finishing.SHRINK: (2, [0, 0]),
+    }
+    for finishing, (num_finished, tokens) in expected.items():
+        survivors = check(case, kernel, device, finishing=finishing)
+        assert int(survivors.num_finished) == num_finished
+        assert survivors.token[0, : int(survivors.count)].tolist() == tokens
+
+
+def test_a_held_entry_does_not_raise_the_local_threshold(kernel, device):
+    # log-probs -0.44 and -1.44: the second is within 1.2 of the first but not of 0
+    case = dict(
+        logits=torch.tensor([[2.0, 1.0, 0.0, -1.0]]),
+        score=torch.tensor([-0.1, -1.0]),
+        offset=offsets([2]),
+        width=ints([3]),
+        is_ended=torch.tensor([False, True]),
+        local_margin=torch.tensor([1.2]),
+        eos_id=3,
+    )
+    survivors = check(case, kernel, device, finishing=Finishing.HELD)
+    assert survivors.token.tolist() == [[0, 3, 1]]
+    assert int(survivors.num_finished) == 0
+
+
+def test_empty(kernel, device):
+    case = dict(logits=torch.empty(0, 5), score=torch.empty(0), offset=offsets([]), width=ints([]))
+    assert check(case, kernel, device).token.shape == (0, 0)
+    case = random_case(6, 5, [2, 3], [2, 2], held=1.0)
+    assert case["logits"].shape[0] == 0
+    assert check(case, kernel, device).count.tolist() == [2, 2]
+
+
+def test_inference_mode_and_threads(device):
+    case = random_case(7, 4000, [5] * 8, [5] * 8)
+    results = []
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        with torch.inference_mode():
+            results.append(select(case, "auto", device))
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_float64_is_for_the_reference(kernel, device):
+    case = random_case(8, 5)
+    case["logits"] = case["logits"].double()
+    assert select(case, "reference", torch.device("cpu")).score.dtype == torch.float64
+    with pytest.raises(ValueError, match=r"`logits` must be .* float16 .*float64"):
+        select(case, kernel, device)
+
+
+def test_capacity(kernel, device):
+    case = random_case(9, 20, [3], [3])
+    assert select(case, kernel, device, capacity=7).token.shape == (1, 7)
+    with pytest.raises((RuntimeError, IndexError)):
+        select(case, kernel, device, capacity=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(logits=torch.zeros(2, 4)), r"`logits` must be \[R, V\] = \[3, \*\], but is \[2, 4\]"),
+        (dict(logits=torch.zeros(3)), r"`logits` must be \[R, V\]"),
+        (dict(logits=torch.zeros(4, 3).T), r"`logits` must be of last stride 1"),
+        (dict(logits=torch.zeros(3, 0)), r"`logits` must be at least one column"),
+        (dict(logits=torch.zeros(3, 4, dtype=torch.int32)), r"`logits` must be torch.float32 or"),
+        (dict(score=torch.zeros(3, dtype=torch.float64)), r"`score` must be torch.float32"),
+        (dict(score=torch.tensor([0, math.nan, 0])), r"`score` must be free of NaN"),
+        (dict(offset=ints([0, 3])), r"`offset` must be \[S \+ 1\] = \[3\], but is \[2\]"),
+        (dict(offset=torch.tensor([0, 1, 3])), r"`offset` must be torch.int32, but is torch.int64"),
+        (dict(offset=ints([1, 1, 3])), r"`offset` must be 0 at the start, but is 1"),
+        (dict(offset=ints([0, 1, 2])), r"`offset` must be 3 at the end"),
+        (dict(offset=ints([0, 4, 3])), r"`offset` must be without a fall"),
+        (dict(width=ints([1, 129])), r"`width` must be from 0 to 128, but is 129"),
+        (dict(width=ints([1, -1])), r"`width` must be from 0 to 128, but is -1"),
+        (dict(is_ended=torch.tensor([True, False, False])), r"`logits` .* has not ended"),
+        (dict(margin=torch.zeros(3)), r"`margin` must be \[S\] = \[2\], but is \[3\]"),
+        (dict(margin=torch.zeros(2).double()), r"`margin` must be torch.float32"),
+        (dict(forced=torch.zeros(2).long()), r"`forced` must be torch.int32"),
+    ],
+)
+def test_wrong_arguments(changes, message):
+    case = dict(
+        logits=torch.zeros(3, 4), score=torch.zeros(3), offset=ints([0, 1, 3]), width=ints([1, 2])
+    )
+    with pytest.raises(ValueError, match=message):
+        ops.select(**{**case, **changes})
+
+
+@st.composite
+def cases(draw) -> dict:
+    """Small beams full of ties, zeros of both signs, infinities and NaN."""
+    value = st.sampled_from([-INF, -3e38, -50.0, -1.0, -1e-40, -0.0, 0.0, 0.5, 2.0, 2.0, 70.0])
+    rare = st.sampled_from([0.0] * 30 + [math.nan, INF])
+    vocab_size = draw(st.sampled_from([1, 2, 3, 20, 70]))
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=3))
+    num_beams, num_entries = len(sizes), sum(sizes)
+    is_ended = draw(st.lists(st.booleans(), min_size=num_entries, max_size=num_entries))
+    num_rows = num_entries - sum(is_ended)
+    row = st.lists(value, min_size=vocab_size, max_size=vocab_size)
+    logits = torch.tensor([draw(row) for _ in range(num_rows)]).reshape(num_rows, vocab_size)
+    if num_rows:
+        logits[-1, draw(st.integers(0, vocab_size - 1))] += draw(rare)
+    score = draw(
+        st.lists(
+            st.sampled_from([-INF, -1e30, -2.0, -0.5, 0.0]),
+            min_size=num_entries,
+            max_size=num_entries,
+        )
+    )
+
+    def per_beam(values):
+        return draw(st.lists(st.sampled_from(values), min_size=num_beams, max_size=num_beams))
+
+    case = dict(
+        logits=logits,
+        score=torch.tensor(score, dtype=torch.float32),
+        offset=offsets(sizes),
+        width=ints(per_beam([0, 1, 2, 3, 128])),
+        is_ended=torch.tensor(is_ended, dtype=torch.bool),
+        eos_id=draw(st.integers(-1, vocab_size - 1)),
+        finishing=draw(st.sampled_from(list(Finishing))),
+    )
+    if draw(st.booleans()):
+        case["max_candidates"] = ints(per_beam([0, 1, 2, vocab_size, 1000]))
+    if draw(st.booleans()):
+        case["margin"] = torch.tensor(per_beam([0.3, 1.7, 11.0, INF]))
+    if draw(st.booleans()):
+        case["ban_eos"] = torch.tensor(per_beam([False, True]))
+    return case
+
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@SETTINGS
+@given(case=cases())
+def test_awkward_values_as_the_reference(case):
+    for isa in available_isas():
+        check(case, isa, torch.device("cpu"))
+
+
+@SETTINGS
+@given(case=cases())
+def test_survivors_are_sorted_and_distinct(case):
+    for isa in available_isas():
+        survivors = select(case, isa, torch.device("cpu"))
+        for s in range(survivors.count.numel()):
+            finished, count = int(survivors.num_finished[s]), int(survivors.count[s])
+            for part in (slice(0, finished), slice(finished, count)):
+                scores = survivors.score[s, part]
+                assert bool((scores[1:] <= scores[:-1]).all())
+            pairs = list(
+                zip(
+                    survivors.parent[s, :count].tolist(),
+                    survivors.token[s, :count].tolist(),
+                    strict=True,
+                )
+            )
+            assert len(set(pairs)) == count
+            assert bool(survivors.score[s, :count].isfinite().all())
+
+
+@SETTINGS
+@given(case=cases(), data=st.data())
+def test_a_beam_does_not_depend_on_the_others(case, data):
+    num_beams = case["width"].numel()
+    s = data.draw(st.integers(0, num_beams - 1))
+    begin, end = case["offset"][s : s + 2].tolist()
+    row = (~case["is_ended"]).cumsum(0)
+    rows = slice(int(row[begin - 1]) if begin else 0, int(row[end - 1]) if end else 0)
+    alone = dict(
+        case,
+        logits=case["logits"][rows],
+        score=case["score"][begin:end],
+        is_ended=case["is_ended"][begin:end],
+        offset=ints([0, end - begin]),
+        width=case["width"][s : s + 1],
+        **{name: case[name][s : s + 1] for name in OPTIONS if name in case},
+    )
+    for isa in available_isas():
+        together = select(case, isa, torch.device("cpu"), capacity=256)
+        single = select(alone, isa, torch.device("cpu"), capacity=256)
+        for both, one in zip(together, single, strict=True):
+            assert torch.equal(both[s], one[0])
+
+
+@SETTINGS
+@given(case=cases())
+def test_limits_that_limit_nothing(case):
+    for isa in available_isas():
+        free = {k: v for k, v in case.items() if k not in ("max_candidates", "margin")}
+        num_beams = case["width"].numel()
+        bound = dict(
+            free,
+            max_candidates=ints([case["logits"].shape[1]] * num_beams),
+            margin=torch.full((num_beams,), INF),
+            local_margin=torch.full((num_beams,), INF),
+            best_finished=torch.full((num_beams,), -INF),
+        )
+        for one, other in zip(
+            select(free, isa, torch.device("cpu")),
+            select(bound, isa, torch.device("cpu")),
+            strict=True,
+        ):
+            assert torch.equal(one, other)
+
+
+@SETTINGS
+@given(seed=st.integers(0, 10**6), vocab_size=st.sampled_from([2, 30, 700]))
+def test_vocabulary_permutation(seed, vocab_size):
+    case = random_case(seed, vocab_size)
+    order = torch.randperm(vocab_size)
+    permuted = dict(case, logits=case["logits"][:, order])
+    for isa in available_isas():
+        one = select(case, isa, torch.device("cpu"))
+        other = select(permuted, isa, torch.device("cpu"))
+        back = torch.where(other.token < 0, -1, order[other.token.clamp(min=0)].int())
+        distinct = (one.score[:, 1:] - one.score[:, :-1]).abs() > SCORE_ULP * 10
+        if bool(distinct[one.score[:, 1:] > -INF].all()):
+            assert torch.equal(one.token, back)
+            assert torch.equal(one.parent, other.parent)
+
+
+def available_isas():
+    """Sets every instruction set of this CPU in turn; yields the backend to call."""
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    before = native.isa()
+    for isa in ("generic", "avx2", "avx512"):
+        try:
+            native.set_isa(isa)
+        except RuntimeError:
+            continue
+        yield "native"
+    native.set_isa(before)
