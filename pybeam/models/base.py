@@ -1,0 +1,85 @@
+"""The contract between the search and what it searches: `Model`, `Session`, `Rows`.
+
+A `Model` is weights and facts, shared by everyone. A `Session` is the state of one decode call:
+it encodes sources, steps rows and forgets sources. Keys and values never move on a beam step: the
+session writes each node's once into its cell (see `pybeam.token_tree`) and attends through masks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pybeam.token_tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that move in one step, grouped by source. R rows of A sources."""
+
+    tree: TokenTree
+    slot: Tensor  # [A] int32, place of each source
+    offset: Tensor  # [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1]
+    token: Tensor  # [R] int32, last token of each row
+    position: Tensor  # [R] int32, tokens before it, so 0 for the start token
+    row_slot: Tensor  # [R] int32, place of each row's source
+    bit: Tensor  # [R] int32, the row's entry in its beam: its bit in the tree's masks
+    node: Tensor  # [R] int32, its node in the tree
+    cell: Tensor  # [R] int32, the cell its key and value go to
+
+
+class Session(ABC):
+    """The state of one decode call. Slots are given out by the engine."""
+
+    @abstractmethod
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        """Make room for that many sources, rows per source and cells; grows, never shrinks."""
+
+    @abstractmethod
+    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+        """Encode sources and keep what decoding them needs under their slots.
+
+        `sources` are as the model's `check` returned them, `indices` their positions in the list
+        of requests.
+        """
+
+    @abstractmethod
+    def step(self, rows: Rows) -> Tensor:
+        """Logits [R, V] of the next token of every row."""
+
+    @abstractmethod
+    def release(self, slots: Sequence[int]) -> None:
+        """Forget these sources; their slots will be used again."""
+
+    def advance(self, source: Tensor, target: Tensor) -> None:
+        """Per-row state follows its hypothesis: entry `target[i]` continues old entry `source[i]`.
+
+        Both [n] int32, numbering entries as ``slot * width + entry``. Sessions that keep all state
+        in cells need nothing here.
+        """
+
+
+class Model(ABC):
+    """What the engine may know about a model."""
+
+    vocab_size: int
+    start_id: int  # the token every hypothesis starts from; not part of the output
+    eos_id: int
+    max_positions: int | None  # positions of the decoder, None for no limit
+    device: torch.device
+
+    @abstractmethod
+    def session(self, backend) -> Session:
+        """A fresh session that computes with this backend module."""
+
+    @abstractmethod
+    def check(self, source) -> object:
+        """The source as `Session.encode` wants it; raises ValueError or TypeError if unfit."""
+
+    @abstractmethod
+    def source_length(self, source) -> int:
+        """|x| of a checked source, by which the queue is sorted and rewards are counted."""

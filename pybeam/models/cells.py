@@ -1,0 +1,114 @@
+"""Where keys and values live: pools of cells, and which cells hold a source's encoder states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.ops import PAGE_CELLS
+
+
+class KeyValuePool:
+    """Keys and values of all layers, one cell per token.
+
+    Attributes:
+        both: per layer [cells, 2, H, D], the view to write into.
+        key, value: per layer [cells, H, D], views of it.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        head_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (num_layers, 0, 2, num_heads, head_size)
+        self._pool = torch.empty(shape, dtype=dtype, device=device)  # [layers, cells, 2, H, D]
+        self._split()
+
+    @property
+    def num_cells(self) -> int:
+        return self._pool.shape[1]
+
+    def grow(self, num_cells: int) -> None:
+        """Make room for that many cells; what the old ones hold stays."""
+        old = self._pool
+        if num_cells <= old.shape[1]:
+            return
+        self._pool = old.new_empty(old.shape[0], num_cells, *old.shape[2:])
+        self._pool[:, : old.shape[1]] = old
+        self._split()
+
+    def _split(self) -> None:
+        self.both = list(self._pool.unbind(0))
+        self.key = [both[:, 0] for both in self.both]
+        self.value = [both[:, 1] for both in self.both]
+
+
+class SourceCells:
+    """Cells of the encoder states of every slot, given out in pages on the host.
+
+    Attributes:
+        cell: [S, U] int32, cells of every slot, on the device.
+        length: [S] int32, how many of them hold something.
+        num_cells: cells that the pages so far need.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.cell = torch.zeros(0, 0, dtype=torch.int32, device=device)
+        self.length = torch.zeros(0, dtype=torch.int32, device=device)
+        self._free: list[int] = []
+        self._pages: dict[int, list[int]] = {}  # slot -> its pages
+        self._num_pages = 0
+
+    @property
+    def num_cells(self) -> int:
+        return self._num_pages * PAGE_CELLS
+
+    def reserve(self, num_slots: int, length: int = 0) -> None:
+        """Make room for that many slots and cells per slot."""
+        old = self.cell
+        shape = max(old.shape[0], num_slots), max(old.shape[1], length)
+        if shape == tuple(old.shape):
+            return
+        self.cell = old.new_zeros(shape)
+        self.cell[: old.shape[0], : old.shape[1]] = old
+        self.length = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
+
+    def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Give cells to these slots; returns them one after another, [sum(lengths)] int32."""
+        longest = max(lengths, default=0)
+        self.reserve(max(slots) + 1, longest)
+        cells = torch.zeros(len(slots), longest, dtype=torch.int32)  # [A, U] on the host
+        within = torch.arange(PAGE_CELLS, dtype=torch.int32)
+        for row, slot, length in zip(cells, slots, lengths, strict=True):
+            pages = self._take(-(-length // PAGE_CELLS))
+            self._pages[slot] = pages
+            first = torch.tensor(pages, dtype=torch.int32) * PAGE_CELLS
+            row[:length] = (first[:, None] + within).flatten()[:length]
+        held = torch.tensor(lengths, dtype=torch.int32)
+        is_held = torch.arange(longest) < held[:, None]  # [A, U]
+        device = self.cell.device
+        index = torch.tensor(slots, device=device)
+        self.cell[index, :longest] = cells.to(device)
+        self.length[index] = held.to(device)
+        return cells[is_held].to(device)
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Take the cells of these slots back."""
+        for slot in slots:
+            self._free += self._pages.pop(slot, ())
+        self.length[torch.tensor(slots, dtype=torch.long, device=self.length.device)] = 0
+
+    def _take(self, num: int) -> list[int]:
+        missing = num - len(self._free)
+        if missing > 0:
+            self._free += range(self._num_pages, self._num_pages + missing)
+            self._num_pages += missing
+        taken = self._free[len(self._free) - num :]
+        del self._free[len(self._free) - num :]
+        return taken

@@ -1,0 +1,196 @@
+"""What the JSON files of a Hugging Face directory say about an encoder-decoder transformer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """What all checkpoints of one `model_type` have in common."""
+
+    is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
+    has_embedding_norm: bool  # a norm after token and position are added
+    has_final_norm: bool  # a norm after the last layer
+    positions: str  # "learned", "sinusoidal" or "marian", see `pybeam.models.positions`
+    scale_embedding: bool = False  # this and the rest: what a config that does not say it means
+    activation: str = "gelu"
+    ties_embeddings: bool = True
+    start_id: int | None = 2
+
+
+FAMILIES = {
+    "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
+    "mbart": Family(True, True, True, "learned", start_id=None),
+    "bart": Family(False, True, False, "learned"),
+    "marian": Family(False, False, False, "marian", start_id=58100),
+    "fsmt": Family(
+        False,
+        False,
+        False,
+        "sinusoidal",
+        scale_embedding=True,
+        activation="relu",
+        ties_embeddings=False,
+    ),
+}
+
+# old configs spell the family out; a config that contradicts it describes another network
+FAMILY_FLAGS = {
+    "normalize_before": "is_pre_norm",
+    "normalize_embedding": "has_embedding_norm",
+    "add_final_layer_norm": "has_final_norm",
+}
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Shapes and facts of one checkpoint. `source_vocab_size` may differ from `vocab_size`."""
+
+    path: Path
+    model_type: str
+    family: Family
+    source_vocab_size: int
+    vocab_size: int
+    hidden_size: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    num_encoder_heads: int
+    num_decoder_heads: int
+    encoder_inner_size: int
+    decoder_inner_size: int
+    max_positions: int
+    activation: str
+    embedding_scale: float
+    ties_embeddings: bool
+    pad_id: int
+    start_id: int
+    eos_id: int
+
+
+def read_config(directory: Path) -> TransformerConfig:
+    """Read `config.json` and, if there is one, `generation_config.json`.
+
+    Start and EOS come from the generation config if it names them, as in `generate`. Tokens that
+    `generate` would force (`forced_bos_token_id` and the like) are not the model's business.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+        ValueError: a file or field is missing or wrong, or the architecture is not supported.
+    """
+    path = directory / "config.json"
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
+        )
+    config = read_json(path)
+    generation_path = directory / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.exists() else {}
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        raise ValueError(
+            f"`model_type` in {path} must be one of {', '.join(sorted(FAMILIES))}, but is "
+            f"{model_type!r}; other models can be decoded through `pybeam.models.FunctionModel`"
+        )
+    for flag, fact in FAMILY_FLAGS.items():
+        if flag in config and bool(config[flag]) != getattr(family, fact):
+            raise ValueError(
+                f"`{flag}` in {path} must be {getattr(family, fact)} for model type "
+                f"{model_type!r}, but is {config[flag]}; is `model_type` the right one?"
+            )
+    return _build(path, config, generation, model_type, family)
+
+
+def _build(
+    path: Path, config: dict, generation: dict, model_type: str, family: Family
+) -> TransformerConfig:
+    def size(name: str) -> int:
+        value = config.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
+        return value
+
+    source_name, target_name = "vocab_size", "vocab_size"
+    if model_type == "fsmt":
+        source_name, target_name = "src_vocab_size", "tgt_vocab_size"
+    elif model_type == "marian" and not config.get("share_encoder_decoder_embeddings", True):
+        target_name = "decoder_vocab_size"
+    hidden_size = size("d_model")
+    for heads in ("encoder_attention_heads", "decoder_attention_heads"):
+        if hidden_size % size(heads):
+            raise ValueError(
+                f"`d_model` in {path} must be a multiple of `{heads}`, "
+                f"but they are {hidden_size} and {size(heads)}"
+            )
+    vocab_size = size(target_name)
+    is_scaled = config.get("scale_embedding", family.scale_embedding)
+    start_id = _token_id("decoder_start_token_id", path, config, generation, family.start_id)
+    if start_id is None:
+        start_id = _token_id("bos_token_id", path, config, generation, None)
+    eos_id = _token_id("eos_token_id", path, config, generation, None)
+    for name, token in (("decoder_start_token_id", start_id), ("eos_token_id", eos_id)):
+        if token is None or not 0 <= token < vocab_size:
+            raise ValueError(
+                f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
+                f"add it to {path.name} or generation_config.json in {path.parent}"
+            )
+    pad_id = config.get("pad_token_id")
+    return TransformerConfig(
+        path=path,
+        model_type=model_type,
+        family=family,
+        source_vocab_size=size(source_name),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_encoder_layers=size("encoder_layers"),
+        num_decoder_layers=size("decoder_layers"),
+        num_encoder_heads=size("encoder_attention_heads"),
+        num_decoder_heads=size("decoder_attention_heads"),
+        encoder_inner_size=size("encoder_ffn_dim"),
+        decoder_inner_size=size("decoder_ffn_dim"),
+        max_positions=size("max_position_embeddings"),
+        activation=config.get("activation_function", family.activation),
+        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
+        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
+        pad_id=1 if pad_id is None else pad_id,
+        start_id=start_id,
+        eos_id=eos_id,
+    )
+
+
+def _token_id(
+    name: str, path: Path, config: dict, generation: dict, default: int | None
+) -> int | None:
+    value = generation.get(name)
+    if value is None:
+        value = config.get(name)
+    if value is None:
+        return default
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    # several EOS ids would need a search that ends on any of them
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(
+            f"`{name}` of {path.parent} must be one token id, but is {value!r}; "
+            f"write the one to use into generation_config.json"
+        )
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError if the file is missing or holds no object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path.name} is missing in {path.parent}; a Hugging Face model directory must have one"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a JSON file, but cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, but holds {type(content).__name__}")
+    return content

@@ -1,0 +1,97 @@
+"""`FunctionModel`: any Python function of prefixes, for tests, toys and transition systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model, Rows, Session
+
+
+class FunctionModel(Model):
+    """A model that is a function ``fn(prefixes, lengths, source_ids) -> logits``.
+
+    ``prefixes`` [R, T] int64 begin with `bos_id`, which ``lengths`` [R] counts, and are padded with
+    -1 on the right. ``source_ids`` [R] are the positions of the rows' requests in the list handed
+    to `decode`. The result must be [R, vocab_size] of a float dtype; float64 is kept by the
+    reference backend and rounded to float32 for the others. A source may be anything; its length is ``len``
+    of it, or 1.
+    """
+
+    max_positions = None
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        fn: Callable[[Tensor, Tensor, Tensor], Tensor],
+        vocab_size: int,
+        bos_id: int,
+        eos_id: int,
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"`fn` must be a function, but is {type(fn).__name__}")
+        if vocab_size < 1:
+            raise ValueError(f"`vocab_size` must be at least 1, but is {vocab_size}")
+        if bos_id < 0:
+            raise ValueError(f"`bos_id` must not be negative, but is {bos_id}")
+        if not 0 <= eos_id < vocab_size:
+            raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {eos_id}")
+        self.fn, self.vocab_size, self.start_id, self.eos_id = fn, vocab_size, bos_id, eos_id
+
+    def session(self, backend) -> FunctionSession:
+        """A fresh session that computes with this backend module."""
+        return FunctionSession(self, backend)
+
+    def check(self, source) -> object:
+        """The source as it is."""
+        return source
+
+    def source_length(self, source) -> int:
+        """`len(source)` if it has one, else 1."""
+        return len(source) if hasattr(source, "__len__") else 1
+
+
+class FunctionSession(Session):
+    """Remembers which request sits in which slot; prefixes are read from the token tree."""
+
+    def __init__(self, model: FunctionModel, backend) -> None:
+        self._model, self._backend = model, backend
+        self._keeps_float64 = backend.__name__.endswith(".reference")
+        self._index = torch.zeros(0, dtype=torch.long)  # [S], request of each slot
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        missing = num_slots - self._index.numel()
+        if missing > 0:
+            self._index = torch.cat((self._index, self._index.new_full((missing,), -1)))
+
+    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+        self._index[torch.tensor(slots, dtype=torch.long)] = torch.tensor(indices, dtype=torch.long)
+
+    def step(self, rows: Rows) -> Tensor:
+        capacity = int(rows.position.max()) + 1
+        prefixes, lengths = self._backend.backtrace(
+            rows.tree.token, rows.tree.parent, rows.row_slot, rows.node, capacity
+        )  # [R, T], [R]
+        logits = self._model.fn(prefixes.long(), lengths.long(), self._index[rows.row_slot.long()])
+        self._check(logits, lengths.numel())
+        if logits.dtype == torch.float64 and not self._keeps_float64:
+            logits = logits.float()
+        return logits.detach()  # [R, V]
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._index[torch.tensor(slots, dtype=torch.long)] = -1
+
+    def _check(self, logits: Tensor, num_rows: int) -> None:
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"`fn` must return a tensor, but returned {type(logits).__name__}")
+        shape = (num_rows, self._model.vocab_size)
+        if tuple(logits.shape) != shape:
+            raise ValueError(
+                f"`fn` must return logits [R, V] = {list(shape)}, but returned {list(logits.shape)}"
+            )
+        if not logits.dtype.is_floating_point:
+            raise ValueError(f"`fn` must return a float tensor, but returned {logits.dtype}")
+        if logits.device.type != "cpu":
+            raise ValueError(f"`fn` must return logits on the CPU, but they are on {logits.device}")

@@ -1,0 +1,60 @@
+"""The parts of a transformer that hold weights: norms, layers, and embeddings with their layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.models.linear import Linear, padded, padded_rows
+
+
+class Norm:
+    """Layer normalisation."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5) -> None:
+        self._shape, self._weight, self._bias, self._epsilon = weight.shape, weight, bias, epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self._shape, self._weight, self._bias, self._epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    self_norm: Norm
+    qkv: Linear  # [3 d, d]
+    self_out: Linear
+    inner_norm: Norm
+    inner: Linear  # with the activation
+    inner_out: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer(EncoderLayer):
+    cross_norm: Norm
+    cross_query: Linear
+    cross_out: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The encoder or the decoder without its attention state."""
+
+    token_table: Tensor  # [V, d]
+    position_table: Tensor  # [positions, d], row i for the i-th token
+    embedding_scale: float
+    embedding_norm: Norm | None
+    layers: Sequence[EncoderLayer]
+    final_norm: Norm | None
+    num_heads: int
+    is_packed: bool  # the linear layers want `padded_rows`
+
+    def embed(self, token: Tensor, position: Tensor) -> Tensor:
+        """Hidden state [lines, d] of tokens [n]; lines from n on are padding."""
+        num_lines = padded_rows(token.numel()) if self.is_packed else token.numel()
+        x = F.embedding(padded(position, num_lines), self.position_table)  # [lines, d]
+        y = F.embedding(padded(token, num_lines), self.token_table)  # [lines, d]
+        x.add_(y, alpha=self.embedding_scale)
+        return x if self.embedding_norm is None else self.embedding_norm(x)

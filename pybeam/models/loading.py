@@ -1,0 +1,236 @@
+"""`load_model`: a Hugging Face directory becomes a `Transformer`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pybeam.models.checkpoint import Checkpoint
+from pybeam.models.config import TransformerConfig, read_config
+from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.positions import position_offset, sinusoidal_table
+from pybeam.models.transformer import Transformer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    path: str | os.PathLike,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+) -> Transformer:
+    """Load an encoder-decoder transformer from a Hugging Face directory.
+
+    It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
+    `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
+    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`).
+
+    Args:
+        path: the directory.
+        device: "auto" is CUDA if there is a GPU.
+        dtype: "auto" is float32 on a CPU whatever the file holds, the file's on a GPU; or
+            "float32", "bfloat16", "float16" or the `torch.dtype` of that name.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+        ValueError: a file, field or tensor is missing, wrong or not supported.
+    """
+    directory = Path(path)
+    target = _device(device)
+    wanted = _dtype(dtype)
+    config = read_config(directory)
+    if config.activation not in ACTIVATIONS:
+        raise ValueError(
+            f"`activation_function` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+            f"but is {config.activation!r}"
+        )
+    checkpoint = Checkpoint(directory)
+    model = _Assembly(config, checkpoint, target, wanted).model()
+    checkpoint.close()
+    return model
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"`device` must be 'auto' or a device that works, but is {device!r}: {error}"
+        ) from error
+    return device
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    if dtype == "auto":
+        return None
+    wanted = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if wanted not in DTYPES.values():
+        raise ValueError(f"`dtype` must be 'auto' or one of {', '.join(DTYPES)}, but is {dtype!r}")
+    return wanted
+
+
+class _Assembly:
+    """Builds the parts of one model from its checkpoint, on one device and in one dtype."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype | None,
+    ) -> None:
+        self.config, self.checkpoint, self.device = config, checkpoint, device
+        tables = self._tables()
+        if dtype is None:
+            dtype = torch.float32 if device.type == "cpu" else tables[0].dtype
+        self.dtype = dtype
+        self.is_packed = can_pack(device, dtype)
+        moved: dict[int, Tensor] = {}  # one copy of a table that is used twice
+        self.source_table, self.target_table, self.output_table = (
+            moved.setdefault(table.data_ptr(), self._moved(table)) for table in tables
+        )
+
+    def model(self) -> Transformer:
+        config = self.config
+        bias = None
+        if "final_logits_bias" in self.checkpoint:
+            bias = self._take("final_logits_bias", 1, config.vocab_size)[0]
+            bias = bias if bias.any() else None
+        encoder = self._stack("encoder", self.source_table)
+        decoder = self._stack("decoder", self.target_table)
+        d = config.hidden_size
+        names = [
+            f"decoder.layers.{i}.encoder_attn.{part}_proj"
+            for i in range(config.num_decoder_layers)
+            for part in "kv"
+        ]
+        return Transformer(
+            config=config,
+            encoder=encoder,
+            decoder=decoder,
+            cross_key_value=self._linear(names, d, d),
+            output=self._pack(self.output_table, bias),
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def _tables(self) -> list[Tensor]:
+        """Token tables of encoder, decoder and output. Equal ones are the same tensor."""
+        config, own = self.config, ["lm_head.weight"]
+        if config.model_type == "fsmt":
+            own = ["decoder.output_projection.weight"]
+        shared, source, target = (
+            "shared.weight",
+            "encoder.embed_tokens.weight",
+            "decoder.embed_tokens.weight",
+        )
+        d = config.hidden_size
+        is_joint = config.source_vocab_size == config.vocab_size
+        tied = own if config.ties_embeddings else []
+        # the more specific name wins: files of untied models may keep the shared table too
+        tables = [
+            self.checkpoint.take_first(
+                [source, shared, *([target, *tied] if is_joint else [])],
+                config.source_vocab_size,
+                d,
+            ),
+            self.checkpoint.take_first(
+                [target, shared, *tied, *([source] if is_joint else [])], config.vocab_size, d
+            ),
+        ]
+        # FSMT has always used the decoder's table for the output, whatever its config says
+        names = own
+        if config.ties_embeddings or config.model_type == "fsmt":
+            names = [*own, target, shared, *([source] if is_joint else [])]
+        tables.append(self.checkpoint.take_first(names, config.vocab_size, d))
+        for i in (1, 2):
+            for earlier in tables[:i]:
+                if earlier.shape == tables[i].shape and torch.equal(earlier, tables[i]):
+                    tables[i] = earlier
+        return tables
+
+    def _stack(self, name: str, token_table: Tensor) -> Stack:
+        config, d = self.config, self.config.hidden_size
+        is_decoder = name == "decoder"
+        layer = self._decoder_layer if is_decoder else self._encoder_layer
+        num_layers = config.num_decoder_layers if is_decoder else config.num_encoder_layers
+        family = config.family
+        return Stack(
+            token_table=token_table,
+            position_table=self._positions(name),
+            embedding_scale=config.embedding_scale,
+            embedding_norm=self._norm(f"{name}.layernorm_embedding", d)
+            if family.has_embedding_norm
+            else None,
+            layers=tuple(layer(f"{name}.layers.{i}.") for i in range(num_layers)),
+            final_norm=self._norm(f"{name}.layer_norm", d) if family.has_final_norm else None,
+            num_heads=config.num_decoder_heads if is_decoder else config.num_encoder_heads,
+            is_packed=self.is_packed,
+        )
+
+    def _positions(self, stack: str) -> Tensor:
+        """The position table [max_positions, d]: the file's if it has one, else the formula's."""
+        config = self.config
+        offset = position_offset(config)
+        num = offset + config.max_positions
+        stored = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
+        name = next((name for name in stored if name in self.checkpoint), None)
+        if name is None and config.family.positions != "learned":
+            table = sinusoidal_table(config)
+        elif name is not None and config.family.positions != "learned":
+            # such tables may have been made longer than the config says
+            num = max(num, self.checkpoint.num_rows(name))
+            table = self.checkpoint.take(name, num, config.hidden_size)
+        else:
+            table = self.checkpoint.take(name or stored[0], num, config.hidden_size)
+        return self._moved(table[offset : offset + config.max_positions])
+
+    def _encoder_layer(self, prefix: str) -> EncoderLayer:
+        return EncoderLayer(**self._common(prefix, self.config.encoder_inner_size))
+
+    def _decoder_layer(self, prefix: str) -> DecoderLayer:
+        d = self.config.hidden_size
+        return DecoderLayer(
+            **self._common(prefix, self.config.decoder_inner_size),
+            cross_norm=self._norm(f"{prefix}encoder_attn_layer_norm", d),
+            cross_query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
+            cross_out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
+        )
+
+    def _common(self, prefix: str, inner_size: int) -> dict[str, Norm | Linear]:
+        d = self.config.hidden_size
+        return dict(
+            self_norm=self._norm(f"{prefix}self_attn_layer_norm", d),
+            qkv=self._linear([f"{prefix}self_attn.{part}_proj" for part in "qkv"], d, d),
+            self_out=self._linear([f"{prefix}self_attn.out_proj"], d, d),
+            inner_norm=self._norm(f"{prefix}final_layer_norm", d),
+            inner=self._linear([f"{prefix}fc1"], inner_size, d, self.config.activation),
+            inner_out=self._linear([f"{prefix}fc2"], d, inner_size),
+        )
+
+    def _norm(self, name: str, size: int) -> Norm:
+        return Norm(self._take(f"{name}.weight", size), self._take(f"{name}.bias", size))
+
+    def _linear(
+        self, names: list[str], rows: int, columns: int, activation: str | None = None
+    ) -> Linear:
+        """One linear layer of several, their outputs one after another."""
+        weight = torch.cat([self._take(f"{name}.weight", rows, columns) for name in names])
+        bias = torch.cat([self._take(f"{name}.bias", rows) for name in names])
+        return self._pack(weight, bias, activation)
+
+    def _pack(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
+        return (PackedLinear if self.is_packed else PlainLinear)(weight, bias, activation)
+
+    def _take(self, name: str, *shape: int) -> Tensor:
+        return self._moved(self.checkpoint.take(name, *shape))
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(device=self.device, dtype=self.dtype).contiguous()

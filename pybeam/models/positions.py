@@ -1,0 +1,36 @@
+"""Tables of position embeddings: row i is the i-th token's, whatever the family's offset."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pybeam.models.config import TransformerConfig
+
+
+def position_offset(config: TransformerConfig) -> int:
+    """Rows of the family's own table that come before the first token."""
+    return {"learned": 2, "sinusoidal": config.pad_id + 1, "marian": 0}[config.family.positions]
+
+
+def sinusoidal_table(config: TransformerConfig) -> Tensor:
+    """The family's table [offset + max_positions, hidden_size], float32.
+
+    "sinusoidal" is tensor2tensor's: frequencies ``10000 ** (-j / (d / 2 - 1))``; "marian" is the
+    paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them.
+    """
+    num = position_offset(config) + config.max_positions
+    d = config.hidden_size
+    half = d // 2
+    if config.family.positions == "marian":
+        exponent = torch.arange((d + 1) // 2, dtype=torch.float64) * 2 / d
+        position = torch.arange(num, dtype=torch.float64)
+        angle = position[:, None] / 10000**exponent  # [num, (d + 1) // 2]
+        return torch.cat((angle.sin(), angle[:, :half].cos()), dim=1).float()
+    # float32 throughout, as the models were trained
+    frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angle = torch.arange(num).float()[:, None] * frequency  # [num, half]
+    table = torch.cat((angle.sin(), angle.cos()), dim=1)
+    return torch.nn.functional.pad(table, (0, d % 2))

@@ -1,0 +1,99 @@
+"""An encoder-decoder transformer: its weights, what the engine may know about it, source checks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model
+from pybeam.models.config import TransformerConfig
+from pybeam.models.layers import Stack
+from pybeam.models.linear import Linear
+from pybeam.models.transformer_session import TransformerSession
+
+
+class Transformer(Model):
+    """M2M100, NLLB, mBART, BART, Marian or FSMT; see `pybeam.load_model`.
+
+    A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
+    a padding token inside a hypothesis is a token like any other.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoder: Stack,
+        decoder: Stack,
+        cross_key_value: Linear,
+        output: Linear,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.encoder, self.decoder = encoder, decoder
+        self.cross_key_value = cross_key_value  # [layers * 2 * d, d], of all decoder layers at once
+        self.output = output  # [V, d]
+        self.dtype, self.device = dtype, device
+        self.vocab_size = config.vocab_size
+        self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.max_positions = self.max_source_positions = config.max_positions
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"Transformer({config.model_type}, {config.num_encoder_layers}+"
+            f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
+            f"{self.dtype}, {self.device})"
+        )
+
+    def session(self, backend) -> TransformerSession:
+        """A fresh session that computes with this backend module."""
+        return TransformerSession(self, backend)
+
+    def check(self, source) -> Tensor:
+        """The ids as an int64 tensor [E] on the host.
+
+        Raises:
+            TypeError: the source is not a sequence of integers.
+            ValueError: it is not one-dimensional, too long, or an id is out of range.
+        """
+        ids = _as_ids(source)  # [E]
+        if ids.numel() > self.max_positions:
+            raise ValueError(
+                f"`source` must have at most {self.max_positions} ids (`max_position_embeddings`), "
+                f"but has {ids.numel()}; split the text"
+            )
+        if ids.numel():
+            low, high = (int(bound) for bound in ids.aminmax())
+            if low < 0 or high >= self.config.source_vocab_size:
+                raise ValueError(
+                    f"ids of `source` must be 0 to {self.config.source_vocab_size - 1}, but one is "
+                    f"{low if low < 0 else high}; does the tokenizer belong to the model?"
+                )
+        return ids
+
+    def source_length(self, source: Tensor) -> int:
+        """Number of ids."""
+        return source.numel()
+
+
+def _as_ids(source) -> Tensor:
+    """Token ids as an int64 tensor [E] on the host."""
+    expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
+    if isinstance(source, (list, tuple)):
+        if not source:
+            return torch.zeros(0, dtype=torch.long)
+        try:
+            ids = torch.tensor(source)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise TypeError(f"{expected}, but cannot be read as one: {error}") from error
+    elif isinstance(source, Tensor):
+        ids = source.detach().cpu()
+    else:
+        hint = "; encode the text first" if isinstance(source, str) else ""
+        raise TypeError(f"{expected}, but is {type(source).__name__}{hint}")
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise TypeError(f"{expected}, but holds {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"{expected}, but is {list(ids.shape)}; give one source per request")
+    return ids.long()
