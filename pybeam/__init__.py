@@ -1,0 +1,40 @@
+"""Beam search and its relatives, fast, with exact, documented semantics.
+
+import pybeam
+model = pybeam.load_model("examples/models/bible-es-en")
+decoder = pybeam.Decoder(model, pybeam.variable_beam(width=50, threshold=1.5, max_candidates=5))
+results = decoder.decode(requests)
+"""
+
+from pybeam import models, ops
+from pybeam.decoder import DecodeError, Decoder
+from pybeam.models.loading import load_model
+from pybeam.request import Hypothesis, Request, Result
+from pybeam.schedule import Batch, Fifo, Streaming
+from pybeam.search import scoring
+from pybeam.search.algorithms import fixed_beam, greedy, shrinking_beam, variable_beam
+from pybeam.search.pruning import Pruning
+from pybeam.tokenizer import load_tokenizer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "DecodeError",
+    "Decoder",
+    "Fifo",
+    "Hypothesis",
+    "Pruning",
+    "Request",
+    "Result",
+    "Streaming",
+    "fixed_beam",
+    "greedy",
+    "load_model",
+    "load_tokenizer",
+    "models",
+    "ops",
+    "scoring",
+    "shrinking_beam",
+    "variable_beam",
+]

@@ -1,0 +1,81 @@
+"""What a caller asks and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pybeam.search.scoring import Scoring
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One input, with what shall differ from the decoder's algorithm for it alone.
+
+    Args:
+        source: what the model encodes: token ids (list or 1-D tensor), used exactly as given, or a
+            feature tensor [E, F].
+        prefix: target tokens that every hypothesis begins with. They are part of
+            `Hypothesis.tokens`, but neither scored nor counted in any length.
+        id: anything; returned in `Result.id`.
+        width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
+        max_length, scoring: override the algorithm's. None keeps the algorithm's; ``math.inf``
+            switches a threshold off.
+    """
+
+    source: Any
+    prefix: Sequence[int] | None = None
+    id: Any = None
+    width: int | None = field(default=None, kw_only=True)
+    threshold: float | None = field(default=None, kw_only=True)
+    max_candidates: float | None = field(default=None, kw_only=True)
+    relative_threshold: float | None = field(default=None, kw_only=True)
+    local_threshold: float | None = field(default=None, kw_only=True)
+    n_best: int | None = field(default=None, kw_only=True)
+    min_length: int | None = field(default=None, kw_only=True)
+    max_length: int | None = field(default=None, kw_only=True)
+    scoring: Scoring | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output.
+
+    Attributes:
+        tokens: ids, prefix included, neither start token nor EOS.
+        score: sum of the log-probabilities of the generated tokens, EOS included.
+        final_score: what ranks: `score` after length normalisation or reward.
+        ended: it produced EOS; False: it was cut at max_length.
+        log_probs: log-probability of every generated token, EOS included, if it was asked for.
+    """
+
+    tokens: list[int]
+    score: float
+    final_score: float
+    ended: bool
+    log_probs: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one request.
+
+    Attributes:
+        index: position of the request among those handed over.
+        id: the request's own id.
+        hypotheses: at most n_best, best final_score first, ties in the order of finishing.
+        stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
+            for), "empty_beam" (no candidate left), "max_length", "empty_source" or "error".
+        steps: steps in which it moved.
+        expansions: rows sent through the model for it.
+        error: why it failed, if it did.
+    """
+
+    index: int
+    id: Any
+    hypotheses: list[Hypothesis]
+    stop_reason: str
+    steps: int = 0
+    expansions: int = 0
+    error: Exception | None = None

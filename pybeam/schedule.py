@@ -1,0 +1,140 @@
+"""Schedules: who is admitted, and which rows move. Results do not depend on them.
+
+Every schedule takes
+
+* ``n``: sources decoded at once; or ``tokens``: source tokens decoded at once (at least one source);
+* ``row_budget``: rows sent through the model in one step. With it, up to ``n * width`` sources may be
+  live, whole beams move, and sources are admitted while their rows do not fill the budget;
+* ``max_wait``: steps after which a paused source is moved again (Yang et al. 2020, footnote 3);
+* ``window``: requests among which the queue is sorted by source length, so that neighbours are of like
+  length; default ``16 * n``. Requests are read that far ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Base of `Batch`, `Streaming` and `Fifo`."""
+
+    n: int = 64
+    tokens: int | None = field(default=None, kw_only=True)
+    row_budget: int | None = field(default=None, kw_only=True)
+    max_wait: int | None = field(default=None, kw_only=True)
+    window: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("n", "tokens", "row_budget", "max_wait", "window"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"`{name}` must be a whole number >= 1, but is {value!r}")
+        epsilon = getattr(self, "epsilon", 0.0)
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"`epsilon` must be between 0 and 1, but is {epsilon}")
+
+    @property
+    def queue_window(self) -> int:
+        return 16 * self.n if self.window is None else self.window
+
+    def check_width(self, width: int) -> None:
+        """Raises ValueError if a beam of that width could never move."""
+        if self.row_budget is not None and width > self.row_budget:
+            raise ValueError(
+                f"`row_budget` must be at least the width {width}, but is {self.row_budget}; "
+                "a beam moves as a whole"
+            )
+
+    def refills(self, num_live: int, live_tokens: int, live_rows: int) -> bool:
+        """Whether it is time to admit sources."""
+        if num_live == 0:
+            return True
+        if self._fills_budget:
+            return live_rows < self.row_budget
+        load, limit = self._load(num_live, live_tokens)
+        return load <= getattr(self, "epsilon", 0.0) * limit
+
+    def has_room(
+        self, num_live: int, live_tokens: int, live_rows: int, source_length: int, width: int
+    ) -> bool:
+        """Whether one more source of that length may be admitted; the first one always may."""
+        if num_live == 0:
+            return True
+        if self._fills_budget:
+            return live_rows < self.row_budget and num_live < self.n * width
+        load, limit = self._load(num_live, live_tokens)
+        return load + (1 if self.tokens is None else source_length) <= limit
+
+    def plan(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor | None:
+        """Which sources move now, as a mask [L] over the live ones in order of admission; None: all.
+
+        Args:
+            depth: [L] int32, tokens each source's rows have.
+            num_rows: [L], rows it would send through the model.
+            waited: [L] int32, steps since it last moved.
+        """
+        if self.row_budget is None:
+            return self._plan_unbounded(depth, waited)
+        key = self._precedence(depth)
+        if self.max_wait is not None:
+            key = torch.where(waited >= self.max_wait, torch.iinfo(key.dtype).min, key)
+        order = torch.argsort(key, stable=True)
+        moves = torch.zeros_like(order, dtype=torch.bool)
+        moves[order] = num_rows[order].cumsum(0) <= self.row_budget
+        return moves
+
+    @property
+    def _fills_budget(self) -> bool:
+        return self.row_budget is not None
+
+    def _load(self, num_live: int, live_tokens: int) -> tuple[int, int]:
+        return (num_live, self.n) if self.tokens is None else (live_tokens, self.tokens)
+
+    def _plan_unbounded(self, depth: Tensor, waited: Tensor) -> Tensor | None:
+        return None
+
+    def _precedence(self, depth: Tensor) -> Tensor:
+        return depth
+
+
+@dataclass(frozen=True)
+class Batch(Schedule):
+    """Admit n sources when none is live; all of them move until the last one is done."""
+
+    @property
+    def _fills_budget(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Streaming(Schedule):
+    """Refill to n when at most ``epsilon * n`` sources are live; the least advanced ones move.
+
+    VAR-STREAM of Yang et al. 2020, Algorithm 1. With a row budget, whole beams move in the order of
+    (tokens generated, admission) until the next one would exceed it.
+    """
+
+    epsilon: float = 1 / 6
+
+    def _plan_unbounded(self, depth: Tensor, waited: Tensor) -> Tensor | None:
+        moves = depth == depth.min()
+        return moves if self.max_wait is None else moves | (waited >= self.max_wait)
+
+
+@dataclass(frozen=True)
+class Fifo(Schedule):
+    """Refill to n when at most ``epsilon * n`` sources are live; all move, whatever their lengths.
+
+    ``epsilon = 1`` is continuous batching: a free place is taken at once. With a row budget, the most
+    advanced beams go first. VAR-STR-FIFO of Yang et al. 2020, A.2, where padding made it slow; nothing
+    is padded here.
+    """
+
+    epsilon: float = 1.0
+
+    def _precedence(self, depth: Tensor) -> Tensor:
+        return -depth

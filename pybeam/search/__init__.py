@@ -1,0 +1,1 @@
+"""Algorithms: data for the kernels and small policies between them."""

@@ -1,0 +1,202 @@
+"""The algorithms as data: one row each of the table in ARCHITECTURE.md.
+
+An algorithm never calls the model and never loops; `pybeam.engine` does both, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pybeam.models.base import Rows
+from pybeam.ops import MAX_WIDTH, Finishing
+from pybeam.request import Request
+from pybeam.search.pruning import Pruning
+from pybeam.search.scoring import Scoring
+
+DEFAULT_MAX_LENGTH = 256
+UNPRUNED, RAW = Pruning(), Scoring()
+
+Processor = Callable[[Tensor, Rows], Tensor]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a search does with candidates; `Request`s may override all but `finishing` and `processors`.
+
+    Built by `greedy`, `fixed_beam`, `variable_beam` and `shrinking_beam`.
+    """
+
+    width: int
+    finishing: Finishing
+    pruning: Pruning = UNPRUNED
+    n_best: int = 1
+    min_length: int = 0
+    max_length: int | None = None
+    scoring: Scoring = RAW
+    processors: tuple[Processor, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("width", "n_best", "min_length", "max_length"):
+            value, least = getattr(self, name), int(name != "min_length")
+            if value is None and name == "max_length":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"`{name}` must be an int, but is {value!r}")
+            if value < least:
+                raise ValueError(f"`{name}` must be at least {least}, but is {value}")
+        if self.width > MAX_WIDTH:
+            raise ValueError(f"`width` must be at most {MAX_WIDTH}, but is {self.width}")
+        if self.n_best > self.width:
+            raise ValueError(
+                f"`n_best` must be at most `width` = {self.width}, but is {self.n_best}; "
+                "widen the beam or ask for fewer hypotheses"
+            )
+        if self.max_length is not None and self.min_length >= self.max_length:
+            raise ValueError(
+                f"`min_length` must be less than `max_length` = {self.max_length} (which counts EOS), "
+                f"but is {self.min_length}"
+            )
+        if not isinstance(self.scoring, Scoring):
+            raise TypeError(
+                f"`scoring` must come from pybeam.scoring, such as power(1.0), but is {self.scoring!r}"
+            )
+
+    @property
+    def stop_at(self) -> int:
+        """Finished hypotheses that end the search.
+
+        Held hypotheses are popped best first, so with raw scoring the first n_best are the result.
+        """
+        pops_in_order = self.finishing == Finishing.HELD and self.scoring.is_raw
+        return self.n_best if pops_in_order else self.width
+
+    def overridden(self, request: Request, max_positions: int | None) -> Algorithm:
+        """The algorithm for one request, with its length limit resolved.
+
+        Raises ValueError if an override is invalid or the model has too few positions.
+        """
+        names = [field.name for field in dataclasses.fields(Pruning)]
+        changes = {
+            name: getattr(request, name)
+            for name in ("width", "n_best", "min_length", "max_length", "scoring")
+            if getattr(request, name) is not None
+        }
+        pruning = {
+            name: getattr(request, name) for name in names if getattr(request, name) is not None
+        }
+        if pruning:
+            changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
+        prefix_length = len(request.prefix or ())
+        longest = None if max_positions is None else max_positions - prefix_length
+        max_length = changes.get("max_length", self.max_length)
+        if max_length is None:
+            if longest is not None and longest < 1:
+                raise ValueError(
+                    f"`prefix` must be shorter than the model's {max_positions} positions, "
+                    f"but has {prefix_length} tokens"
+                )
+            max_length = DEFAULT_MAX_LENGTH if longest is None else min(DEFAULT_MAX_LENGTH, longest)
+        elif longest is not None and max_length > longest:
+            raise ValueError(
+                f"`max_length` plus the prefix must be at most the model's {max_positions} positions, "
+                f"but is {max_length} + {prefix_length}"
+            )
+        return dataclasses.replace(self, **{**changes, "max_length": max_length})
+
+
+def _algorithm(
+    width: int,
+    finishing: Finishing,
+    pruning: Pruning = UNPRUNED,
+    *,
+    n_best: int = 1,
+    min_length: int = 0,
+    max_length: int | None = None,
+    scoring: Scoring = RAW,
+    processors: Sequence[Processor] = (),
+) -> Algorithm:
+    return Algorithm(
+        width, finishing, pruning, n_best, min_length, max_length, scoring, tuple(processors)
+    )
+
+
+def greedy(**options) -> Algorithm:
+    """Take the most probable token until EOS.
+
+    Options as for `fixed_beam`.
+    """
+    return _algorithm(1, Finishing.REFILL, **options)
+
+
+def fixed_beam(width: int, **options) -> Algorithm:
+    """Beam search of fixed width with fairseq's finishing rule.
+
+    Of the best ``2 * width`` candidates of a step, one that ends in EOS at rank < width finishes and its
+    place is refilled from the ranks behind; EOS at rank >= width is dropped. The search stops when
+    `width` hypotheses have finished. `n_best` only trims what is returned.
+
+    Args:
+        width: 1 to 128.
+        n_best: hypotheses to return, at most `width`.
+        min_length: tokens before EOS may be produced (EOS not counted; nothing is renormalised).
+        max_length: generated tokens, EOS counted, after which live rows finish as they are; None:
+            ``min(256, the model's positions)``.
+        scoring: from `pybeam.scoring`.
+        processors: functions ``(logits [R, V], rows) -> logits`` applied before each selection.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Ott et al. 2019 (fairseq).
+    """
+    return _algorithm(width, Finishing.REFILL, **options)
+
+
+def variable_beam(
+    width: int,
+    threshold: float | None = None,
+    max_candidates: float | None = None,
+    relative_threshold: float | None = None,
+    local_threshold: float | None = None,
+    **options,
+) -> Algorithm:
+    """Beam search of variable width: `Pruning` decides how many of `width` rows are alive.
+
+    A candidate that ends in EOS is held in the beam as a no-op that competes with its score; a leading
+    run of ended candidates is popped, each pop costs one place. The search stops when `width` (with
+    raw scoring: `n_best`) hypotheses are popped or the beam is empty. Without thresholds this is the
+    paper's FIXED-OURS.
+
+    Args:
+        width: 1 to 128.
+        threshold, max_candidates, relative_threshold, local_threshold: see `Pruning`.
+        options: as for `fixed_beam`.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Freitag and Al-Onaizan 2017; Yang et al. 2020.
+    """
+    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
+    return _algorithm(width, Finishing.HELD, pruning, **options)
+
+
+def shrinking_beam(
+    width: int,
+    threshold: float | None = None,
+    max_candidates: float | None = None,
+    relative_threshold: float | None = None,
+    local_threshold: float | None = None,
+    **options,
+) -> Algorithm:
+    """Beam search in which a hypothesis that ends leaves the beam and its place stays empty.
+
+    Stops when all `width` places are gone (RNNsearch's rule; Bahdanau et al. 2015, the baseline of
+    Huang et al. 2017). Arguments as for `variable_beam`.
+    """
+    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
+    return _algorithm(width, Finishing.SHRINK, pruning, **options)

@@ -1,0 +1,62 @@
+"""Pruning: which candidates leave the beam early. Plain data, used inside `pybeam.ops.select`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """The rules of Freitag and Al-Onaizan 2017; None or ``math.inf`` switches a rule off.
+
+    Args:
+        threshold: absolute, in nats: drop a candidate if ``score <= best - threshold``.
+        max_candidates: at most this many candidates continue the same row.
+        relative_threshold: a ratio of probabilities in (0, 1): drop if
+            ``score <= best + log(relative_threshold)``.
+        local_threshold: a ratio in (0, 1) on the last token alone: drop if
+            ``log_prob <= max(log_prob) + log(local_threshold)``.
+    """
+
+    threshold: float | None = None
+    max_candidates: float | None = None
+    relative_threshold: float | None = None
+    local_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not self.threshold > 0:
+            raise ValueError(
+                f"`threshold` must be positive (nats below the best), but is {self.threshold}; "
+                "use None to switch it off"
+            )
+        if self.max_candidates is not None and not (
+            self.max_candidates == math.inf
+            or (self.max_candidates >= 1 and self.max_candidates == int(self.max_candidates))
+        ):
+            raise ValueError(
+                f"`max_candidates` must be a whole number >= 1, but is {self.max_candidates}; "
+                "use None to switch it off"
+            )
+        for name in ("relative_threshold", "local_threshold"):
+            value = getattr(self, name)
+            if value is not None and value != math.inf and not 0 < value < 1:
+                raise ValueError(
+                    f"`{name}` must be a ratio of probabilities between 0 and 1, but is {value}; "
+                    "use None to switch it off"
+                )
+
+    @property
+    def margin(self) -> float:
+        """Nats below the best at which a candidate is dropped; both score thresholds in one."""
+        absolute = math.inf if self.threshold is None else self.threshold
+        return min(absolute, _margin(self.relative_threshold))
+
+    @property
+    def local_margin(self) -> float:
+        """Nats below the best log-prob at which a candidate is dropped."""
+        return _margin(self.local_threshold)
+
+
+def _margin(ratio: float | None) -> float:
+    return math.inf if ratio is None or ratio == math.inf else -math.log(ratio)

@@ -1,0 +1,79 @@
+"""Rules of the house that a search through the source can check."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
+KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
+# a module may import those to its right and itself
+LAYERS = [
+    "cli",
+    "decoder",
+    "engine",
+    "schedule",
+    "beam_state",
+    "search",
+    "models",
+    "token_tree",
+    "ops",
+]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_search_loop_stands_once():
+    callers = [name_of(p) for p in LIBRARY if re.search(r"session\.step\(", p.read_text("utf-8"))]
+    assert callers == ["pybeam/engine.py"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "pybeam" / "search").glob("*.py")), ids=name_of)
+def test_algorithms_never_loop_or_call_the_model(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+    assert ".step(" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_imports_point_one_way(path):
+    layer = path.relative_to(ROOT / "pybeam").parts[0].removesuffix(".py")
+    if layer not in LAYERS:
+        return
+    above = LAYERS[: LAYERS.index(layer)]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            assert parts[0] != "pybeam" or len(parts) < 2 or parts[1] not in above, name
+
+
+@pytest.mark.parametrize("path", LIBRARY + KERNELS, ids=name_of)
+def test_files_stay_readable(path):
+    text = path.read_text("utf-8")
+    assert text.count("\n") < 400
+    assert path.stem not in {"utils", "common", "misc", "helpers"}
+    assert not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
+    assert not re.search(r"^\s*(import|from) triton_kernels", text, re.M)
+
+
+def test_torch_headers_stand_in_one_file():
+    users = [
+        name_of(p) for p in KERNELS if re.search(r"#include <(torch|ATen|c10)/", p.read_text())
+    ]
+    assert users == ["csrc/check.h", "csrc/registration.cpp"]
+    includers = [name_of(p) for p in KERNELS if '#include "check.h"' in p.read_text()]
+    assert includers == ["csrc/registration.cpp"]
+
+
+def test_weights_are_never_pickled():
+    loaders = [
+        p for p in LIBRARY if re.search(r"torch\.load\(|import pickle", p.read_text("utf-8"))
+    ]
+    assert not loaders

@@ -1,0 +1,268 @@
+"""What callers rely on: results, limits, overrides, errors of single requests, streaming, statistics."""
+
+import math
+import re
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.models import FunctionModel
+from search_models import BOS, EOS, random_model
+
+
+def constant_model(log_probs: list[float], vocab_size: int | None = None) -> FunctionModel:
+    row = torch.tensor(log_probs)
+    return FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), len(row), BOS, EOS)
+
+
+def test_a_hypothesis_by_hand(backend):
+    """p = [0, .5, .25, .25]: EOS wins at once; then the two others tie, lower token first."""
+    model = constant_model([-math.inf, math.log(0.5), math.log(0.25), math.log(0.25)])
+    result = pybeam.Decoder(model, pybeam.fixed_beam(3, n_best=3), backend=backend).decode([[1]])[0]
+    assert [h.tokens for h in result.hypotheses] == [[], [2], [3]]
+    assert [h.score for h in result.hypotheses] == pytest.approx(
+        [math.log(0.5), math.log(0.125), math.log(0.125)], abs=1e-6
+    )
+    assert (result.stop_reason, result.steps, result.expansions) == ("width", 2, 3)
+
+
+def test_max_length_counts_eos_and_cuts_live_rows(backend):
+    model = constant_model([-math.inf, -50.0, 0.0])
+    result = pybeam.Decoder(model, pybeam.greedy(max_length=4), backend=backend).decode([[1]])[0]
+    assert result.hypotheses[0].tokens == [2, 2, 2, 2]
+    assert not result.hypotheses[0].ended
+    assert result.stop_reason == "max_length"
+    assert result.hypotheses[0].score == pytest.approx(0.0, abs=1e-6)
+
+
+def test_min_length_bans_eos_without_renormalising(backend):
+    model = constant_model([-math.inf, 0.0, 0.0, -5.0])
+    decoder = pybeam.Decoder(model, pybeam.greedy(min_length=2, max_length=9), backend=backend)
+    hypothesis = decoder.decode([[1]])[0].hypotheses[0]
+    assert hypothesis.tokens == [2, 2]
+    assert hypothesis.ended
+    one = torch.log_softmax(torch.tensor([0.0, 0.0, -5.0]), 0)[0].item()
+    assert hypothesis.score == pytest.approx(3 * one, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "expected"),
+    [
+        (pybeam.scoring.raw(), lambda s, n: s),
+        (pybeam.scoring.power(0.5), lambda s, n: s / n**0.5),
+        (pybeam.scoring.gnmt(0.8), lambda s, n: s / ((5 + n) / 6) ** 0.8),
+        (pybeam.scoring.reward(0.3), lambda s, n: s + 0.3 * n),
+        (pybeam.scoring.reward(0.3, ratio=1.5), lambda s, n: s + 0.3 * min(1.5 * 2, n)),
+    ],
+    ids=["raw", "power", "gnmt", "reward", "bounded reward"],
+)
+def test_final_scores(backend, scoring, expected):
+    model = random_model(2, eos_bonus=0.5)
+    algorithm = pybeam.fixed_beam(5, n_best=5, max_length=9, scoring=scoring)
+    for result in pybeam.Decoder(model, algorithm, backend=backend).decode([[1, 2]] * 5):
+        finals = [h.final_score for h in result.hypotheses]
+        assert finals == sorted(finals, reverse=True)
+        for h in result.hypotheses:
+            assert h.final_score == pytest.approx(expected(h.score, len(h.tokens) + h.ended))
+
+
+def test_log_probs_add_up_to_the_score(backend):
+    model = random_model(4, eos_bonus=0.5)
+    algorithm = pybeam.variable_beam(4, n_best=4, max_length=8)
+    requests = [[1], pybeam.Request([2], prefix=[3, 4]), [3]]
+    for result in pybeam.Decoder(model, algorithm, backend=backend, log_probs=True).decode(
+        requests
+    ):
+        prefix = 2 if result.index == 1 else 0
+        for h in result.hypotheses:
+            assert len(h.log_probs) == len(h.tokens) - prefix + h.ended
+            assert sum(h.log_probs) == pytest.approx(h.score, abs=1e-5)
+
+
+def test_prefix_is_kept_and_neither_scored_nor_counted(backend):
+    model = random_model(6, eos_bonus=0.2)
+    algorithm = pybeam.fixed_beam(3, n_best=3, max_length=6)
+    result = pybeam.Decoder(model, algorithm, backend=backend).decode(
+        [pybeam.Request([1], prefix=[5, 4])]
+    )[0]
+    for h in result.hypotheses:
+        assert h.tokens[:2] == [5, 4]
+        assert len(h.tokens) - 2 + h.ended <= 6
+
+
+def test_empty_source_is_an_empty_hypothesis_without_a_model_call(backend):
+    def never(*_):
+        raise AssertionError("the model was called")
+
+    model = FunctionModel(never, 5, BOS, EOS)
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(2), backend=backend)
+    result = decoder.decode([[]])[0]
+    assert (result.hypotheses[0].tokens, result.hypotheses[0].score) == ([], 0.0)
+    assert decoder.stats.steps == 0
+    assert decoder.decode([]) == []
+
+
+def test_a_row_of_minus_infinity_ends_in_an_empty_beam(backend):
+    model = constant_model([-math.inf] * 4)
+    result = pybeam.Decoder(model, pybeam.fixed_beam(2), backend=backend).decode([[1]])[0]
+    assert (result.stop_reason, result.hypotheses) == ("empty_beam", [])
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_nan_fails_one_request_alone(backend, poison):
+    good = random_model(8, eos_bonus=0.3)
+
+    def sometimes_nan(prefixes, lengths, source_ids):
+        logits = good.fn(prefixes, lengths, source_ids).clone()
+        logits[(source_ids == 2) & (lengths == 3), 4] = poison
+        return logits
+
+    algorithm = pybeam.variable_beam(3, n_best=3, max_length=9, min_length=4)
+    model = FunctionModel(sometimes_nan, good.vocab_size, BOS, EOS)
+    decoder = pybeam.Decoder(model, algorithm, backend=backend)
+    results = decoder.decode([[1]] * 5)
+    expected = pybeam.Decoder(good, algorithm, backend=backend).decode([[1]] * 5)
+    assert results[2].stop_reason == "error"
+    assert "request 2" in str(results[2].error)
+    assert [r.hypotheses for r in results if r.index != 2] == [
+        r.hypotheses for r in expected if r.index != 2
+    ]
+    with pytest.raises(pybeam.DecodeError, match="1 of 5 requests failed") as caught:
+        decoder.decode([[1]] * 5, on_error="raise")
+    assert len(caught.value.results) == 5
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (pybeam.Request([1], n_best=9), "`n_best` must be at most `width` = 3, but is 9"),
+        (pybeam.Request([1], width=500), "`width` must be at most 128, but is 500"),
+        (pybeam.Request([1], threshold=-1.0), "`threshold` must be positive"),
+        (pybeam.Request([1], min_length=9, max_length=4), "`min_length` must be less than"),
+        (pybeam.Request([1], prefix=[EOS]), "`prefix` must not hold EOS"),
+        (
+            pybeam.Request([1], prefix=[99]),
+            "`prefix` must hold token ids from 0 to 6, but holds 99",
+        ),
+        (pybeam.Request([1], scoring=0.5), "`scoring` must come from pybeam.scoring"),
+    ],
+)
+def test_a_bad_request_fails_alone(backend, request_, message):
+    decoder = pybeam.Decoder(
+        random_model(1), pybeam.variable_beam(3, max_length=6), backend=backend
+    )
+    results = decoder.decode([[1], request_, [1]])
+    assert message in str(results[1].error)
+    assert results[0].hypotheses and results[2].hypotheses
+    assert decoder.stats.stop_reasons["error"] == 1
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: pybeam.fixed_beam(0), "`width` must be at least 1, but is 0"),
+        (lambda: pybeam.fixed_beam(129), "`width` must be at most 128"),
+        (lambda: pybeam.fixed_beam(3, n_best=4), "`n_best` must be at most `width`"),
+        (lambda: pybeam.variable_beam(3, threshold=0.0), "`threshold` must be positive"),
+        (lambda: pybeam.variable_beam(3, max_candidates=0), "`max_candidates` must be"),
+        (lambda: pybeam.variable_beam(3, relative_threshold=1.5), "`relative_threshold` must be"),
+        (lambda: pybeam.greedy(max_length=0), "`max_length` must be at least 1"),
+        (lambda: pybeam.scoring.reward(1.0, ratio=0), "`ratio` must be positive"),
+        (lambda: pybeam.scoring.power(math.inf), "`alpha` must be a finite number"),
+        (lambda: pybeam.Fifo(0), "`n` must be a whole number >= 1"),
+        (lambda: pybeam.Streaming(4, 1.5), "`epsilon` must be between 0 and 1"),
+        (
+            lambda: pybeam.Decoder(
+                random_model(1), pybeam.fixed_beam(9), pybeam.Fifo(row_budget=8)
+            ),
+            "`row_budget` must be at least the width 9, but is 8",
+        ),
+        (
+            lambda: pybeam.Decoder(random_model(1), pybeam.greedy(), backend="cuda"),
+            "`backend` must be 'auto' or one of",
+        ),
+    ],
+)
+def test_bad_options_are_refused(build, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+def test_stream_yields_each_result_as_it_finishes(backend):
+    """Source 0 never ends; the others must come out before it."""
+
+    def endless(prefixes, lengths, source_ids):
+        logits = torch.zeros(len(prefixes), 4)
+        logits[:, EOS] = torch.where(source_ids == 0, -100.0, 100.0)
+        return logits
+
+    model = FunctionModel(endless, 4, BOS, EOS)
+    decoder = pybeam.Decoder(model, pybeam.greedy(max_length=30), backend=backend)
+    order = [result.index for result in decoder.stream([[1]] * 4)]
+    assert order[-1] == 0
+    assert sorted(order) == [0, 1, 2, 3]
+
+
+def test_two_streams_of_one_decoder_do_not_disturb_each_other(backend):
+    model = random_model(9, eos_bonus=0.2)
+    decoder = pybeam.Decoder(model, pybeam.variable_beam(3, max_length=8), backend=backend)
+    expected = {r.index: r.hypotheses for r in decoder.decode([[1]] * 6)}
+    first, second = decoder.stream([[1]] * 6), decoder.stream([[1]] * 6)
+    for one, other in zip(first, second, strict=True):
+        assert expected[one.index] == one.hypotheses
+        assert expected[other.index] == other.hypotheses
+
+
+def test_requests_are_read_a_window_ahead_only(backend):
+    taken = []
+
+    def requests():
+        for i in range(100):
+            taken.append(i)
+            yield [1]
+
+    schedule = pybeam.Fifo(2, window=4)
+    decoder = pybeam.Decoder(random_model(1), pybeam.greedy(max_length=3), schedule, backend)
+    next(decoder.stream(requests()))
+    assert len(taken) <= 3 * 4
+
+
+def test_statistics(backend):
+    model = random_model(10, eos_bonus=0.3)
+    decoder = pybeam.Decoder(
+        model, pybeam.variable_beam(4, max_length=8), pybeam.Batch(4), backend=backend
+    )
+    results = decoder.decode([[1]] * 10)
+    stats = decoder.stats
+    assert stats.sources == 10
+    assert stats.refills == 3
+    assert stats.expansions == sum(r.expansions for r in results)
+    assert stats.steps <= sum(r.steps for r in results)
+    assert stats.expansions_per_step == stats.expansions / stats.steps
+    assert sum(stats.stop_reasons.values()) == 10
+    assert 0 < sum(stats.phase_seconds.values()) <= stats.seconds
+
+
+def test_a_row_budget_is_never_exceeded(backend):
+    seen = []
+    model = random_model(12, eos_bonus=0.3)
+
+    def counted(logits, rows):
+        seen.append(rows.token.numel())
+        return logits
+
+    for schedule in (pybeam.Fifo(4, row_budget=9), pybeam.Streaming(4, row_budget=9)):
+        algorithm = pybeam.fixed_beam(4, max_length=10, processors=[counted])
+        pybeam.Decoder(model, algorithm, schedule, backend).decode([[1]] * 30)
+    assert max(seen) <= 9
+
+
+def test_processors_see_logits_and_rows(backend):
+    def forbid_four(logits, rows):
+        assert logits.shape[0] == rows.token.numel()
+        return logits.index_fill(1, torch.tensor([4]), -math.inf)
+
+    algorithm = pybeam.fixed_beam(3, n_best=3, max_length=8, processors=[forbid_four])
+    for result in pybeam.Decoder(random_model(3), algorithm, backend=backend).decode([[1]] * 5):
+        assert all(4 not in h.tokens for h in result.hypotheses)

@@ -1,0 +1,144 @@
+"""The laws on the example model, with real text: tokens must match unless scores lie within 1e-4."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import pybeam
+
+MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
+DATA = Path(__file__).parents[2] / "shared" / "data" / "bible-es-en"
+LINES = [
+    "En el principio crió Dios los cielos y la tierra.",
+    "Y dijo Dios: Sea la luz: y fué la luz.",
+    "Jehová es mi pastor; nada me faltará.",
+    "Jesús lloró.",
+    "Porque de tal manera amó Dios al mundo, que ha dado á su Hijo unigénito, para que todo aquel que en "
+    "él cree, no se pierda, mas tenga vida eterna.",
+    "Y conoceréis la verdad, y la verdad os libertará.",
+    "El corazón alegre constituye buen remedio: mas el espíritu triste seca los huesos.",
+    "Y aconteció que estando ellos en el campo, Caín se levantó contra su hermano Abel, y le mató.",
+]
+ALGORITHMS = {
+    "greedy": pybeam.greedy(max_length=60),
+    "fixed": pybeam.fixed_beam(5, n_best=5, max_length=60),
+    "variable": pybeam.variable_beam(20, 1.5, 5, n_best=3, max_length=60),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return pybeam.load_model(MODEL, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def sources():
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    return [tokenizer.encode(line) for line in LINES]
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+
+
+def lines_of(split: str) -> list[list[int]]:
+    path = DATA / f"{split}.es"
+    if not path.exists():
+        pytest.skip(
+            f"needs the data folder {DATA.relative_to(DATA.parents[2])} beside the checkout"
+        )
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    return [tokenizer.encode(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def assert_agree(results, expected):
+    """Same tokens, or another hypothesis of the same score."""
+    for ours, other in zip(results, expected, strict=True):
+        assert ours.stop_reason == other.stop_reason
+        for a, b in zip(ours.hypotheses, other.hypotheses, strict=True):
+            assert a.score == pytest.approx(b.score, abs=1e-4)
+            neighbours = [h.tokens for h in other.hypotheses if abs(h.score - a.score) < 1e-4]
+            assert a.tokens in neighbours
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_results_do_not_depend_on_the_schedule(model, sources, name):
+    algorithm = ALGORITHMS[name]
+    expected = pybeam.Decoder(model, algorithm, pybeam.Batch(1)).decode(sources)
+    budget = 2 * algorithm.width
+    for schedule in (
+        pybeam.Batch(8),
+        pybeam.Batch(tokens=40),
+        pybeam.Streaming(4),
+        pybeam.Streaming(4, row_budget=budget, max_wait=4),
+        pybeam.Fifo(3),
+        pybeam.Fifo(4, row_budget=budget),
+    ):
+        assert_agree(pybeam.Decoder(model, algorithm, schedule).decode(sources), expected)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_backends_agree(model, sources, name):
+    if "native" not in pybeam.backends.available():
+        pytest.skip("the native backend is not built")
+    found = [
+        pybeam.Decoder(model, ALGORITHMS[name], backend=backend).decode(sources[1:4])
+        for backend in ("native", "reference")
+    ]
+    assert_agree(*found)
+
+
+def test_width_one_is_transformers_greedy(model, sources, theirs):
+    for build in (pybeam.fixed_beam, pybeam.variable_beam):
+        results = pybeam.Decoder(model, build(1, max_length=60)).decode(sources)
+        for source, result in zip(sources, results, strict=True):
+            generated = theirs.generate(
+                input_ids=torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=60
+            )[0, 1:].tolist()
+            if model.eos_id in generated:
+                generated = generated[: generated.index(model.eos_id)]
+            assert result.hypotheses[0].tokens == generated
+
+
+def test_fixed_beam_scores_are_the_models(model, sources, theirs):
+    """The score of every hypothesis is its teacher-forced log-probability."""
+    results = pybeam.Decoder(model, ALGORITHMS["fixed"]).decode(sources)
+    for source, result in zip(sources, results, strict=True):
+        for h in result.hypotheses:
+            target = [*h.tokens, model.eos_id] if h.ended else h.tokens
+            with torch.inference_mode():
+                logits = theirs(
+                    input_ids=torch.tensor([source]),
+                    decoder_input_ids=torch.tensor([[model.start_id, *target[:-1]]]),
+                ).logits[0]
+            log_prob = torch.log_softmax(logits, -1)[range(len(target)), target]
+            assert h.score == pytest.approx(log_prob.sum().item(), abs=1e-3)
+
+
+def test_a_wider_beam_finds_no_worse_translations(model, sources):
+    """Not a law line by line, but on these lines it must hold in the sum."""
+    total = {}
+    for width in (1, 5, 20):
+        results = pybeam.Decoder(model, pybeam.variable_beam(width, max_length=60)).decode(sources)
+        total[width] = sum(result.hypotheses[0].score for result in results)
+    assert total[1] < total[5] <= total[20]
+
+
+def test_two_thousand_lines_hold_pages_constant(model):
+    """Once the first window's longest sources were live, the pool never grows again."""
+    sources = (lines_of("test") + lines_of("dev"))[:2000]
+    decoder = pybeam.Decoder(model, pybeam.greedy(max_length=60), pybeam.Fifo(64))
+    pages = [decoder.stats.pages for _ in decoder.stream(sources)]
+    assert len(pages) == 2000
+    assert pages[-1] == pages[64] > 0
+
+
+def test_stop_reasons_and_costs_are_reported(model, sources):
+    decoder = pybeam.Decoder(model, ALGORITHMS["variable"])
+    results = decoder.decode(sources)
+    assert all(re.fullmatch("n_best|empty_beam", result.stop_reason) for result in results)
+    assert decoder.stats.expansions < 20 * decoder.stats.steps * len(sources) / 2

@@ -1,0 +1,70 @@
+"""Who is admitted and which sources move, by hand."""
+
+import pytest
+import torch
+
+import pybeam
+
+
+def plan(schedule, depth, rows, waited=None):
+    depth, rows = torch.tensor(depth, dtype=torch.int32), torch.tensor(rows, dtype=torch.int32)
+    waited = torch.tensor(waited or [0] * len(depth), dtype=torch.int32)
+    moves = schedule.plan(depth, rows, waited)
+    return "all" if moves is None else moves.nonzero().flatten().tolist()
+
+
+def test_batch_moves_all_and_refills_when_empty():
+    batch = pybeam.Batch(3)
+    assert plan(batch, [4, 9, 2], [1, 1, 1]) == "all"
+    assert not batch.refills(1, 10, 5)
+    assert batch.refills(0, 0, 0)
+    assert batch.has_room(2, 10, 5, 7, 50)
+    assert not batch.has_room(3, 10, 5, 7, 50)
+
+
+def test_batch_of_tokens_takes_at_least_one():
+    batch = pybeam.Batch(tokens=100)
+    assert batch.has_room(0, 0, 0, 500, 5)
+    assert batch.has_room(3, 60, 9, 40, 5)
+    assert not batch.has_room(3, 60, 9, 41, 5)
+
+
+def test_streaming_moves_the_least_advanced():
+    streaming = pybeam.Streaming(6, epsilon=0.5)
+    assert plan(streaming, [4, 2, 2, 9], [1, 1, 1, 1]) == [1, 2]
+    assert not streaming.refills(4, 0, 0)
+    assert streaming.refills(3, 0, 0)
+
+
+def test_a_paused_source_is_moved_after_max_wait():
+    streaming = pybeam.Streaming(6, max_wait=5)
+    assert plan(streaming, [4, 2, 2, 9], [1] * 4, [4, 0, 0, 5]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (pybeam.Streaming(4, row_budget=6), [1, 2]),
+        (pybeam.Fifo(4, row_budget=6), [3]),
+        (pybeam.Fifo(4, row_budget=8), [0, 3]),
+        (pybeam.Batch(4, row_budget=6), [1, 2]),
+        (pybeam.Fifo(4, row_budget=8, max_wait=3), [1, 3]),
+    ],
+    ids=["streaming", "fifo", "fifo, more", "batch", "fifo, impatient"],
+)
+def test_a_budget_takes_whole_beams_in_order(schedule, expected):
+    """Beams of 3, 2, 4 and 5 rows; the next one that would exceed the budget ends the step."""
+    assert plan(schedule, [4, 2, 2, 9], [3, 2, 4, 5], [0, 3, 1, 0]) == expected
+
+
+def test_ties_go_by_admission():
+    assert plan(pybeam.Streaming(4, row_budget=4), [2, 2, 2], [2, 2, 2]) == [0, 1]
+
+
+def test_a_budget_admits_until_rows_fill_it():
+    fifo = pybeam.Fifo(2, row_budget=10)
+    assert fifo.refills(5, 0, 9)
+    assert not fifo.refills(5, 0, 10)
+    assert fifo.has_room(5, 0, 9, 1, 5)
+    assert not fifo.has_room(10, 0, 9, 1, 5)
+    assert not fifo.has_room(5, 0, 10, 1, 5)
