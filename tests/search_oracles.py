@@ -56,7 +56,7 @@ def yang(
     max_length: int,
     stop_at: int,
 ):
-    """Variable-width beam search with held EOS (Yang et al. 2020, SEMANTICS b.6)."""
+    """Variable-width beam search with held EOS (Yang et al. 2020)."""
     beam = [Found([], np.float32(0), 0, False)]
     popped: list[Found] = []
     best_popped = -np.inf
@@ -96,7 +96,7 @@ def yang(
 
 
 def fairseq(step, width: int, *, max_length: int):
-    """fairseq's finishing rule (SEMANTICS b.3); None if the length limit was reached."""
+    """fairseq's finishing rule; None if the length limit was reached."""
     beam = [Found([], np.float32(0), 0, False)]
     finished: list[Found] = []
     for length in range(1, max_length + 1):

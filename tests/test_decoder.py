@@ -46,6 +46,13 @@ def test_min_length_bans_eos_without_renormalising(backend):
     assert hypothesis.score == pytest.approx(3 * one, abs=1e-6)
 
 
+def test_min_length_does_not_count_the_prefix(backend):
+    model = constant_model([-math.inf, 0.0, 0.0, -5.0])
+    decoder = pybeam.Decoder(model, pybeam.greedy(min_length=2, max_length=9), backend=backend)
+    result = decoder.decode([pybeam.Request([1], prefix=[3, 3, 3])])[0]
+    assert result.hypotheses[0].tokens == [3, 3, 3, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("scoring", "expected"),
     [

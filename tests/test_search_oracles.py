@@ -12,9 +12,9 @@ from search_oracles import every_sequence, fairseq, ranked_log_probs, yang
 MAX_LENGTH = 12
 
 
-def assert_same(result, expected, n_best):
+def assert_same(result, expected, n_best, alpha=0.0):
     """Same tokens and the same float32 scores, in the order the oracle ranks them."""
-    expected = sorted(expected, key=lambda found: -found.score)[:n_best]
+    expected = sorted(expected, key=lambda found: -float(found.score) / found.length**alpha)[:n_best]
     assert [h.tokens for h in result.hypotheses] == [found.tokens for found in expected]
     assert [h.score for h in result.hypotheses] == [float(found.score) for found in expected]
     assert [h.ended for h in result.hypotheses] == [found.ended for found in expected]
@@ -41,8 +41,11 @@ def test_variable_beam_is_yangs(backend, seed):
     )
     width = rng.choice([1, 2, 3, 5, 8])
     pruning = pruning_of(rng)
-    n_best = rng.randint(1, width)
-    algorithm = pybeam.variable_beam(width, **pruning, n_best=n_best, max_length=MAX_LENGTH)
+    n_best, alpha = rng.randint(1, width), rng.choice([0.0, 0.6])
+    scoring = pybeam.scoring.power(alpha) if alpha else pybeam.scoring.raw()
+    algorithm = pybeam.variable_beam(
+        width, **pruning, n_best=n_best, max_length=MAX_LENGTH, scoring=scoring
+    )
     decoder = pybeam.Decoder(model, algorithm, pybeam.Fifo(3), backend)
     num_sources = 6
     for result in decoder.decode([[1]] * num_sources):
@@ -54,11 +57,11 @@ def test_variable_beam_is_yangs(backend, seed):
             relative=pruning["relative_threshold"] or 0.0,
             local=pruning["local_threshold"] or 0.0,
             max_length=MAX_LENGTH,
-            stop_at=n_best,
+            stop_at=width if alpha else n_best,
         )
-        assert_same(result, found, n_best)
-        stops = ("n_best" if n_best < width else "width",)
-        assert result.stop_reason in (stops if reason == "stop" else (reason,))
+        assert_same(result, found, n_best, alpha)
+        stop = "width" if alpha or n_best == width else "n_best"
+        assert result.stop_reason == (stop if reason == "stop" else reason)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,0 +1,83 @@
+"""Translate a few verses with three algorithms: what each finds, and what the search costs.
+
+python examples/demo.py
+"""
+
+import time
+from pathlib import Path
+
+import torch
+
+import pybeam
+from pybeam import backends
+
+MODEL = Path(__file__).parent / "models" / "bible-es-en"
+
+VERSES = (
+    "Jehová es mi pastor; nada me faltará.",
+    "Pedid, y se os dará; buscad, y hallaréis; llamad, y se os abrirá.",
+    "Mirad las aves del cielo, que no siembran, ni siegan.",
+    "Y cayó la lluvia sobre la tierra cuarenta días y cuarenta noches.",
+)
+
+ALGORITHMS = {
+    "greedy": pybeam.greedy(),
+    "fixed 5": pybeam.fixed_beam(width=5),
+    "variable 50": pybeam.variable_beam(width=50, threshold=1.5, max_candidates=5),
+}
+
+
+def describe_backend() -> str:
+    """The kernels in use, and what is missing if they are the slow ones."""
+    if "native" in backends.available():
+        return f"native C++ kernels, instruction set {torch.ops.pybeam.isa()}"
+    try:
+        backends.load("native")
+    except ValueError as error:
+        return f"reference kernels, which are slow: {error}"
+
+
+def decode_all(model, sources: list[list[int]]) -> dict[str, tuple]:
+    """Results, stats and seconds by algorithm; all sources are decoded at once."""
+    outcomes = {}
+    for name, algorithm in ALGORITHMS.items():
+        decoder = pybeam.Decoder(model, algorithm)
+        start = time.perf_counter()
+        results = decoder.decode(sources)
+        outcomes[name] = results, decoder.stats, time.perf_counter() - start
+    return outcomes
+
+
+def main() -> None:
+    print(
+        f"pybeam {pybeam.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    )
+    print(describe_backend())
+    model = pybeam.load_model(MODEL)
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    sources = [tokenizer.encode(verse) for verse in VERSES]
+    decode_all(model, sources[:1])  # the first call pays for memory that later ones reuse
+    outcomes = decode_all(model, sources)
+
+    print("\nscore: log-probability of the translation, higher is better")
+    print("expansions: hypotheses sent through the model, which is what takes the time\n")
+    for i, verse in enumerate(VERSES):
+        print(verse)
+        for name, (results, _, _) in outcomes.items():
+            result = results[i]
+            best = result.hypotheses[0]
+            print(
+                f"  {name:<12}{best.score:>7.2f} {result.steps:>3} steps {result.expansions:>4} "
+                f"expansions  {tokenizer.decode(best.tokens)}"
+            )
+    print(f"\n{'all verses':<14}{'seconds':>8}{'steps':>7}{'expansions':>12}{'per step':>10}")
+    for name, (_, stats, seconds) in outcomes.items():
+        print(
+            f"  {name:<12}{seconds:>8.3f}{stats.steps:>7}{stats.expansions:>12}"
+            f"{stats.expansions_per_step:>10.1f}"
+        )
+    print("\nNext: .venv/bin/pybeam translate --help, and README.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`pybeam info`: what this installation can do."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+
+def backend_lines() -> list[str]:
+    """One line per backend: its instruction set, or why it is missing."""
+    import torch
+
+    from pybeam import backends
+
+    lines = []
+    for name in backends.NAMES:
+        try:
+            backends.load(name)
+        except ValueError as error:
+            lines.append(f"{name}: missing ({error.__cause__ or error})")
+        else:
+            isa = f" ({torch.ops.pybeam.isa()})" if name == "native" else ""
+            lines.append(f"{name}: available{isa}")
+    return lines
+
+
+def device_names() -> list[str]:
+    """The CPU and every GPU that torch sees."""
+    import torch
+
+    gpus = range(torch.cuda.device_count())
+    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in gpus)]
+
+
+@click.command(short_help="Print versions, devices, backends and the instruction set.")
+def info() -> None:
+    """Print versions, devices, backends and the instruction set.
+
+    Put its output into bug reports.
+    """
+    import torch
+
+    import pybeam
+
+    click.echo(f"pybeam    {pybeam.__version__}")
+    click.echo(f"python    {platform.python_version()}")
+    click.echo(f"torch     {torch.__version__}")
+    click.echo(f"threads   {torch.get_num_threads()}")
+    click.echo(f"devices   {', '.join(device_names())}")
+    for heading, line in zip(("backends", "", ""), backend_lines(), strict=True):
+        click.echo(f"{heading:<9} {line}")

@@ -1,0 +1,198 @@
+"""One run of `pybeam translate`: files, model and decoder put together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from pybeam.cli.sections import with_flags
+
+if TYPE_CHECKING:
+    from pybeam.cli.lines import Sources
+    from pybeam.cli.output import Format, OrderedWriter
+    from pybeam.cli.report import Report
+    from pybeam.decoder import Decoder
+    from pybeam.schedule import Schedule
+    from pybeam.search.algorithms import Algorithm
+
+MAX_COUNTED_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line asked for."""
+
+    algorithm: Algorithm
+    schedule: Schedule
+    model_dir: str
+    input_path: str
+    output_path: str
+    source_lang: str | None
+    target_lang: str | None
+    threads: int | None
+    device: str
+    dtype: str
+    backend: str
+    has_scores: bool
+    is_json: bool
+    quiet: bool
+
+    def run(self) -> int:
+        """Translate everything; returns the exit code."""
+        from pybeam.cli.lines import LineReader, Sources
+        from pybeam.cli.output import OrderedWriter
+        from pybeam.cli.report import Report
+
+        with contextlib.ExitStack() as stack:
+            input_file = stack.enter_context(open_input(self.input_path))
+            decoder, tokenizer = self._load()
+            output_file = stack.enter_context(open_output(self.output_path, input_file))
+            report = Report(
+                has_bar=not self.quiet and sys.stderr.isatty() and not output_file.isatty(),
+                num_lines=count_lines(input_file),
+            )
+            stack.callback(report.close)
+            sources = Sources(
+                LineReader(input_file.fileno()),
+                tokenizer,
+                decoder.model.max_positions,
+                report.warn,
+            )
+            writer = OrderedWriter(output_file.fileno(), self._format(tokenizer.decode))
+            return self._translate(decoder, sources, writer, report)
+
+    def _translate(
+        self, decoder: Decoder, sources: Sources, writer: OrderedWriter, report: Report
+    ) -> int:
+        try:
+            translate_all(decoder, sources, writer, report)
+        except click.exceptions.Exit:  # nobody reads any more
+            raise
+        except BaseException:
+            self._finish(sources, writer, report)
+            raise
+        self._finish(sources, writer, report)
+        return 1 if report.has_failed else 0
+
+    def _finish(self, sources: Sources, writer: OrderedWriter, report: Report) -> None:
+        gaps = writer.finish("" if self.is_json or self.algorithm.n_best > 1 else "\n")
+        report.close()
+        if gaps:
+            report.warn(f"interrupted; not finished: {describe_lines(gaps)}")
+        if sources.error is not None:
+            report.fail(sources.error)
+        if not self.quiet:
+            click.echo(report.summary(), err=True)
+
+    def _load(self):
+        import torch
+
+        import pybeam
+        from pybeam.tokenizer import load_tokenizer
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        try:
+            model = pybeam.load_model(self.model_dir, device=self.device, dtype=self.dtype)
+            tokenizer = load_tokenizer(
+                self.model_dir, source_lang=self.source_lang, target_lang=self.target_lang
+            )
+        except (OSError, ValueError) as error:
+            raise click.ClickException(with_flags(error)) from error
+        try:
+            decoder = pybeam.Decoder(
+                model, self.algorithm, schedule=self.schedule, backend=self.backend
+            )
+        except ValueError as error:
+            raise click.UsageError(with_flags(error)) from error
+        return decoder, tokenizer
+
+    def _format(self, decode) -> Format:
+        from pybeam.cli import output
+
+        if self.is_json:
+            return output.json_line(decode)
+        if self.algorithm.n_best > 1:
+            return output.n_best_lines(decode)
+        return output.best_line(decode, self.has_scores)
+
+
+def translate_all(
+    decoder: Decoder, sources: Sources, writer: OrderedWriter, report: Report
+) -> None:
+    """Decode run after run of the input until it ends."""
+    while not sources.has_ended:
+        num_before = sources.num_lines
+        try:
+            for result in decoder.stream(sources.run()):
+                result = dataclasses.replace(result, index=num_before + result.index)
+                report.add(result)
+                writer.add(result)
+        finally:
+            report.add_steps(decoder.stats.steps)
+
+
+@contextlib.contextmanager
+def open_input(path: str) -> Iterator[BinaryIO]:
+    """The file, or stdin for `-`."""
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb", buffering=0)
+    except OSError as error:
+        raise click.ClickException(f"--input {path}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def open_output(path: str, input_file: BinaryIO) -> Iterator[BinaryIO]:
+    """The file, or stdout for `-`. Raises UsageError if it is the input."""
+    if path == "-":
+        yield sys.stdout.buffer
+        return
+    if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(input_file.fileno())):
+        raise click.UsageError(f"--output {path} is the input; write to another file")
+    try:
+        file = open(path, "wb", buffering=0)
+    except OSError as error:
+        raise click.ClickException(f"--output {path}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def count_lines(file: BinaryIO) -> int | None:
+    """Lines of a file of moderate size; None if that is unknown."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_COUNTED_BYTES:
+        return None
+    start = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    num_lines, last = 0, b"\n"
+    while chunk := os.read(file.fileno(), 1 << 20):
+        num_lines += chunk.count(b"\n")
+        last = chunk[-1:]
+    os.lseek(file.fileno(), start, os.SEEK_SET)
+    return num_lines + (last != b"\n")
+
+
+def describe_lines(indices: list[int]) -> str:
+    """Line numbers from 1, neighbours joined: "line 4, lines 7-12"."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1][-1:] = [index]
+        else:
+            runs.append([index, index])
+    return ", ".join(
+        f"line {first + 1}" if first == last else f"lines {first + 1}-{last + 1}"
+        for first, last in runs
+    )

@@ -1,0 +1,123 @@
+"""Lines in: read as they come, decoded, tokenised, numbered."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import click
+
+from pybeam.request import Request
+from pybeam.tokenizer import Tokenizer
+
+CHUNK_BYTES = 1 << 20
+PAUSE_SECONDS = 0.05
+
+
+class LineReader:
+    """Lines of a file descriptor, in runs that end where its writer pauses.
+
+    A file is one run. A slow pipe or a terminal is many, so that what has been typed is translated
+    without waiting for the end of the input.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lines: deque[bytes] = deque()
+        self._partial: list[bytes] = []
+        self.has_ended = False
+
+    def run(self) -> Iterator[bytes]:
+        """Lines up to the next pause; none only if the input has ended."""
+        num_lines = 0
+        while self._fill(may_wait=num_lines == 0):
+            num_lines += 1
+            yield self._lines.popleft()
+
+    def _fill(self, may_wait: bool) -> bool:
+        """True if there is a line to hand out now."""
+        while not self._lines and not self.has_ended:
+            if not may_wait and not self._is_ready():
+                break
+            self._read()
+        return bool(self._lines)
+
+    def _is_ready(self) -> bool:
+        if os.name == "nt":  # select knows only sockets there
+            return True
+        return bool(select.select([self._fd], [], [], PAUSE_SECONDS)[0])
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._fd, CHUNK_BYTES)
+        except OSError as error:
+            raise click.ClickException(f"cannot read the input: {error.strerror}") from error
+        *complete, rest = chunk.split(b"\n")
+        for piece in complete:
+            self._lines.append(b"".join([*self._partial, piece]))
+            self._partial.clear()
+        if rest:
+            self._partial.append(rest)
+        if not chunk:
+            self.has_ended = True
+            if self._partial:
+                self._lines.append(b"".join(self._partial))
+
+
+class Sources:
+    """A request for every line; an empty line is an empty source.
+
+    Stops at the first line that is not UTF-8, whose message is then in `error`.
+    """
+
+    def __init__(
+        self,
+        reader: LineReader,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._reader, self._tokenizer, self._warn = reader, tokenizer, warn
+        self._max_tokens = max_tokens
+        self.num_lines = 0
+        self.error: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.error is not None or self._reader.has_ended
+
+    def run(self) -> Iterator[Request]:
+        """Requests up to the next pause of the input."""
+        for line in self._reader.run():
+            try:
+                text = line.decode("utf-8-sig" if self.num_lines == 0 else "utf-8").strip()
+            except UnicodeDecodeError as error:
+                self.error = (
+                    f"line {self.num_lines + 1}: expected UTF-8, but byte {error.start + 1} is "
+                    f"0x{line[error.start]:02x}; convert the input, for example with "
+                    "`iconv -f LATIN1 -t UTF-8`"
+                )
+                return
+            self.num_lines += 1
+            yield self._request(text) if text else Request([])
+
+    def _request(self, text: str) -> Request:
+        tokens = self._tokenizer.encode(text)
+        limit = self._max_tokens
+        if limit is not None and len(tokens) > limit:
+            self._warn(
+                f"line {self.num_lines}: {len(tokens)} tokens are more than the model's limit of "
+                f"{limit}; the line is cut, so its translation lacks the end"
+            )
+            tokens = cut(tokens, self._tokenizer.encode(""), limit)
+        return Request(tokens, prefix=self._tokenizer.prefix)
+
+
+def cut(tokens: list[int], frame: list[int], limit: int) -> list[int]:
+    """The first `limit` tokens, with what ends every source (the end of `frame`) kept."""
+    num_last = 0
+    while num_last < len(frame) and tokens[-1 - num_last] == frame[-1 - num_last]:
+        num_last += 1
+    return tokens[: limit - num_last] + tokens[len(tokens) - num_last :]

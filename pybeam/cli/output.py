@@ -1,0 +1,111 @@
+"""Results out: formatted, put back in the order of the input, written line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import click
+
+from pybeam.request import Hypothesis, Result
+
+Decode = Callable[[list[int]], str]
+Format = Callable[[Result], str]
+
+OUTPUT_CLOSED = 141  # what a shell reports for a program that SIGPIPE has ended
+
+
+def _text(hypothesis: Hypothesis, decode: Decode) -> str:
+    """The text on one line, whatever the tokens spell."""
+    return " ".join(decode(hypothesis.tokens).split("\n"))
+
+
+def best_line(decode: Decode, has_score: bool) -> Format:
+    """The best translation or ``score <tab> translation``; a failed source is an empty line."""
+
+    def format_result(result: Result) -> str:
+        if not result.hypotheses:
+            return "\n"
+        best = result.hypotheses[0]
+        text = _text(best, decode)
+        return f"{best.final_score:.4f}\t{text}\n" if has_score else f"{text}\n"
+
+    return format_result
+
+
+def n_best_lines(decode: Decode) -> Format:
+    """``line ||| text ||| score`` per hypothesis, lines counted from 0, as Moses does."""
+
+    def format_result(result: Result) -> str:
+        return "".join(
+            f"{result.index} ||| {_text(hypothesis, decode)} ||| {hypothesis.final_score:.4f}\n"
+            for hypothesis in result.hypotheses
+        )
+
+    return format_result
+
+
+def json_line(decode: Decode) -> Format:
+    """One JSON object per result."""
+
+    def format_result(result: Result) -> str:
+        record = {
+            "index": result.index,
+            "hypotheses": [
+                {
+                    "text": decode(hypothesis.tokens),
+                    "score": hypothesis.score,
+                    "final_score": hypothesis.final_score,
+                    "ended": hypothesis.ended,
+                }
+                for hypothesis in result.hypotheses
+            ],
+            "stop_reason": result.stop_reason,
+            "steps": result.steps,
+            "expansions": result.expansions,
+        }
+        if result.error is not None:
+            record["error"] = str(result.error)
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+    return format_result
+
+
+class OrderedWriter:
+    """Writes each result as soon as all before it are written; holds back only what is early."""
+
+    def __init__(self, fd: int, format_result: Format) -> None:
+        self._fd, self._format = fd, format_result
+        self._early: dict[int, Result] = {}
+        self._unwritten = b""  # outlives an interrupted write
+        self.num_written = 0
+
+    def add(self, result: Result) -> None:
+        self._early[result.index] = result
+        while self.num_written in self._early:
+            self._append(self._format(self._early.pop(self.num_written)))
+
+    def finish(self, missing: str) -> list[int]:
+        """Write what is held back, `missing` for each gap; returns the gaps."""
+        self._append("", num_results=0)
+        gaps = []
+        for index in range(self.num_written, max(self._early, default=-1) + 1):
+            result = self._early.pop(index, None)
+            if result is None:
+                gaps.append(index)
+            self._append(missing if result is None else self._format(result))
+        return gaps
+
+    def _append(self, text: str, num_results: int = 1) -> None:
+        self._unwritten += text.encode("utf-8", errors="replace")
+        self.num_written += num_results
+        while self._unwritten:
+            try:
+                num_bytes = os.write(self._fd, self._unwritten)
+            except BrokenPipeError:
+                raise click.exceptions.Exit(OUTPUT_CLOSED) from None
+            except OSError as error:
+                message = f"cannot write the output: {error.strerror}"
+                raise click.ClickException(message) from error
+            self._unwritten = self._unwritten[num_bytes:]

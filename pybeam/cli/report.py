@@ -1,0 +1,60 @@
+"""What goes to stderr: warnings, a progress bar on a terminal, the summary of the search's cost."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+
+from pybeam.request import Result
+
+
+class Report:
+    """Counts results while they come and tells the user about them."""
+
+    def __init__(self, *, has_bar: bool, num_lines: int | None) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=num_lines, unit=" lines", file=sys.stderr, disable=not has_bar, dynamic_ncols=True
+        )
+        self._start = time.perf_counter()
+        self._stop_reasons: Counter[str] = Counter()
+        self._num_steps = 0
+        self._num_expansions = 0
+        self.has_failed = False
+
+    def add(self, result: Result) -> None:
+        if result.error is not None:
+            self.fail(f"line {result.index + 1}: {result.error}")
+        self._stop_reasons[result.stop_reason] += 1
+        self._num_expansions += result.expansions
+        self._bar.update()
+
+    def add_steps(self, num_steps: int) -> None:
+        self._num_steps += num_steps
+
+    def warn(self, message: str) -> None:
+        self._say(f"pybeam: warning: {message}")
+
+    def fail(self, message: str) -> None:
+        self.has_failed = True
+        self._say(f"pybeam: error: {message}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def summary(self) -> str:
+        """One line of totals, one of stop reasons."""
+        seconds = time.perf_counter() - self._start
+        num_lines = self._stop_reasons.total()
+        per_step = self._num_expansions / max(self._num_steps, 1)
+        reasons = ", ".join(f"{name} {num:,}" for name, num in self._stop_reasons.most_common())
+        return (
+            f"{num_lines:,} lines in {seconds:.1f} s ({num_lines / seconds:.1f} lines/s); "
+            f"{self._num_steps:,} steps, {self._num_expansions:,} expansions "
+            f"({per_step:.1f} per step)\nstopped by: {reasons or 'nothing to do'}"
+        )
+
+    def _say(self, message: str) -> None:
+        self._bar.write(message, file=sys.stderr)

@@ -1,0 +1,138 @@
+"""From options to an algorithm, a schedule and a scoring; combinations without sense are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from pybeam.cli.sections import flag, with_flags
+
+if TYPE_CHECKING:
+    from pybeam.schedule import Schedule
+    from pybeam.search.algorithms import Algorithm
+    from pybeam.search.scoring import Scoring
+
+THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+DEFAULT_WIDTH = 5
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the command line says about the search; None: not said."""
+
+    algorithm: str
+    width: int | None
+    threshold: float | None
+    max_candidates: int | None
+    relative_threshold: float | None
+    local_threshold: float | None
+    n_best: int
+    min_length: int
+    max_length: int | None
+    scoring: str
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """What the command line says about the schedule; None: not said."""
+
+    schedule: str
+    batch_size: int | None
+    batch_tokens: int | None
+    epsilon: float | None
+    row_budget: int | None
+    max_wait: int | None
+
+
+def _reject(options: SearchOptions, names: tuple[str, ...], remedy: str) -> None:
+    for name in names:
+        if getattr(options, name) is not None:
+            raise click.UsageError(
+                f"{flag(name)} has no meaning with --algorithm {options.algorithm}; {remedy}"
+            )
+
+
+def build_algorithm(options: SearchOptions) -> Algorithm:
+    """The algorithm that the options describe. Raises UsageError if they contradict each other."""
+    import pybeam
+
+    common = dict(
+        n_best=options.n_best,
+        min_length=options.min_length,
+        max_length=options.max_length,
+        scoring=build_scoring(options.scoring),
+    )
+    if options.algorithm == "greedy":
+        _reject(options, ("width", *THRESHOLDS), "use --algorithm fixed or variable")
+        if options.n_best > 1:
+            raise click.UsageError(
+                f"--n-best {options.n_best} needs more than the one hypothesis of --algorithm "
+                "greedy; use --algorithm fixed or variable with --width"
+            )
+    elif options.algorithm == "fixed":
+        _reject(options, THRESHOLDS, "use --algorithm variable")
+    width = DEFAULT_WIDTH if options.width is None else options.width
+    if options.algorithm != "greedy" and options.n_best > width:
+        raise click.UsageError(
+            f"--n-best {options.n_best} is more than --width {width} can finish; "
+            f"use --width {options.n_best} or fewer hypotheses"
+        )
+    try:
+        if options.algorithm == "greedy":
+            return pybeam.greedy(**common)
+        if options.algorithm == "fixed":
+            return pybeam.fixed_beam(width, **common)
+        thresholds = {name: getattr(options, name) for name in THRESHOLDS}
+        return pybeam.variable_beam(width, **thresholds, **common)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(with_flags(error)) from error
+
+
+def build_scoring(text: str) -> Scoring:
+    """`raw`, `power:A`, `gnmt:A` or `reward:R[:RATIO]`. Raises UsageError otherwise."""
+    import pybeam
+
+    name, *values = text.split(":")
+    builders = {"raw": (0, 0), "power": (1, 1), "gnmt": (1, 1), "reward": (1, 2)}
+    if name not in builders or not builders[name][0] <= len(values) <= builders[name][1]:
+        raise click.UsageError(
+            f"--scoring must be raw, power:A, gnmt:A, reward:R or reward:R:RATIO with numbers for "
+            f"the capital letters, such as power:1, but is {text!r}"
+        )
+    try:
+        return getattr(pybeam.scoring, name)(*map(float, values))
+    except ValueError as error:
+        raise click.UsageError(f"--scoring {text}: {error}") from error
+
+
+def build_schedule(options: ScheduleOptions) -> Schedule:
+    """The schedule that the options describe. Raises UsageError if they contradict each other."""
+    import pybeam
+
+    kinds = {"batch": pybeam.Batch, "streaming": pybeam.Streaming, "fifo": pybeam.Fifo}
+    if options.schedule == "batch" and options.epsilon is not None:
+        raise click.UsageError(
+            "--epsilon has no meaning with --schedule batch, which refills only when it is empty; "
+            "use --schedule streaming or fifo"
+        )
+    if options.batch_size is not None and options.batch_tokens is not None:
+        raise click.UsageError("give either --batch-size (lines) or --batch-tokens, not both")
+    given = {
+        "n": options.batch_size,
+        "tokens": options.batch_tokens,
+        "epsilon": options.epsilon,
+        "row_budget": options.row_budget,
+        "max_wait": options.max_wait,
+    }
+    try:
+        return kinds[options.schedule](**{k: v for k, v in given.items() if v is not None})
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(with_flags(error)) from error
+
+
+def take(kind: type, values: dict):
+    """Move the fields of a dataclass out of a dictionary of options."""
+    return kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})

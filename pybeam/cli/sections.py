@@ -1,0 +1,59 @@
+"""Help pages whose options are grouped under headings."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+# options whose names differ from those of the library's arguments
+RENAMED = {"path": "--model", "n": "--batch-size", "tokens": "--batch-tokens"}
+
+
+class SectionOption(click.Option):
+    """An option that knows the heading it belongs to."""
+
+    def __init__(self, *declarations, section: str = "Other options", **settings) -> None:
+        super().__init__(*declarations, **settings)
+        self.section = section
+
+
+class SectionCommand(click.Command):
+    """A command that lists its options by heading, in the order of their declaration."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                section = getattr(parameter, "section", "Other options")
+                sections.setdefault(section, []).append(record)
+        for name, records in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+def option(section: str):
+    """A decorator factory like `click.option` for one section."""
+
+    def declare(*declarations, **settings):
+        return click.option(*declarations, cls=SectionOption, section=section, **settings)
+
+    return declare
+
+
+def flag(name: str) -> str:
+    """The option for an argument of the library."""
+    return RENAMED.get(name, "--" + name.replace("_", "-"))
+
+
+def with_flags(message: object) -> str:
+    """A message of the library with the names of options in place of its arguments'."""
+    known = {parameter.name for parameter in click.get_current_context().command.params}
+
+    def replace(match: re.Match) -> str:
+        name = match.group(1)
+        return flag(name) if name in known or name in RENAMED else match.group(0)
+
+    text = re.sub(r"`(\w+)`", replace, str(message))
+    return text.replace("must be None", "must be left out").replace("use None", "leave it out")
