@@ -14,7 +14,9 @@ MAX_LENGTH = 12
 
 def assert_same(result, expected, n_best, alpha=0.0):
     """Same tokens and the same float32 scores, in the order the oracle ranks them."""
-    expected = sorted(expected, key=lambda found: -float(found.score) / found.length**alpha)[:n_best]
+    expected = sorted(expected, key=lambda found: -float(found.score) / found.length**alpha)[
+        :n_best
+    ]
     assert [h.tokens for h in result.hypotheses] == [found.tokens for found in expected]
     assert [h.score for h in result.hypotheses] == [float(found.score) for found in expected]
     assert [h.ended for h in result.hypotheses] == [found.ended for found in expected]
