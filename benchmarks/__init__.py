@@ -1,0 +1,1 @@
+"""Benchmarks: each prints one table and writes one JSON file; nothing here is a test."""

@@ -1,0 +1,229 @@
+"""Translation speed beside CTranslate2 and transformers, same weights, one run.
+
+python -m benchmarks.bench_translate [--data DIR] [--repeats 3] [--only NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import pybeam
+from benchmarks import corpus, peers, report
+from benchmarks.corpus import Corpus
+
+MAX_LENGTH = 128
+NORMALISED = pybeam.scoring.power(1.0)
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    bench = Bench(options)
+    groups = {
+        "fixed-5": bench.fixed_5,
+        "variable-5": bench.variable_5,
+        "variable-50": bench.variable_50,
+        "fifo-50": bench.fifo_50,
+        "fifo-5": bench.fifo_5,
+    }
+    rows: list[dict] = []
+    for name, measure in groups.items():
+        if options.only in (None, name):
+            rows += measure()
+            print(report.table(rows[-len(bench.last) :]), flush=True)
+            report.write(
+                "translate-cpu", options.output, {"settings": vars_of(options), "rows": rows}
+            )
+    print("\n" + report.table(rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=corpus.DATA, help="folder with dev.es and dev.en"
+    )
+    parser.add_argument("--split", default="dev")
+    parser.add_argument("--lines", type=int, help="take that many lines only")
+    parser.add_argument("--wide-lines", type=int, default=200, help="lines for width 50")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threshold", type=float, default=1.5, help="delta of the variable beams")
+    parser.add_argument("--max-candidates", type=int, default=5, help="M of the variable beams")
+    parser.add_argument(
+        "--only", help="one group: fixed-5, variable-5, variable-50, fifo-50, fifo-5"
+    )
+    parser.add_argument("--output", type=Path)
+    return parser.parse_args()
+
+
+def vars_of(options: argparse.Namespace) -> dict:
+    return {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
+
+
+class Bench:
+    """The groups of systems that are timed side by side."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.all = corpus.load(options.data, options.split, options.lines)
+        self.wide = self.all.first(options.wide_lines)
+        self.model = pybeam.load_model(corpus.MODEL, device="cpu", dtype="float32")
+        self.theirs = peers.transformers_model(corpus.MODEL)
+        self.translator = peers.ctranslate2_translator(
+            self.theirs, self.all.vocabulary, options.threads
+        )
+        self.last: list[dict] = []
+
+    def variable(self, width: int) -> pybeam.search.algorithms.Algorithm:
+        return pybeam.variable_beam(
+            width,
+            self.options.threshold,
+            self.options.max_candidates,
+            max_length=MAX_LENGTH,
+            scoring=NORMALISED,
+        )
+
+    def fixed_5(self) -> list[dict]:
+        fixed = pybeam.fixed_beam(5, max_length=MAX_LENGTH, scoring=NORMALISED)
+        return self.compare(
+            "fixed width 5",
+            self.all,
+            {
+                "CTranslate2 beam_size=5": self.ctranslate2(5),
+                "transformers num_beams=5": peers.transformers_beam(self.theirs, 5, 64, MAX_LENGTH),
+                "pybeam fixed 5, Batch(64)": Ours(self.model, fixed, pybeam.Batch(64)),
+                "pybeam fixed 5, Fifo(64)": Ours(self.model, fixed, pybeam.Fifo(64)),
+            },
+        )
+
+    def variable_5(self) -> list[dict]:
+        return self.compare(
+            "variable width 5",
+            self.all,
+            {
+                "CTranslate2 beam_size=5": self.ctranslate2(5),
+                "pybeam variable 5, Batch(64)": Ours(
+                    self.model, self.variable(5), pybeam.Batch(64)
+                ),
+                "pybeam variable 5, Fifo(64)": Ours(self.model, self.variable(5), pybeam.Fifo(64)),
+            },
+        )
+
+    def variable_50(self) -> list[dict]:
+        return self.compare(
+            "variable width 50",
+            self.wide,
+            {
+                "CTranslate2 beam_size=50": self.ctranslate2(50),
+                "pybeam variable 50, Fifo(64)": Ours(
+                    self.model, self.variable(50), pybeam.Fifo(64)
+                ),
+            },
+        )
+
+    def fifo_50(self) -> list[dict]:
+        return self._fifo(50, 64)
+
+    def fifo_5(self) -> list[dict]:
+        return self._fifo(5, 16)
+
+    def _fifo(self, width: int, n: int) -> list[dict]:
+        algorithm = self.variable(width)
+        return self.compare(
+            f"schedules, variable width {width}, n = {n}",
+            self.all,
+            {
+                f"pybeam variable {width}, Batch({n})": Ours(
+                    self.model, algorithm, pybeam.Batch(n)
+                ),
+                f"pybeam variable {width}, Streaming({n})": Ours(
+                    self.model, algorithm, pybeam.Streaming(n)
+                ),
+                f"pybeam variable {width}, Fifo({n})": Ours(self.model, algorithm, pybeam.Fifo(n)),
+            },
+        )
+
+    def ctranslate2(self, width: int) -> peers.Translate:
+        return peers.ctranslate2_beam(self.translator, self.all.vocabulary, width, 64, MAX_LENGTH)
+
+    def compare(self, setting: str, data: Corpus, systems: dict[str, Callable]) -> list[dict]:
+        """Seconds and BLEU of each system; the ratio is against the first one."""
+        for translate in systems.values():
+            translate(data.sources[:16])
+        runs = {name: (lambda t=t: t(data.sources)) for name, t in systems.items()}
+        seconds, outputs = report.interleaved_medians(runs, self.options.repeats)
+        baseline = next(iter(seconds.values()))
+        rate = multiply_rate(self.model)
+        self.last = []
+        for name, translate in systems.items():
+            row = {
+                "setting": setting,
+                "system": name,
+                "lines": len(data.sources),
+                "seconds": seconds[name],
+                "lines/s": len(data.sources) / seconds[name],
+                "times the first": baseline / seconds[name],
+                "BLEU": data.bleu(outputs[name]),
+            }
+            if isinstance(translate, Ours):
+                row |= translate.cost(data, seconds[name], rate)
+            self.last.append(row)
+        return self.last
+
+
+class Ours:
+    """A decoder as a `peers.Translate`."""
+
+    def __init__(self, model, algorithm, schedule) -> None:
+        self.decoder = pybeam.Decoder(model, algorithm, schedule)
+
+    def __call__(self, sources: list[list[int]]) -> list[list[int]]:
+        return [result.hypotheses[0].tokens for result in self.decoder.decode(sources)]
+
+    def cost(self, data: Corpus, seconds: float, flops_per_second: float) -> dict:
+        """Search cost, and the share of the time that the bare matrix products would take."""
+        stats = self.decoder.stats
+        model = self.decoder.model
+        per_row, per_source_token = flops_of(model.config)
+        flops = stats.expansions * per_row + per_source_token * sum(map(len, data.sources))
+        return {
+            "steps": stats.steps,
+            "expansions": stats.expansions,
+            "exp/step": stats.expansions_per_step,
+            "of floor": flops / flops_per_second / seconds,
+        }
+
+
+def flops_of(config) -> tuple[int, int]:
+    """Flops of the matrix products for one decoder row and for one source token."""
+    d, layers = config.hidden_size, config.num_decoder_layers
+    row = layers * (6 * d * d + 2 * d * config.decoder_inner_size) + d * config.vocab_size
+    source = config.num_encoder_layers * (4 * d * d + 2 * d * config.encoder_inner_size)
+    source += layers * 2 * d * d  # keys and values of the cross-attention
+    return 2 * row, 2 * source
+
+
+def multiply_rate(model, rows: int = 320) -> float:
+    """Flops per second of bare float32 products of the model's own shapes, at its usual batch."""
+    d, inner = model.config.hidden_size, model.config.decoder_inner_size
+    shapes = [(d, 3 * d), (d, inner), (inner, d), (d, model.vocab_size)]
+    operands = [(torch.randn(rows, i), torch.randn(o, i)) for i, o in shapes]
+
+    def multiply() -> None:
+        for x, weight in operands:
+            torch.nn.functional.linear(x, weight)
+
+    for _ in range(3):
+        multiply()
+    seconds, _ = report.interleaved_medians({"multiply": multiply}, 20)
+    return sum(2 * rows * i * o for i, o in shapes) / seconds["multiply"]
+
+
+if __name__ == "__main__":
+    main()

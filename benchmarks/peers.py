@@ -1,0 +1,93 @@
+"""The same weights in the systems pybeam is measured against."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+Translate = Callable[[list[list[int]]], list[list[int]]]
+
+EOS = 2
+
+
+def transformers_model(directory: Path):
+    """The directory's model in transformers, float32."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+def transformers_beam(model, width: int, batch_size: int, max_length: int) -> Translate:
+    """`generate(num_beams=width)` on padded batches of sorted sources."""
+
+    @torch.inference_mode()
+    def translate(sources: list[list[int]]) -> list[list[int]]:
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        outputs: list[list[int]] = [[] for _ in sources]
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            ids = torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(sources[i]) for i in batch], batch_first=True, padding_value=1
+            )
+            generated = model.generate(
+                input_ids=ids,
+                attention_mask=(ids != 1).long(),
+                num_beams=width,
+                max_new_tokens=max_length,
+                length_penalty=1.0,
+                do_sample=False,
+            )
+            for i, line in zip(batch, generated[:, 1:].tolist(), strict=True):
+                outputs[i] = line[: line.index(EOS)] if EOS in line else [t for t in line if t != 1]
+        return outputs
+
+    return translate
+
+
+def ctranslate2_translator(model, pieces: list[str], threads: int, compute_type: str = "float32"):
+    """A CTranslate2 translator with the weights of an M2M100-layout transformers model.
+
+    Its converter's own loader makes the specification; the vocabulary is the SentencePiece one.
+    """
+    import ctranslate2
+    from ctranslate2.converters.transformers import M2M100Loader
+
+    spec = M2M100Loader().get_model_spec(model)
+    spec.register_source_vocabulary(pieces)
+    spec.register_target_vocabulary(pieces)
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<unk>"
+    spec.config.decoder_start_token = "</s>"
+    spec.config.add_source_eos = False
+    spec.validate()
+    spec.optimize(quantization=None)
+    with tempfile.TemporaryDirectory() as directory:
+        spec.save(directory)
+        return ctranslate2.Translator(
+            directory,
+            device="cpu",
+            intra_threads=threads,
+            inter_threads=1,
+            compute_type=compute_type,
+        )
+
+
+def ctranslate2_beam(
+    translator, pieces: list[str], width: int, batch_size: int, max_length: int
+) -> Translate:
+    """`translate_batch(beam_size=width)`; it sorts by length and batches by itself."""
+    number = {piece: i for i, piece in enumerate(pieces)}
+
+    def translate(sources: list[list[int]]) -> list[list[int]]:
+        results = translator.translate_batch(
+            [[pieces[t] for t in source] for source in sources],
+            beam_size=width,
+            length_penalty=1.0,
+            max_batch_size=batch_size,
+            max_decoding_length=max_length,
+        )
+        return [[number[piece] for piece in result.hypotheses[0]] for result in results]
+
+    return translate
