@@ -146,18 +146,14 @@ class Engine:
 
     def _read(self, arriving: Iterator[tuple[int, Any]]) -> Iterator[Result]:
         """Take the next window of requests, longest sources first; bad requests become results."""
-        while not self._queue:
-            window = []
-            for index, request in arriving:
-                result = self._receive(index, request, window)
-                if result is not None:
-                    yield self._counted(result)
-                elif len(window) >= self.schedule.queue_window:
-                    break
-            else:
-                self._queue.extend(sorted(window, key=lambda source: -source.length))
-                return
-            self._queue.extend(sorted(window, key=lambda source: -source.length))
+        window: list[Source] = []
+        for index, request in arriving:
+            result = self._receive(index, request, window)
+            if result is not None:
+                yield self._counted(result)
+            if len(window) >= self.schedule.queue_window:
+                break
+        self._queue.extend(sorted(window, key=lambda source: -source.length))
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
         """Check one request. It joins the window, or a result says at once what became of it."""

@@ -1,0 +1,80 @@
+"""Count the instructions that `select` spends on every logit, from the disassembly; needs no GPU.
+
+    python -m benchmarks.count_instructions [--output FILE]
+
+At full bandwidth (4.3 TB/s copied by 132 multiprocessors at 1.98 GHz, each issuing to 128 lanes per
+clock) a lane may spend 15.6 instructions on a logit of two bytes and 31 on one of four.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from tests import aot
+
+BUDGET = {torch.float32: 31.0, torch.bfloat16: 15.6, torch.float16: 15.6}
+VOCAB_SIZE = 58101
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    rows = [counted(dtype, capability) for dtype in BUDGET for capability in aot.CAPABILITIES]
+    print(report.table(rows))
+    report.write(
+        "select-instructions", options.output, {"unit": "instructions of a lane", "rows": rows}
+    )
+
+
+def counted(dtype: torch.dtype, capability: int) -> dict:
+    """Instructions per logit of the loop that reads a row, and of nothing else."""
+    assembly = aot.assemble(select_launch(dtype, num_rows=1000), capability)
+    loop = reading_loop(assembly)
+    pack = 16 // dtype.itemsize
+    logits = loop.count(r"\bLDG\.E\.\S*128") * pack
+    return {
+        "kernel": "triton",
+        "dtype": str(dtype).removeprefix("torch."),
+        "capability": capability,
+        "per logit": round(len(loop.instructions) / logits, 2),
+        "budget": BUDGET[dtype],
+        "in the loop": len(loop.instructions),
+        "logits of a lane": logits,
+        "in all": len(assembly.code),
+        "registers": assembly.registers,
+        "shared bytes": assembly.shared,
+    }
+
+
+def select_launch(dtype: torch.dtype, num_rows: int, vocab_size: int = VOCAB_SIZE) -> aot.Launch:
+    """What `select` launches for one beam of these rows."""
+    from pybeam.triton_kernels.select import select
+
+    logits = torch.zeros(1, vocab_size, dtype=dtype).expand(num_rows, vocab_size)
+    score = torch.zeros(num_rows)
+    offset = torch.tensor([0, num_rows], dtype=torch.int32)
+    options = [None] * 7
+    launches = aot.recorded(lambda: select(logits, score, offset, offset[:1], *options, 2, 2, 10))
+    return launches[0]
+
+
+def reading_loop(assembly: aot.Assembly) -> aot.Loop:
+    """The innermost loop that loads 16 bytes at once and computes exponentials."""
+    loops = [
+        loop
+        for loop in assembly.loops
+        if loop.count(r"\bLDG\.E\.\S*128") and loop.count(r"\bMUFU\.EX2")
+    ]
+    assert loops, "no loop reads logits 16 bytes at a time"
+    return min(loops, key=lambda loop: len(loop.instructions))
+
+
+if __name__ == "__main__":
+    main()
