@@ -20,7 +20,7 @@ PYTHONS := pybeam tests benchmarks examples $(wildcard setup.py)
 demo test test-all: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all build bench lint fmt clean
+.PHONY: help demo test test-all build bench lint fmt clean gpu-build gpu-test gpu-bench
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-all  run all tests"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make bench     measure speed beside CTranslate2 and transformers"
+	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels"
 	@echo "make lint      check style (ruff, clang-format); make fmt repairs what can be repaired"
 	@echo "make clean     remove $(VENV) and everything built"
 
@@ -55,8 +56,32 @@ fmt: $(VENV)/.extra-lint
 
 build: $(BUILT)
 
+# On a GPU machine: no virtual environment and no network, everything is built in place against the
+# torch of $(PYTHON). Results go to $OUT if it is set, else to benchmarks/results/<gpu>/.
+GPU     = $(shell nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -n 1 | tr "A-Z " "a-z-")
+GPU_OUT = $(or $(OUT),benchmarks/results/$(or $(GPU),no-gpu))
+# Stops it in time with SIGINT, upon which both commands write what they have.
+RUN_FOR = set -o pipefail; PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 timeout -s INT -k 20
+
+gpu-test gpu-bench: SHELL := bash
+
+gpu-build:
+	@mkdir -p $(GPU_OUT)
+	@ln -sfn ../triton_kernels pybeam/triton_kernels
+	@$(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
+	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \
+	    PYBEAM_NO_CUDA=1 $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
+
+gpu-test: gpu-build
+	@$(RUN_FOR) 400 $(PYTHON) -m pytest -q --device cuda -W default -p no:cacheprovider \
+	    $$($(PYTHON) -c "import xdist" 2> /dev/null && printf -- '-n 8') \
+	    --junitxml=$(GPU_OUT)/gpu-test.xml 2>&1 | tee $(GPU_OUT)/gpu-test.log
+
+gpu-bench: gpu-build
+	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.gpu --minutes 6.5
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"

@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
@@ -24,21 +24,24 @@ def reason_not_to_build() -> str | None:
 
 
 def extension() -> dict:
-    from torch.utils.cpp_extension import BuildExtension, CppExtension
+    import torch
+    import torch.utils.cpp_extension as cpp
 
-    sources = sorted(str(path) for path in Path("csrc").rglob("*.cpp"))
-    headers = sorted(str(path) for path in Path("csrc").rglob("*.h"))
+    has_cuda = torch.version.cuda and cpp.CUDA_HOME and os.environ.get("PYBEAM_NO_CUDA") != "1"
+    if has_cuda and not torch.cuda.is_available():
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0a")
+    files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
     # never -march=native: dispatch.cpp chooses the instruction set at run time
     # GCC 12 finds uninitialized variables in its own AVX-512 header
     flags = ["-O3", "-std=c++20", "-fopenmp", "-Wall", "-Wno-uninitialized", "-g0"]
-    module = CppExtension(
+    module = (cpp.CUDAExtension if has_cuda else cpp.CppExtension)(
         "pybeam._C",
-        sources,
-        depends=headers,
-        extra_compile_args=flags,
+        [str(p) for p in files if p.suffix in (".cpp", ".cu")],
+        depends=[str(p) for p in files if p.suffix in (".h", ".cuh")],
+        extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
         extra_link_args=["-fopenmp"],
     )
-    return {"ext_modules": [module], "cmdclass": {"build_ext": BuildExtension}}
+    return {"ext_modules": [module], "cmdclass": {"build_ext": cpp.BuildExtension}}
 
 
 reason = reason_not_to_build()
@@ -48,4 +51,9 @@ if reason is not None:
         f"pybeam: {reason}\n",
         file=sys.stderr,
     )
-setup(**(extension() if reason is None else {}))
+setup(
+    # the name `triton_kernels` belongs to another distribution
+    packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
+    package_dir={"pybeam.triton_kernels": "triton_kernels"},
+    **(extension() if reason is None else {}),
+)

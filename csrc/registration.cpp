@@ -335,6 +335,8 @@ std::tuple<Tensor, Tensor> backtrace(const Tensor& token, const Tensor& parent, 
     return {tokens, length};
 }
 
+#include "accept_draft-inl.h"
+
 std::string isa() { return kernels().name; }
 
 void choose_isa(const std::string& name) { set_isa(name.c_str()); }
@@ -369,6 +371,9 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
+    m.def(
+        "accept_draft(Tensor logits, Tensor draft, int eos_id) -> (Tensor token, Tensor log_prob, "
+        "Tensor accepted, Tensor eos_position, Tensor has_nan)");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
 }
@@ -381,6 +386,7 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);
+    m.impl("accept_draft", &pybeam::accept_draft);
 }
 
 // `import pybeam._C` loads the library, which registers the operators; the module itself is empty.

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+import triton_process
 from pybeam import backends
 
 ISAS = ("generic", "avx2", "avx512")
+# what the fixtures `backend` and `kernel` take in turn
+VARIANTS = {
+    "backend": backends.NAMES,
+    "kernel": (*(f"native-{isa}" for isa in ISAS), "triton"),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,19 +23,64 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(2)
+    if triton_process.is_interpreting():
+        triton_process.mend_interpreter()
 
 
-def _require(request: pytest.FixtureRequest, name: str) -> None:
-    """Skip the test unless this backend was asked for and runs on the device of this run."""
-    if request.config.getoption("--backend") not in ("all", name):
-        pytest.skip(f"--backend {request.config.getoption('--backend')}")
-    device = request.config.getoption("--device")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # a test that asks for no device puts its tensors on the CPU
+    device = metafunc.config.getoption("--device") if "device" in metafunc.fixturenames else "cpu"
+    for fixture in VARIANTS.keys() & set(metafunc.fixturenames):
+        variants = _variants(metafunc.config, fixture, device)
+        if fixture == "kernel" and device == "cuda" and _native_runs(metafunc.module):
+            variants.append("native")
+        metafunc.parametrize(fixture, variants, indirect=True)
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    for name in backends.NAMES:
+        reason = _reason_to_leave_out(config, name, config.getoption("--device"))
+        if reason is not None:
+            terminalreporter.write_line(f"backend {name} was not tested here: {reason}")
+
+
+def _variants(config: pytest.Config, fixture: str, device: str) -> list[str]:
+    """A backend that cannot run here gives no tests, unless it was asked for: then they fail."""
+    asked = config.getoption("--backend")
+    return [
+        variant
+        for variant in VARIANTS[fixture]
+        if asked == variant.partition("-")[0]
+        or (
+            asked == "all"
+            and _reason_to_leave_out(config, variant.partition("-")[0], device) is None
+        )
+    ]
+
+
+def _reason_to_leave_out(config: pytest.Config, name: str, device: str) -> str | None:
+    asked = config.getoption("--backend")
+    if asked not in ("all", name):
+        return f"--backend {asked}"
     if name == "native" and device != "cpu":
-        pytest.skip(f"backend {name!r} does not run on {device}")
+        return f"it does not run on {device}"
+    if name == "triton" and device == "cpu" and not triton_process.is_interpreting():
+        return "its tests in the interpreter run in processes of their own (test_triton_*.py)"
     try:
         backends.load(name)
     except ValueError as error:
-        pytest.skip(str(error))
+        return str(error)
+    return None
+
+
+def _native_runs(module) -> bool:
+    """Whether the op that this module tests has a CUDA C++ kernel here."""
+    op = module.__name__.rpartition("test_")[2]
+    return (
+        op == "select"
+        and "native" in backends.available()
+        and torch._C._dispatch_has_kernel_for_dispatch_key(f"pybeam::{op}", "CUDA")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -41,18 +92,16 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(name)
 
 
-@pytest.fixture(params=backends.NAMES)
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of every backend in turn."""
-    _require(request, request.param)
     return request.param
 
 
-@pytest.fixture(params=[f"native-{isa}" for isa in ISAS])
+@pytest.fixture
 def kernel(request: pytest.FixtureRequest):
     """The name of every backend but the reference, native on every instruction set."""
     name, _, isa = request.param.partition("-")
-    _require(request, name)
     if not isa:
         yield name
         return

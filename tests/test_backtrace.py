@@ -16,10 +16,15 @@ TOKEN = ints([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]])
 PARENT = ints([[-1, 0, 0, 1, 3], [-1, 0, 1, 2, 3]])
 
 
-def test_by_hand(backend):
-    tokens, length = ops.backtrace(
-        TOKEN, PARENT, ints([0, 1, 0, 0]), ints([4, 2, -1, 0]), capacity=6, backend=backend
-    )
+def trace(token, parent, slot, node, capacity: int, backend: str, device: torch.device):
+    moved = (tensor.to(device) for tensor in (token, parent, slot, node))
+    tokens, length = ops.backtrace(*moved, capacity=capacity, backend=backend)
+    return tokens.cpu(), length.cpu()
+
+
+def test_by_hand(backend, device):
+    slot, node = ints([0, 1, 0, 0]), ints([4, 2, -1, 0])
+    tokens, length = trace(TOKEN, PARENT, slot, node, 6, backend, device)
     assert tokens.tolist() == [
         [10, 11, 13, 14, -1, -1],
         [20, 21, 22, -1, -1, -1],
@@ -29,7 +34,7 @@ def test_by_hand(backend):
     assert length.tolist() == [4, 3, 0, 1]
 
 
-def test_random_trees(backend):
+def test_random_trees(backend, device):
     torch.manual_seed(0)
     num_slots, num_nodes = 7, 300
     parent = (torch.rand(num_slots, num_nodes) * torch.arange(num_nodes)).int()
@@ -37,22 +42,23 @@ def test_random_trees(backend):
     token = torch.randint(0, 1000, (num_slots, num_nodes), dtype=torch.int32)
     slot = torch.randint(0, num_slots, (40,), dtype=torch.int32)
     node = torch.randint(-1, num_nodes, (40,), dtype=torch.int32)
-    actual = ops.backtrace(token, parent, slot, node, capacity=40, backend=backend)
+    actual = trace(token, parent, slot, node, 40, backend, device)
     expected = ops.backtrace(token, parent, slot, node, capacity=40, backend="reference")
     assert torch.equal(actual[0], expected[0])
     assert torch.equal(actual[1], expected[1])
 
 
-def test_too_small_a_capacity(backend):
+def test_too_small_a_capacity(backend, device):
     with pytest.raises(ValueError, match=r"`capacity` must be at least .* 4, but is 3"):
-        ops.backtrace(TOKEN, PARENT, ints([0]), ints([4]), capacity=3, backend=backend)
-    tokens, length = backends.load(backend).backtrace(TOKEN, PARENT, ints([0]), ints([4]), 3)
+        trace(TOKEN, PARENT, ints([0]), ints([4]), 3, backend, device)
+    moved = (tensor.to(device) for tensor in (TOKEN, PARENT, ints([0]), ints([4])))
+    tokens, length = backends.load(backend).backtrace(*moved, 3)
     assert tokens.tolist() == [[10, 11, 13]]
     assert length.tolist() == [4]
 
 
-def test_nothing_asked(backend):
-    tokens, length = ops.backtrace(TOKEN, PARENT, ints([]), ints([]), capacity=3, backend=backend)
+def test_nothing_asked(backend, device):
+    tokens, length = trace(TOKEN, PARENT, ints([]), ints([]), 3, backend, device)
     assert tokens.shape == (0, 3)
     assert length.shape == (0,)
 

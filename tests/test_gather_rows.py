@@ -27,13 +27,14 @@ def tensors_of(num_rows: int) -> list[torch.Tensor]:
     ]
 
 
-def check(backend: str, num_rows: int, source: list[int], target: list[int]) -> None:
-    tensors = tensors_of(num_rows)
+def check(backend: str, num_rows: int, source: list[int], target: list[int], device="cpu") -> None:
+    tensors = [tensor.to(device) for tensor in tensors_of(num_rows)]
     expected = [tensor.clone() for tensor in tensors]
     for before, after in zip(tensors, expected, strict=True):
         for s, t in zip(source, target, strict=True):
             after[t] = before[s]
-    ops.gather_rows(tensors, ints(source), ints(target), backend=backend)
+    moves = (ints(source).to(device), ints(target).to(device))
+    ops.gather_rows(tensors, *moves, backend=backend)
     for actual, wanted in zip(tensors, expected, strict=True):
         assert torch.equal(actual, wanted)
 
@@ -50,8 +51,8 @@ def check(backend: str, num_rows: int, source: list[int], target: list[int]) -> 
         pytest.param([0, 1, 0, 1, 4], [1, 0, 2, 3, 4], id="cycle-with-branches"),
     ],
 )
-def test_overlaps(backend, source, target):
-    check(backend, 6, source, target)
+def test_overlaps(backend, device, source, target):
+    check(backend, 6, source, target, device)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -63,12 +64,13 @@ def test_any_moves(data, num_rows):
     check("auto", num_rows, source, target)
 
 
-def test_many_wide_rows(backend):
+def test_many_wide_rows(backend, device):
     torch.manual_seed(0)
-    tensor = torch.randn(320, 3000)
-    source = torch.randint(0, 320, (320,), dtype=torch.int32)
+    tensor = torch.randn(320, 3000).to(device)
+    source = torch.randint(0, 320, (320,), dtype=torch.int32).to(device)
     expected = tensor[source.long()]
-    ops.gather_rows([tensor], source, torch.arange(320, dtype=torch.int32), backend=backend)
+    target = torch.arange(320, dtype=torch.int32, device=device)
+    ops.gather_rows([tensor], source, target, backend=backend)
     assert torch.equal(tensor, expected)
 
 

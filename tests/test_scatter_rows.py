@@ -14,21 +14,21 @@ def ints(values) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 @pytest.mark.parametrize("num_rows", [0, 1, 5, 64, 500])
-def test_as_indexing(backend, num_rows, dtype):
+def test_as_indexing(backend, device, num_rows, dtype):
     torch.manual_seed(num_rows)
-    pool = (4 * torch.randn(2, 2, 600, 2, 16)).to(dtype)
-    wide = (4 * torch.randn(num_rows, 3 * 32)).to(dtype)
+    pool = (4 * torch.randn(2, 2, 600, 2, 16)).to(device, dtype)
+    wide = (4 * torch.randn(num_rows, 3 * 32)).to(device, dtype)
     rows = wide[:, 32:64].view(num_rows, 2, 16)
-    index = torch.randperm(600)[:num_rows].int()
+    index = torch.randperm(600)[:num_rows].int().to(device)
     expected = pool.clone()
     expected[1, 0, index.long()] = rows
     ops.scatter_rows(pool[1, 0], index, rows, backend=backend)
     assert torch.equal(pool, expected)
 
 
-def test_a_pool_with_wide_rows(backend):
-    pool, rows = torch.zeros(7, 10), torch.ones(2, 4)
-    ops.scatter_rows(pool[:, 3:7], ints([6, 0]), rows, backend=backend)
+def test_a_pool_with_wide_rows(backend, device):
+    pool, rows = torch.zeros(7, 10, device=device), torch.ones(2, 4, device=device)
+    ops.scatter_rows(pool[:, 3:7], ints([6, 0]).to(device), rows, backend=backend)
     assert pool.nonzero().tolist() == [[r, c] for r in (0, 6) for c in range(3, 7)]
 
 

@@ -34,7 +34,8 @@ def ints(values) -> torch.Tensor:
 class Beams:
     """Random survivors for the slots of a tree; knows every row's hypothesis by itself."""
 
-    def __init__(self, num_slots: int, width: int, seed: int) -> None:
+    def __init__(self, num_slots: int, width: int, seed: int, device="cpu") -> None:
+        self.device = device
         self.generator = torch.Generator().manual_seed(seed)
         self.width = width
         self.rows: dict[int, list[tuple[tuple[int, ...], bool]]] = {p: [] for p in range(num_slots)}
@@ -67,11 +68,12 @@ class Beams:
                 went_on = int(token[a, j]) != EOS
                 new.append(((*path, int(token[a, j])) if went_on else path, not went_on))
             self.rows[p] = new
-        return dict(first=first, count=count, parent=parent, token=token, log_prob=log_prob)
+        step = dict(first=first, count=count, parent=parent, token=token, log_prob=log_prob)
+        return {name: value.to(self.device) for name, value in step.items()}
 
 
-def new_tree(backend: str, num_slots: int, width: int, length: int) -> TokenTree:
-    tree = TokenTree(backends.load(backend), torch.device("cpu"))
+def new_tree(backend: str, num_slots: int, width: int, length: int, device="cpu") -> TokenTree:
+    tree = TokenTree(backends.load(backend), torch.device(device))
     tree.reserve(num_slots, width, length)
     tree.reserve_pages(num_slots * (width * length // PAGE_CELLS + 1))
     return tree
@@ -121,10 +123,10 @@ def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 5, 64, 65, 128])
-def test_random_beams(backend, width):
+def test_random_beams(backend, device, width):
     num_slots, length = 4, 9 if width > 5 else 30
-    beams = Beams(num_slots, width, seed=width)
-    trees = [new_tree(name, num_slots, width, length) for name in ("reference", backend)]
+    beams = Beams(num_slots, width, seed=width, device=device)
+    trees = [new_tree(name, num_slots, width, length, device) for name in ("reference", backend)]
     if backend == "reference":
         trees.pop()
     open_slots: list[int] = []
@@ -141,9 +143,9 @@ def test_random_beams(backend, width):
         moving = [p for p in reversed(open_slots) if beams.random(3)]
         survivors = beams.step(moving)
         for tree in trees:
-            tree.release(ints(closed))
-            tree.open(ints(opened), start_id=1)
-            tree.append(ints(moving), **survivors, eos_id=EOS)
+            tree.release(ints(closed).to(device))
+            tree.open(ints(opened).to(device), start_id=1)
+            tree.append(ints(moving).to(device), **survivors, eos_id=EOS)
             tree.check()
             assert_masks_are_ancestry(tree, beams)
         assert in_use(trees[0]) == in_use(trees[-1])
@@ -169,28 +171,28 @@ def test_pages_do_not_depend_on_threads(native):
     assert states[0] == states[1]
 
 
-def test_release_returns_every_page(backend):
-    tree, beams = new_tree(backend, 3, 8, 10), Beams(3, 8, seed=4)
+def test_release_returns_every_page(backend, device):
+    tree, beams = new_tree(backend, 3, 8, 10, device), Beams(3, 8, seed=4, device=device)
     num_free_pages = int(tree.num_free_pages)
-    tree.open(ints([0, 2]), start_id=1)
+    tree.open(ints([0, 2]).to(device), start_id=1)
     beams.open([0, 2])
     for _ in range(8):
-        tree.append(ints([2, 0]), **beams.step([2, 0]), eos_id=EOS)
+        tree.append(ints([2, 0]).to(device), **beams.step([2, 0]), eos_id=EOS)
     assert int(tree.num_free_pages) < num_free_pages
-    tree.release(ints([0, 2]))
+    tree.release(ints([0, 2]).to(device))
     assert int(tree.num_free_pages) == num_free_pages
     tree.check()
 
 
-def test_growing_keeps_what_is_there(backend):
-    tree, beams = new_tree(backend, 2, 60, 4), Beams(3, 60, seed=5)
-    tree.open(ints([1]), start_id=1)
+def test_growing_keeps_what_is_there(backend, device):
+    tree, beams = new_tree(backend, 2, 60, 4, device), Beams(3, 60, seed=5, device=device)
+    tree.open(ints([1]).to(device), start_id=1)
     beams.open([1])
-    tree.append(ints([1]), **beams.step([1]), eos_id=EOS)
+    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
     tree.reserve(3, 70, 6)  # from one word of mask to two
     tree.reserve_pages(100)
     assert_masks_are_ancestry(tree, beams)
-    tree.append(ints([1]), **beams.step([1]), eos_id=EOS)
+    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
     tree.check()
     assert_masks_are_ancestry(tree, beams)
 

@@ -1,0 +1,62 @@
+"""Microbenchmarks of every op on a GPU: op x backend x shape as µs, GB/s and share of the copy rate.
+
+    python -m benchmarks.gpu [--minutes 8] [--dry-run]
+
+A time is that of one call among calls that follow one another in a CUDA graph, on inputs that the L2
+does not hold. What is measured is kept after every row in gpu-bench.json and gpu-bench.log, in $OUT
+if that is set, else in benchmarks/results/<gpu>/. A complete run also rewrites the table by which
+``backend="auto"`` chooses.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from benchmarks.gpu import bench_rows, bench_select, bench_tree_attention, choice, machine
+from benchmarks.gpu.journal import Journal, results_folder
+from benchmarks.gpu.timing import Timer
+from pybeam import backends
+
+
+def main() -> None:
+    options = _options()
+    tiny = options.dry_run
+    device = torch.device("cpu" if tiny else "cuda")
+    journal = Journal(results_folder(), options.minutes)
+    timer = Timer(device)
+    torch.manual_seed(0)
+    try:
+        with torch.inference_mode():
+            _measure(timer, journal, tiny)
+            if not tiny and not journal.is_over:
+                journal.say(f"wrote {choice.write(journal.rows)}")
+    except KeyboardInterrupt:
+        journal.say("interrupted")
+    finally:
+        journal.finish()
+
+
+def _measure(timer: Timer, journal: Journal, tiny: bool) -> None:
+    machine.measure(timer, journal, tiny)
+    names = ["native"] if tiny else ["native", "triton"]
+    names = [name for name in names if name in backends.available()]
+    others = names if tiny else [name for name in names if name != "native"]
+    bench_tree_attention.measure(timer, journal, others, tiny)
+    bench_rows.measure(timer, journal, others, tiny)
+    bench_select.measure(timer, journal, names, tiny)
+    bench_select.measure_compiled(timer, journal, tiny)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=8, help="stop after so long")
+    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

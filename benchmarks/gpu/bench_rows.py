@@ -1,0 +1,94 @@
+"""The ops that move rows and walk trees, beside the indexing that they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.timing import Timer
+from pybeam import backends
+
+CALLS = 10
+
+
+def measure(timer: Timer, journal: Journal, names: list[str], tiny: bool) -> None:
+    for op in (_gather_rows, _scatter_rows, _backtrace, _accept_draft):
+        for row, num_bytes, ours, theirs in op(timer.device, 8 if tiny else 320):
+            for name in names:
+                if not hasattr(backends.load(name), row["op"]):
+                    continue
+                time_it = partial(timer.graphed_us, [partial(ours, backends.load(name))] * CALLS)
+                journal.measure({**row, "backend": name}, time_it, num_bytes)
+            if theirs is not None:
+                time_it = partial(timer.graphed_us, [theirs] * CALLS)
+                journal.measure({**row, "backend": "torch, graph"}, time_it, num_bytes)
+
+
+Comparison = tuple[dict, int, Callable[[object], object], Callable[[], object] | None]
+
+
+def _row(op: str, shape: str, dtype: str) -> dict:
+    return {"op": op, "shape": shape, "dtype": dtype}
+
+
+def _gather_rows(device: torch.device, num_rows: int) -> Iterator[Comparison]:
+    states = [torch.randn(num_rows, 1024, device=device) for _ in range(4)]
+    target = torch.arange(num_rows, dtype=torch.int32, device=device)
+    source = target // 5 * 5  # every entry continues the first of its beam
+    wanted = source.long()
+
+    def theirs() -> None:
+        for state in states:
+            state.copy_(state.index_select(0, wanted))
+
+    row = _row("gather_rows", f"4 x [{num_rows}, 1024]", "float32")
+    num_bytes = 2 * sum(state.numel() * 4 for state in states)
+    yield row, num_bytes, lambda ops: ops.gather_rows(states, source, target), theirs
+
+
+def _scatter_rows(device: torch.device, num_rows: int) -> Iterator[Comparison]:
+    pool = torch.randn(64 * num_rows, 1024, device=device).bfloat16()
+    rows = torch.randn(num_rows, 1024, device=device).bfloat16()
+    index = torch.randperm(64 * num_rows, device=device)[:num_rows].int()
+    wide = index.long()
+    row = _row("scatter_rows", f"[{num_rows}, 1024]", "bfloat16")
+    num_bytes = 2 * rows.numel() * 2
+    yield (
+        row,
+        num_bytes,
+        lambda ops: ops.scatter_rows(pool, index, rows),
+        lambda: pool.index_copy_(0, wide, rows),
+    )
+
+
+def _backtrace(device: torch.device, num_rows: int) -> Iterator[Comparison]:
+    num_slots, num_steps = max(num_rows // 5, 1), 100
+    nodes = torch.arange(5 * num_steps, dtype=torch.int32, device=device)
+    token = nodes.repeat(num_slots, 1)
+    parent = (nodes - 5).clamp(min=-1).repeat(num_slots, 1)
+    slot = torch.arange(num_slots, dtype=torch.int32, device=device)
+    node = torch.full_like(slot, 5 * num_steps - 1)
+    row = _row("backtrace", f"{num_slots} of {num_steps} tokens", "int32")
+    num_bytes = 3 * 4 * num_slots * num_steps
+    yield (
+        row,
+        num_bytes,
+        lambda ops: ops.backtrace(token, parent, slot, node, num_steps + 1),
+        None,
+    )
+
+
+def _accept_draft(device: torch.device, num_rows: int) -> Iterator[Comparison]:
+    num_rows, num_positions, vocab_size = max(num_rows // 10, 1), 5, 100 if num_rows < 10 else 58101
+    logits = torch.randn(num_rows, num_positions, vocab_size, device=device)
+    draft = torch.zeros(num_rows, num_positions, dtype=torch.int32, device=device)
+    row = _row("accept_draft", f"[{num_rows}, {num_positions}, {vocab_size}]", "float32")
+    num_bytes = logits.numel() * 4
+
+    def theirs() -> object:
+        return torch.log_softmax(logits, -1).max(-1)
+
+    yield row, num_bytes, lambda ops: ops.accept_draft(logits, draft, 2), theirs

@@ -1,0 +1,41 @@
+// Instructions that C++ has no name for; tests/cuda_on_cpu.h has the same functions for a CPU.
+#pragma once
+
+#ifdef __CUDACC__
+
+#include <cstdint>
+
+namespace pybeam::cuda {
+
+__device__ inline float exp2_fast(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+
+// Two numbers at once; NaN loses.
+__device__ inline uint32_t max_bfloat16x2(uint32_t a, uint32_t b) {
+    asm("max.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+
+__device__ inline uint32_t max_float16x2(uint32_t a, uint32_t b) {
+    asm("max.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+
+__device__ inline float float_from_half(uint16_t bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
+template <class Params>
+cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t stream,
+                   const Params& params) {
+    kernel<<<static_cast<unsigned>(num_blocks), num_threads, 0, stream>>>(params);
+    return cudaGetLastError();
+}
+
+}  // namespace pybeam::cuda
+
+#endif

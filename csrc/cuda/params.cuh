@@ -1,0 +1,46 @@
+// What the CUDA kernels are told, and how they are launched.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "../params.h"
+
+namespace pybeam::cuda {
+
+constexpr int kThreads = 256;
+
+// So that 32-bit numbers count the tokens of a row and what is read around it.
+constexpr int64_t kMaxVocab = INT32_MAX - 16 * kThreads * 16;
+
+// Under `kRefill` a row gives its best `width` candidates that go on, and at most one that ends.
+constexpr int kMaxRowKeys = kMaxWidth + 1;
+
+// Largest logit of some tokens of a row and the sum of exp(logit - peak), NaN if there is a NaN or
+// +inf among them.
+struct Total {
+    double sum;
+    float peak;
+};
+
+// How a row is cut: into slices of `kThreads * vectors` 16-byte vectors.
+struct SelectPlan {
+    int vectors;
+    int num_slices;
+};
+
+struct SelectParams : pybeam::SelectParams {
+    int64_t num_entries;
+    SelectPlan plan;
+    // One word per entry and one per beam, all zero; a launch leaves them zero. Launches that may
+    // run at the same time need counters and scratch of their own.
+    uint32_t* counter;
+    char* scratch;
+};
+
+SelectPlan plan_select(const pybeam::SelectParams& params, int64_t num_entries,
+                       int num_multiprocessors);
+int64_t select_counters(const SelectParams& params);
+int64_t select_scratch_bytes(const SelectParams& params);
+cudaError_t launch_select(const SelectParams& params, cudaStream_t stream);
+
+}  // namespace pybeam::cuda

@@ -1,0 +1,61 @@
+"""``backend="auto"`` on a GPU: Triton, and for `select` whichever of CUDA C++ and Triton was faster
+at the nearest measured shape, as `gpu_choice.py` says.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import gpu_choice, triton
+from pybeam.backends.triton import (
+    accept_draft,
+    backtrace,
+    gather_rows,
+    scatter_rows,
+    tree_append,
+    tree_attention,
+    tree_release,
+)
+
+__all__ = [
+    "accept_draft",
+    "backtrace",
+    "gather_rows",
+    "scatter_rows",
+    "select",
+    "tree_append",
+    "tree_attention",
+    "tree_release",
+]
+
+
+def select(logits: Tensor, *arguments) -> tuple[Tensor, ...]:
+    rows, vocab = logits.shape
+    if native_select() is not None and choose(rows, vocab, logits.itemsize) == "native":
+        return native_select()(logits, *arguments)
+    return triton.select(logits, *arguments)
+
+
+@cache
+def native_select():
+    """The CUDA C++ operator, or None if the extension was built without CUDA."""
+    try:
+        from pybeam.backends import native
+    except ImportError:
+        return None
+    is_built = torch._C._dispatch_has_kernel_for_dispatch_key("pybeam::select", "CUDA")
+    return native.select if is_built else None
+
+
+@cache
+def choose(rows: int, vocab: int, item_bytes: int) -> str:
+    """The backend of the first rule that this many rows, columns and bytes per logit fit."""
+    shape = {"rows": rows, "vocab": vocab}
+    for rule in gpu_choice.SELECT:
+        fits = all(size <= rule.get(f"max_{name}", size) for name, size in shape.items())
+        if fits and rule.get("item_bytes", item_bytes) == item_bytes:
+            return rule["backend"]
+    return "triton"

@@ -1,0 +1,25 @@
+"""Triton on a GPU, or in Triton's interpreter on a CPU when TRITON_INTERPRET=1 is set.
+
+Contracts are in `pybeam.ops` and `pybeam.token_tree`. No function reads anything back from the
+device, so arguments that are wrong only in value are not reported.
+"""
+
+from __future__ import annotations
+
+from pybeam.triton_kernels.accept_draft import accept_draft
+from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from pybeam.triton_kernels.select import select
+from pybeam.triton_kernels.tree import tree_append, tree_release
+from pybeam.triton_kernels.tree_attention import tree_attention
+
+__all__ = [
+    "accept_draft",
+    "backtrace",
+    "gather_rows",
+    "scatter_rows",
+    "select",
+    "tree_append",
+    "tree_attention",
+    "tree_release",
+]

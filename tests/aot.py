@@ -1,0 +1,163 @@
+"""Compile Triton kernels for GPUs that are not there, and read what the assembler made of them.
+
+    for launch in recorded(lambda: select(...)):      # what the launcher would start, not started
+        assembly = assemble(launch, 90)
+        assert assembly.stack == assembly.local == 0
+
+A launch is compiled by the code that compiles it on a GPU, with the same specialisation on
+alignment, so what is checked is what will run. Triton's cache on disk makes a second run fast.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+CAPABILITIES = (80, 90)
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a kernel."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> tuple:
+        """Equal for launches that run the same machine code."""
+        with _target(CAPABILITIES[0]):
+            binder = self.kernel.device_caches[CAPABILITIES[0]][-1]
+            _, specialization, options = binder(*self.arguments, **self.options)
+        return self.kernel.__name__, str(specialization), str(sorted(options.items()))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions between the target of a jump back and the jump."""
+
+    instructions: tuple[str, ...]
+
+    def count(self, pattern: str) -> int:
+        return sum(re.search(pattern, text) is not None for text in self.instructions)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Machine code of one kernel for one GPU, and what it occupies."""
+
+    registers: int
+    stack: int
+    local: int
+    shared: int
+    sass: str
+
+    @cached_property
+    def code(self) -> list[tuple[int, str]]:
+        """Address and text of every instruction."""
+        return [(int(address, 16), text) for address, text in INSTRUCTION.findall(self.sass)]
+
+    def count(self, pattern: str) -> int:
+        return sum(re.search(pattern, text) is not None for _, text in self.code)
+
+    @cached_property
+    def loops(self) -> list[Loop]:
+        """Every loop, in order of its first instruction; a loop contains its inner loops."""
+        loops = []
+        for address, text in self.code:
+            jump = re.search(r"\bBRA\b.*?0x([0-9a-f]+)", text)
+            # a kernel ends in a jump to itself
+            if jump and int(jump[1], 16) < address:
+                begin = int(jump[1], 16)
+                body = tuple(text for at, text in self.code if begin <= at <= address)
+                loops.append((begin, Loop(body)))
+        return [loop for _, loop in sorted(loops, key=lambda pair: pair[0])]
+
+
+def recorded(call: Callable[[], object]) -> list[Launch]:
+    """The launches of Triton kernels that `call` would make; none is made."""
+    from triton.runtime.jit import JITFunction
+
+    launches = []
+
+    def record(self, *arguments, grid, warmup, **options):
+        launches.append(Launch(self, grid, arguments, options))
+
+    run = JITFunction.run
+    JITFunction.run = record
+    try:
+        call()
+    finally:
+        JITFunction.run = run
+    return launches
+
+
+def distinct(launches: list[Launch]) -> list[Launch]:
+    """One launch for every machine code that they run."""
+    return list({launch.key: launch for launch in launches}.values())
+
+
+def assemble(launch: Launch, capability: int) -> Assembly:
+    """Compile a launch for compute capability `capability` / 10."""
+    with _target(capability):
+        compiled = launch.kernel.run(
+            *launch.arguments, grid=launch.grid, warmup=True, **launch.options
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(compiled.asm["cubin"])
+        usage = _cuobjdump("-res-usage", path)
+        sass = _cuobjdump("-sass", path)
+    numbers = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
+    assert numbers, usage
+    registers, stack, _, local = (int(number) for number in numbers.groups())
+    return Assembly(registers, stack, local, compiled.metadata.shared, sass)
+
+
+def _cuobjdump(option: str, path: Path) -> str:
+    import triton
+
+    tool = triton.knobs.nvidia.cuobjdump.path
+    return subprocess.run(
+        [tool, option, str(path)], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+class _AbsentDevice:
+    """What the compiler asks a driver; the number of the device is its capability."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_device(self) -> int:
+        return self.capability
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+
+@contextmanager
+def _target(capability: int) -> Iterator[None]:
+    from triton.runtime import driver
+
+    before = driver._active
+    driver.set_active(_AbsentDevice(capability))
+    try:
+        yield
+    finally:
+        driver._active = before

@@ -1,0 +1,22 @@
+"""Counters by which a program learns that it is the last one of its group."""
+
+import torch
+from torch import Tensor
+
+_per_stream: dict[tuple[torch.device, int], Tensor] = {}
+
+
+def counters(num: int, device: torch.device) -> Tensor:
+    """At least `num` zeros, int32, for one launch on the current stream; the kernel leaves zeros.
+
+    Launches of one stream follow one another, so they share their counters. A captured graph may run
+    beside any stream, so it gets counters of its own, cleared at every replay.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(num, dtype=torch.int32, device=device)
+    place = (device, torch.cuda.current_stream(device).cuda_stream)
+    held = _per_stream.get(place)
+    if held is None or held.numel() < num:
+        size = 1 << max(12, (num - 1).bit_length())
+        held = _per_stream[place] = torch.zeros(size, dtype=torch.int32, device=device)
+    return held

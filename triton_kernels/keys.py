@@ -1,0 +1,87 @@
+"""Candidates as unique 64-bit keys: a larger key comes first, so ties need no rule of their own.
+
+The upper half of a key holds a float32 in an order-preserving form, the lower half an index, turned
+round, so that keys order as value descending, then index ascending. -inf has no key.
+"""
+
+import triton
+import triton.language as tl
+
+EMPTY = tl.constexpr(-(2**63))
+LAST = tl.constexpr(2**31 - 1)  # no index is larger
+
+FEW = tl.constexpr(8)  # as many largest keys are found one by one
+SORT_STEP = tl.constexpr(16)
+
+
+@triton.jit
+def key_of(b_value, b_index):
+    b_bits = tl.where(b_value == 0.0, 0.0, b_value).to(tl.int32, bitcast=True)  # -0.0 is 0.0
+    b_order = b_bits ^ ((b_bits >> 31) & LAST)
+    b_key = (b_order.to(tl.int64) << 32) | (b_index ^ LAST).to(tl.int64)
+    return tl.where(b_value > -float("inf"), b_key, EMPTY)
+
+
+@triton.jit
+def value_of(b_key):
+    """The value of a key; NaN for none."""
+    b_order = (b_key >> 32).to(tl.int32)
+    return (b_order ^ ((b_order >> 31) & LAST)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def index_of(b_key):
+    return (b_key & LAST).to(tl.int32) ^ LAST
+
+
+@triton.jit
+def nth_largest(b_key, n):
+    """The n-th largest key, n >= 1; the least of all if there are fewer."""
+    least = tl.min(tl.where(b_key > EMPTY, b_key, -1 - EMPTY), 0)
+    most = tl.max(b_key, 0)
+    num_keys = tl.sum((b_key > EMPTY).to(tl.int32), 0)
+    if n < num_keys:
+        if n <= FEW:
+            least = most
+            for _ in range(1, n):
+                least = tl.max(tl.where(b_key < least, b_key, EMPTY), 0)
+        else:
+            while (least < most) & (num_keys != n):
+                # half way, rounded up, without overflow
+                middle = (least | most) - ((least ^ most) >> 1)
+                num_above = tl.sum((b_key >= middle).to(tl.int32), 0)
+                num_keys = tl.where(num_above >= n, num_above, num_keys)
+                least = tl.where(num_above >= n, middle, least)
+                most = tl.where(num_above >= n, most, middle - 1)
+    return least
+
+
+@triton.jit
+def keep_largest(b_key, n, p_kept):
+    """Write the n largest keys in any order; returns how many there are and a bound.
+
+    Of further keys only those above the bound can be among the n largest.
+    """
+    least = nth_largest(b_key, n)
+    m_kept = b_key >= least
+    b_place = tl.cumsum(m_kept.to(tl.int32), 0) - 1
+    tl.store(p_kept + b_place, b_key, mask=m_kept)
+    num_kept = tl.sum(m_kept.to(tl.int32), 0)
+    tl.debug_barrier()
+    return num_kept, tl.where(num_kept < n, EMPTY, least)
+
+
+@triton.jit
+def sort_keys(p_key, num_keys, p_sorted, capacity, SIZE: tl.constexpr):
+    """Write at most SIZE keys in order, by counting those that come before; pad up to `capacity`."""
+    o_key = tl.arange(0, SIZE)
+    b_key = tl.load(p_key + o_key, mask=o_key < num_keys, other=EMPTY, cache_modifier=".cg")
+    b_place = tl.zeros([SIZE], tl.int32)
+    for start in range(0, num_keys, SORT_STEP):
+        o_other = start + tl.arange(0, SORT_STEP)
+        m_other = o_other < num_keys
+        b_other = tl.load(p_key + o_other, mask=m_other, other=EMPTY, cache_modifier=".cg")
+        b_place += tl.sum((b_other[:, None] > b_key[None, :]).to(tl.int32), 0)
+    tl.store(p_sorted + b_place, b_key, mask=o_key < num_keys)
+    tl.store(p_sorted + o_key, EMPTY, mask=(o_key >= num_keys) & (o_key < capacity))
+    tl.debug_barrier()

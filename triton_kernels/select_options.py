@@ -1,0 +1,47 @@
+"""The optional arguments of `select`: one variant of the kernel serves whichever are given.
+
+Bit i of `given` says whether there is an i-th optional argument. The pointer of one that is absent is
+that of another tensor of its dtype, and nothing is read from it.
+"""
+
+import triton
+import triton.language as tl
+
+from pybeam.ops import Finishing
+
+OPTIONAL = (
+    "is_ended",
+    "max_candidates",
+    "margin",
+    "local_margin",
+    "best_finished",
+    "forced",
+    "ban_eos",
+)
+IS_ENDED = tl.constexpr(1 << OPTIONAL.index("is_ended"))
+MAX_CANDIDATES = tl.constexpr(1 << OPTIONAL.index("max_candidates"))
+MARGIN = tl.constexpr(1 << OPTIONAL.index("margin"))
+LOCAL_MARGIN = tl.constexpr(1 << OPTIONAL.index("local_margin"))
+BEST_FINISHED = tl.constexpr(1 << OPTIONAL.index("best_finished"))
+FORCED = tl.constexpr(1 << OPTIONAL.index("forced"))
+BAN_EOS = tl.constexpr(1 << OPTIONAL.index("ban_eos"))
+
+HELD = tl.constexpr(int(Finishing.HELD))
+REFILL = tl.constexpr(int(Finishing.REFILL))
+SHRINK = tl.constexpr(int(Finishing.SHRINK))
+
+
+@triton.jit
+def load_given(p_value, i_beam, given, OPTION: tl.constexpr, absent):
+    """The i-th number of an optional argument, or what stands for it."""
+    return tl.load(p_value + i_beam, mask=(given & OPTION) > 0, other=absent)
+
+
+@triton.jit
+def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
+    """How many of a row's best tokens can matter to its beam."""
+    width = tl.load(p_width + i_beam)
+    limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
+    # REFILL keeps the best that go on, and at most one token of a row does not: EOS
+    most = width + tl.where((finishing == REFILL) & (width > 0), 1, 0)
+    return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)

@@ -1,0 +1,108 @@
+"""One row of logits, when all its slices are read: which beam it belongs to, and its best tokens."""
+
+import triton
+import triton.language as tl
+
+from pybeam.triton_kernels.keys import EMPTY, LAST, index_of, keep_largest, key_of, sort_keys
+from pybeam.triton_kernels.select_slice import DEPTH, LANES
+
+LIST = tl.constexpr(256)  # at least the candidates of a beam: 2 * MAX_WIDTH
+CHUNK = tl.constexpr(1024)  # candidates looked at at once, a list of the best before them included
+ENTRIES = tl.constexpr(1024)
+
+
+@triton.jit
+def entry_of(p_is_ended, i_row, num_entries):
+    """The entry that a row belongs to: the one that has i_row entries before it which go on."""
+    entry = i_row * 0
+    num_live = i_row * 0
+    start = i_row * 0
+    while (num_live <= i_row) & (start < num_entries):
+        o_entry = start + tl.arange(0, ENTRIES)
+        m_entry = o_entry < num_entries
+        b_live = 1 - tl.load(p_is_ended + o_entry, mask=m_entry, other=1).to(tl.int32)
+        b_row = num_live + tl.cumsum(b_live, 0) - 1
+        entry += tl.sum(tl.where((b_live > 0) & (b_row == i_row), o_entry, 0), 0)
+        num_live += tl.sum(b_live, 0)
+        start += ENTRIES
+    return entry
+
+
+@triton.jit
+def beam_of(p_offset, entry, num_beams):
+    """The beam that an entry belongs to: as many end at or before it."""
+    beam = entry * 0
+    for start in range(0, num_beams, ENTRIES):
+        o_beam = start + tl.arange(0, ENTRIES)
+        b_end = tl.load(p_offset + 1 + o_beam, mask=o_beam < num_beams, other=LAST)
+        beam += tl.sum((b_end <= entry).to(tl.int32), 0)
+    return beam
+
+
+@triton.jit
+def count_live(p_is_ended, begin, end, has_ended):
+    """How many entries from begin to end have not ended."""
+    num_live = end - begin
+    if has_ended:
+        for start in range(begin, end, LIST):
+            o_entry = start + tl.arange(0, LIST)
+            b_ended = tl.load(p_is_ended + o_entry, mask=o_entry < end, other=0).to(tl.int32)
+            num_live -= tl.sum(b_ended, 0)
+    return num_live
+
+
+@triton.jit
+def rank_tokens(
+    p_pack0,
+    shift,
+    num_columns,
+    p_key,
+    num_groups,
+    p_list,
+    p_ranked,
+    limit,
+    banned,
+    num_tiles,
+    PACK: tl.constexpr,
+    MAX_GROUPS: tl.constexpr,
+):
+    """Write the keys of the `limit` best logits of a row, in order; their index is the token."""
+    o_group = tl.arange(0, MAX_GROUPS)
+    b_delegate = tl.load(
+        p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
+    )
+    # one more than the limit, for the banned token may be one of the best
+    num_best, _ = keep_largest(b_delegate, limit + (banned >= 0).to(tl.int32), p_ranked)
+    group_packs = num_tiles * DEPTH
+    num_logits = num_best * group_packs * PACK
+    o_chunk = tl.arange(0, CHUNK)
+    num_kept = num_best * 0
+    bound = num_kept.to(tl.int64) + EMPTY
+    for start in range(0, num_logits, CHUNK - LIST):
+        o_logit = start + o_chunk - LIST
+        m_logit = (o_chunk >= LIST) & (o_logit < num_logits)
+        b_token = token_of(p_ranked, o_logit, m_logit, num_tiles, shift, PACK)
+        m_logit = m_logit & (b_token >= 0) & (b_token < num_columns) & (b_token != banned)
+        p_logit = p_pack0 + shift + b_token
+        b_logit = tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
+        b_key = key_of(b_logit, b_token)
+        if tl.max(b_key, 0) > bound:
+            b_kept = tl.load(
+                p_list + o_chunk, mask=o_chunk < num_kept, other=EMPTY, cache_modifier=".cg"
+            )
+            num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), limit, p_list)
+    sort_keys(p_list, num_kept, p_ranked, limit, LIST)
+
+
+@triton.jit
+def token_of(p_group, o_logit, m_logit, num_tiles, shift, PACK: tl.constexpr):
+    """The token of the o-th logit of the groups in a list, beyond the row where there is none."""
+    group_packs = num_tiles * DEPTH
+    b_item = o_logit % PACK
+    b_depth = o_logit // PACK % group_packs
+    b_group = o_logit // PACK // group_packs
+    b_key = tl.load(p_group + b_group, mask=m_logit, other=EMPTY, cache_modifier=".cg")
+    b_first = index_of(b_key)
+    slice_packs = group_packs * LANES
+    b_pack = b_first // slice_packs * slice_packs + b_depth * LANES + b_first % LANES
+    return b_pack * PACK + b_item - shift

@@ -1,0 +1,322 @@
+"""`tree_attention`: a tile of a source's rows against its live cells, each cell read once.
+
+One program per (tile, key head, split). A tile is `BLOCK_M` query rows of one source: rows of its beam
+times the query heads that share the key head. A source with few rows has one tile, so its whole beam
+reads every key and value together. Where there are too few tiles to fill the device the cells are
+split; the last program of a tile merges the parts in their order.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pybeam.triton_kernels.counters import counters
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_SPLITS = 32
+BLOCK_SOURCES = tl.constexpr(128)
+# a part of fewer blocks costs more to merge than it saves
+MIN_BLOCKS = tl.constexpr(4)
+
+
+@triton.jit
+def first_tile(offset, i_source, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The first tile of a source: leaves each source at least the tiles it needs, without a scan."""
+    return offset * GROUP // BLOCK_M + i_source
+
+
+@triton.jit
+def source_of(i_tile, p_offset, num_sources, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The source that a tile belongs to."""
+    num_before = 0
+    for start in range(0, num_sources, BLOCK_SOURCES):
+        o_source = start + tl.arange(0, BLOCK_SOURCES)
+        m_source = o_source < num_sources
+        b_offset = tl.load(p_offset + o_source, mask=m_source, other=0)
+        b_begins = m_source & (first_tile(b_offset, o_source, GROUP, BLOCK_M) <= i_tile)
+        num_before += tl.sum(b_begins.to(tl.int32), 0)
+    return num_before - 1
+
+
+@triton.jit
+def sees(p_mask, o_n, m_n, b_bit, MASK_WORDS: tl.constexpr):
+    """[BLOCK_M, BLOCK_N]: bit ``bit % 64`` of word ``bit // 64`` of each cell's mask is set."""
+    p_word = p_mask + o_n.to(tl.int64) * MASK_WORDS
+    b_word = tl.load(p_word, mask=m_n, other=0)[None, :]
+    for w in tl.static_range(1, MASK_WORDS):
+        b_next = tl.load(p_word + w, mask=m_n, other=0)[None, :]
+        b_word = tl.where((b_bit // 64 == w)[:, None], b_next, b_word)
+    return (b_word >> (b_bit % 64).to(tl.int64)[:, None]) & 1 != 0
+
+
+@triton.jit
+def add_weighted(b_sum, b_weight, b_value):
+    """``b_sum + b_weight @ b_value`` with float32 weights, whatever the dtype of the values."""
+    if b_value.dtype == tl.float32:
+        b_sum = tl.dot(b_weight, b_value, b_sum, input_precision="ieee")
+    else:
+        # one 16-bit number would round a weight to 8 or 11 bits; a second one holds the rest
+        b_high = b_weight.to(b_value.dtype)
+        b_low = (b_weight - b_high.to(tl.float32)).to(b_value.dtype)
+        b_sum = tl.dot(b_low, b_value, tl.dot(b_high, b_value, b_sum))
+    return b_sum
+
+
+@triton.jit
+def finite_or_zero(b_peak):
+    """What to subtract from logits: a row that has seen nothing has no peak."""
+    return tl.where(b_peak == -float("inf"), 0.0, b_peak)
+
+
+@triton.jit
+def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M] of all parts, in their order."""
+    o_m, o_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    for i in range(0, num_parts):
+        # .cg: another multiprocessor wrote this, so it is not in the first-level cache
+        b_peak = tl.maximum(b_peak, tl.load(p_peak + i * BLOCK_M + o_m, cache_modifier=".cg"))
+    b_shift = finite_or_zero(b_peak)
+    b_total = tl.zeros([BLOCK_M], tl.float32)
+    b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for i in range(0, num_parts):
+        o_part = i * BLOCK_M + o_m
+        b_scale = tl.exp(tl.load(p_peak + o_part, cache_modifier=".cg") - b_shift)
+        b_total += b_scale * tl.load(p_total + o_part, cache_modifier=".cg")
+        p_part = p_sum + o_part[:, None] * BLOCK_D + o_d[None, :]
+        b_sum += b_scale[:, None] * tl.load(p_part, cache_modifier=".cg")
+    return b_sum, b_total
+
+
+@triton.jit(
+    do_not_specialize=["num_sources", "num_key_heads", "max_cells", "num_splits"],
+    do_not_specialize_on_alignment=["p_offset", "p_slot", "p_num_cells", "p_bit"],
+)
+def tree_attention_kernel(
+    p_query,
+    p_key,
+    p_value,
+    p_out,
+    p_offset,
+    p_slot,
+    p_cell,
+    p_num_cells,
+    p_mask,
+    p_bit,
+    p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
+    p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
+    p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
+    p_count,  # [tiles * G], parts that are written
+    scale,
+    num_sources,
+    num_key_heads,
+    max_cells,
+    num_splits,
+    query_row_stride,
+    query_head_stride,
+    key_cell_stride,
+    key_head_stride,
+    value_cell_stride,
+    value_head_stride,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    MASK_WORDS: tl.constexpr,
+    HAS_SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    i_unit, i_split = tl.program_id(0), tl.program_id(1)
+    # heads innermost: programs that run together read neighbouring keys
+    i_tile, i_head = i_unit // num_key_heads, i_unit % num_key_heads
+    i_source = source_of(i_tile, p_offset, num_sources, GROUP, BLOCK_M)
+    row_begin = tl.load(p_offset + i_source)
+    num_queries = (tl.load(p_offset + i_source + 1) - row_begin) * GROUP
+    query_begin = (i_tile - first_tile(row_begin, i_source, GROUP, BLOCK_M)) * BLOCK_M
+    if query_begin >= num_queries:
+        return
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    num_cells = tl.load(p_num_cells + i_slot)
+    part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
+    part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
+    num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
+    # the first program answers for a source without cells
+    if i_split >= tl.maximum(num_parts, 1):
+        return
+
+    o_m = query_begin + tl.arange(0, BLOCK_M)
+    o_d = tl.arange(0, BLOCK_D)
+    m_m, m_d = o_m < num_queries, o_d < HEAD_SIZE
+    o_row = row_begin + o_m // GROUP
+    o_head = i_head * GROUP + o_m % GROUP
+    o_query = o_row.to(tl.int64) * query_row_stride + o_head * query_head_stride
+    m_query = m_m[:, None] & m_d[None, :]
+    b_query = tl.load(p_query + o_query[:, None] + o_d[None, :], mask=m_query, other=0.0)
+    if MASK_WORDS > 0:
+        b_bit = tl.load(p_bit + o_row, mask=m_m, other=0)
+        p_mask += i_slot * max_cells * MASK_WORDS
+    p_cell += i_slot * max_cells
+    p_key += i_head.to(tl.int64) * key_head_stride
+    p_value += i_head.to(tl.int64) * value_head_stride
+
+    b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    b_total = tl.zeros([BLOCK_M], tl.float32)
+    b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    begin = i_split * part_cells
+    end = tl.minimum(begin + part_cells, num_cells)
+    for start in range(begin, end, BLOCK_N):
+        o_n = start + tl.arange(0, BLOCK_N)
+        m_n = o_n < end
+        o_cell = tl.load(p_cell + o_n, mask=m_n, other=0).to(tl.int64)
+        m_cell = m_n[:, None] & m_d[None, :]
+        o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
+        b_key = tl.load(p_key + o_key, mask=m_cell, other=0.0)
+        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * scale
+        if MASK_WORDS > 0:
+            m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
+        else:
+            m_sees = m_n[None, :]
+        b_logit = tl.where(m_sees, b_logit, -float("inf"))
+        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
+        b_shift = finite_or_zero(b_new_peak)
+        b_weight = tl.exp(b_logit - b_shift[:, None])
+        b_scale = tl.exp(b_peak - b_shift)
+        o_value = (o_cell * value_cell_stride)[:, None] + o_d[None, :]
+        b_value = tl.load(p_value + o_value, mask=m_cell, other=0.0)
+        b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
+        b_total = b_total * b_scale + tl.sum(b_weight, 1)
+        b_peak = b_new_peak
+
+    is_last = True
+    if HAS_SPLITS:
+        if num_parts > 1:
+            i_first = i_unit.to(tl.int64) * num_splits * BLOCK_M
+            o_part = i_first + i_split * BLOCK_M + tl.arange(0, BLOCK_M)
+            tl.store(p_sum + o_part[:, None] * BLOCK_D + o_d[None, :], b_sum)
+            tl.store(p_peak + o_part, b_peak)
+            tl.store(p_total + o_part, b_total)
+            # all threads have written before one of them says so
+            tl.debug_barrier()
+            is_last = tl.atomic_add(p_count + i_unit, 1, sem="acq_rel") == num_parts - 1
+            if is_last:
+                tl.store(p_count + i_unit, 0)
+                b_sum, b_total = merge(
+                    p_sum + i_first * BLOCK_D,
+                    p_peak + i_first,
+                    p_total + i_first,
+                    num_parts,
+                    BLOCK_M,
+                    BLOCK_D,
+                )
+    if is_last:
+        # a row that sees no cell has weight 0 and gets zeros
+        b_out = b_sum / tl.where(b_total == 0.0, 1.0, b_total)[:, None]
+        o_out = (o_row.to(tl.int64) * num_key_heads * GROUP + o_head) * HEAD_SIZE
+        p_line = p_out + o_out[:, None] + o_d[None, :]
+        tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_query)
+
+
+class Variant(NamedTuple):
+    """What a launch is compiled for, beside dtypes and strides."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_D: int
+    num_warps: int
+    num_stages: int
+
+
+def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
+    """The variant for that many query rows (rows times heads that share a key) of so many sources."""
+    block_m = 16
+    # a tile of 64 float32 rows does not fit the registers
+    while block_m < (32 if itemsize == 4 else 64) and num_queries > block_m * num_sources:
+        block_m *= 2
+    block_d = max(16, triton.next_power_of_2(head_size))
+    # 8 KB of keys and as much of values at a time
+    block_n = min(64, max(16, 8192 // (block_d * itemsize)))
+    num_warps = 8 if block_m * itemsize >= 128 else 4
+    return Variant(block_m, block_n, block_d, num_warps, num_stages=2)
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
+    """Parts of a long tree: as many as give every multiprocessor two programs."""
+    wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
+    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
+    return max(1, min(wanted, useful, MAX_SPLITS))
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: Tensor,
+    slot: Tensor,
+    cell: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    bit: Tensor | None,
+    scale: float,
+    *,
+    num_splits: int | None = None,
+) -> Tensor:
+    """`pybeam.ops.tree_attention`; `num_splits` parts at most instead of what fits the device."""
+    if query.dtype not in DTYPES:
+        raise ValueError(f"`query` must be one of {DTYPES} for Triton, but is {query.dtype}")
+    num_rows, num_heads, head_size = query.shape
+    num_sources, num_key_heads, max_cells = slot.numel(), key.shape[1], cell.shape[1]
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out.numel() == 0:
+        return out
+    group = num_heads // num_key_heads
+    variant = variant_of(num_rows * group, num_sources, head_size, query.itemsize)
+    num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
+    if num_splits is None:
+        num_splits = splits_of(num_units, max_cells, variant.BLOCK_N, query.device)
+    sums = peaks = totals = count = None
+    if num_splits > 1:
+        num_lines = num_units * num_splits * variant.BLOCK_M
+        sums = torch.empty(num_lines * variant.BLOCK_D, dtype=torch.float32, device=query.device)
+        peaks, totals = sums.new_empty(2, num_lines)
+        count = counters(num_units, query.device)
+    tree_attention_kernel[(num_units, num_splits)](
+        query,
+        key,
+        value,
+        out,
+        offset.contiguous(),
+        slot.contiguous(),
+        cell.contiguous(),
+        num_cells.contiguous(),
+        None if mask is None else mask.contiguous(),
+        None if bit is None else bit.contiguous(),
+        sums,
+        peaks,
+        totals,
+        count,
+        scale,
+        num_sources,
+        num_key_heads,
+        max_cells,
+        num_splits,
+        *query.stride()[:2],
+        *key.stride()[:2],
+        *value.stride()[:2],
+        GROUP=group,
+        HEAD_SIZE=head_size,
+        MASK_WORDS=0 if mask is None else mask.shape[2],
+        HAS_SPLITS=num_splits > 1,
+        **variant._asdict(),
+    )
+    return out
