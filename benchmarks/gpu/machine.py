@@ -9,12 +9,13 @@ from benchmarks.gpu.timing import Timer
 
 
 def measure(timer: Timer, journal: Journal, tiny: bool) -> None:
-    journal.machine["copy_gb_per_s"] = round(copy_rate(timer, 1 << 10 if tiny else 2 << 30), 1)
+    # Rates divide by this one, so a slow first copy must not round to zero.
+    journal.machine["copy_gb_per_s"] = _significant(copy_rate(timer, 1 << 10 if tiny else 2 << 30))
     for num_nodes in (1, 10, 100):
-        journal.machine[f"node_us_of_{num_nodes}"] = round(node_us(timer, num_nodes), 3)
+        journal.machine[f"node_us_of_{num_nodes}"] = _significant(node_us(timer, num_nodes))
     for megabytes in (5, 30, 200):
         rate = read_rate(timer, 1 << 10 if tiny else megabytes << 20)
-        journal.machine[f"read_{megabytes}_mb_gb_per_s"] = round(rate, 1)
+        journal.machine[f"read_{megabytes}_mb_gb_per_s"] = _significant(rate)
     journal.save()
     for name, value in journal.machine.items():
         journal.say(f"{name}={value}")
@@ -44,3 +45,7 @@ def read_rate(timer: Timer, num_bytes: int) -> float:
     numbers = torch.ones(num_bytes // 4, device=timer.device)
     us = timer.graphed_us([numbers.sum] * 20)
     return num_bytes / us / 1e3
+
+
+def _significant(number: float) -> float:
+    return float(f"{number:.4g}")
