@@ -33,10 +33,15 @@ using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, int32_t banned
 using CollectRow = int64_t (*)(const void* row, int64_t vocab_size, const float* block_max,
                                RowFilter filter, uint64_t* keys);
 
-// Attention of the query rows `first .. last` of one source over one key head. A query row is a
-// pair of a row and a head that reads this key head, heads innermost.
-using Attend = void (*)(const TreeAttentionParams& params, int64_t source, int64_t key_head,
-                        int64_t first, int64_t last, float* scratch);
+// Attention of the query rows `first .. last` of one source over some of its key heads. A query row
+// is a pair of a row and a head that reads the key head, heads innermost.
+struct AttendTask {
+    int64_t source;
+    int64_t first_head, last_head;
+    int64_t first, last;
+};
+
+using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& task, float* scratch);
 
 struct Kernels {
     const char* name;
@@ -47,9 +52,6 @@ struct Kernels {
 };
 
 constexpr int64_t kBlockVectors = 16;
-
-// Floats of scratch that `Attend` needs.
-int64_t attend_scratch(const TreeAttentionParams& params, int64_t num_cells);
 
 extern const Kernels kGenericKernels;
 #ifdef __x86_64__

@@ -1,20 +1,15 @@
-// Attention over the cells of one source for one key head. Included inside a namespace, after the
-// vectors.
+// Attention over the cells of one source. Included inside a namespace, after the vectors.
 
 constexpr int kCells = 4;  // keys that share a load of a query
+constexpr int kStreams = 4;
+constexpr int kTile = 16;  // cells whose keys or values stay near while all rows read them
 
 inline int64_t padded(int64_t size) { return (size + kWidth - 1) / kWidth * kWidth; }
 
-// Keys or values of one source and head as float32 rows of `padded(head_size)`.
+// Keys or values of one tile and head: float32 rows of `padded(head_size)`.
 struct Cells {
-    const float* data;
-    int64_t stride;
-    const int32_t* cell;  // null: numbered as they are
+    const float* row[kTile];
 };
-
-inline const float* at(const Cells& cells, int64_t u) {
-    return cells.data + (cells.cell == nullptr ? u : int64_t{cells.cell[u]}) * cells.stride;
-}
 
 // One row as float32, times `scale`, with zeros up to a whole vector.
 template <class T>
@@ -26,19 +21,20 @@ inline void copy_row(const T* row, int64_t size, float scale, float* out) {
     for (int64_t d = size; d < padded(size); ++d) out[d] = 0.0f;
 }
 
+// As they are where they are float32 and whole vectors, else a copy. Filled up to whole groups of
+// kCells with the first cell.
 template <class T>
-inline Cells copy_cells(const T* data, int64_t stride, const int32_t* cell, int64_t num_cells,
-                        int64_t size, float* copy) {
-    for (int64_t u = 0; u < num_cells; ++u) {
-        copy_row(data + int64_t{cell[u]} * stride, size, 1.0f, copy + u * padded(size));
+inline Cells tile_of(const T* data, int64_t stride, const int32_t* cell, int64_t num_cells,
+                     int64_t size, float* copy) {
+    Cells cells;
+    for (int64_t u = 0; u < (num_cells + kCells - 1) / kCells * kCells; ++u) {
+        const T* row = data + int64_t{cell[u < num_cells ? u : 0]} * stride;
+        if constexpr (std::is_same_v<T, float>) cells.row[u] = row;
+        if (std::is_same_v<T, float> && size % kWidth == 0) continue;
+        cells.row[u] = copy + u * padded(size);
+        copy_row(row, size, 1.0f, copy + u * padded(size));
     }
-    return Cells{copy, padded(size), nullptr};
-}
-
-inline Cells copy_cells(const float* data, int64_t stride, const int32_t* cell, int64_t num_cells,
-                        int64_t size, float* copy) {
-    if (size % kWidth == 0) return Cells{data, stride, cell};
-    return copy_cells<float>(data, stride, cell, num_cells, size, copy);
+    return cells;
 }
 
 // Rows in blocks of even height: 5 rows are 3 and 2, not 4 and 1.
@@ -68,10 +64,16 @@ inline void for_each_block(const RowBlocks& blocks, const Body& body) {
                 body(std::integral_constant<int, 2>(), first);
                 break;
             case 3:
-                body(std::integral_constant < int, kMaxRows<3 ? 1 : 3>(), first);
+                body(std::integral_constant<int, std::min(3, kMaxRows)>(), first);
                 break;
             case 4:
-                body(std::integral_constant < int, kMaxRows<4 ? 1 : 4>(), first);
+                body(std::integral_constant<int, std::min(4, kMaxRows)>(), first);
+                break;
+            case 5:
+                body(std::integral_constant<int, std::min(5, kMaxRows)>(), first);
+                break;
+            case 6:
+                body(std::integral_constant<int, std::min(6, kMaxRows)>(), first);
                 break;
         }
         first += rows;
@@ -99,16 +101,16 @@ inline void score_cells(const float* query, const float* const* key, int64_t siz
     }
 }
 
-// out[r] += sum over cells `begin .. end` of weights[r][u] * value[u], for kVecs vectors from d on.
+// out[r] += sum over u of weights[r][u] * value[u], for kVecs vectors from d on.
 template <int kRows, int kVecs>
 inline void mix_values(const float* weights, int64_t weights_stride, const Cells& values,
-                       int64_t begin, int64_t end, int64_t size, int64_t d, float* out) {
+                       int64_t num_cells, int64_t size, int64_t d, float* out) {
     Vec acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r) {
         for (int i = 0; i < kVecs; ++i) acc[r][i] = load(out + r * size + d + i * kWidth);
     }
-    for (int64_t u = begin; u < end; ++u) {
-        const float* value = at(values, u) + d;
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const float* value = values.row[u] + d;
         Vec v[kVecs];
         for (int i = 0; i < kVecs; ++i) v[i] = load(value + i * kWidth);
         for (int r = 0; r < kRows; ++r) {
@@ -123,16 +125,16 @@ inline void mix_values(const float* weights, int64_t weights_stride, const Cells
 
 template <int kRows>
 inline void mix_values(const float* weights, int64_t weights_stride, const Cells& values,
-                       int64_t begin, int64_t end, int64_t size, float* out) {
+                       int64_t num_cells, int64_t size, float* out) {
     int64_t d = 0;
     for (; d + 4 * kWidth <= size; d += 4 * kWidth) {
-        mix_values<kRows, 4>(weights, weights_stride, values, begin, end, size, d, out);
+        mix_values<kRows, 4>(weights, weights_stride, values, num_cells, size, d, out);
     }
     for (; d + 2 * kWidth <= size; d += 2 * kWidth) {
-        mix_values<kRows, 2>(weights, weights_stride, values, begin, end, size, d, out);
+        mix_values<kRows, 2>(weights, weights_stride, values, num_cells, size, d, out);
     }
     for (; d < size; d += kWidth) {
-        mix_values<kRows, 1>(weights, weights_stride, values, begin, end, size, d, out);
+        mix_values<kRows, 1>(weights, weights_stride, values, num_cells, size, d, out);
     }
 }
 
@@ -171,87 +173,162 @@ inline float exp_scores(float* scores, int64_t num_cells) {
     return total_weight == 0.0f ? 0.0f : 1.0f / total_weight;
 }
 
-// Asks for a row before it is needed: cells are scattered, so the processor cannot guess.
-inline void prefetch(const Cells& cells, int64_t u, int64_t num_cells, int64_t size) {
-    if (u >= num_cells) return;
-    const float* row = at(cells, u);
-    for (int64_t d = 0; d < size; d += 16) __builtin_prefetch(row + d);
-}
+// Where one task finds its inputs. Its queries are (key head, row of the task) pairs, heads
+// outermost; a row of the task is a pair of a row and a head that reads the key head.
+template <class T>
+struct TaskView {
+    TaskView(const TreeAttentionParams& params, const AttendTask& task)
+        : params(params),
+          task(task),
+          slot(params.slot[task.source]),
+          group(params.num_heads / params.num_key_heads),
+          cell(params.cell + slot * params.max_cells),
+          num_cells(params.num_cells[slot]),
+          num_rows(task.last - task.first),
+          num_heads(task.last_head - task.first_head) {}
 
-// Each key is read once for all rows, and while it is, its value is fetched.
-inline void score_rows(const float* query, const RowBlocks& blocks, const Cells& keys,
-                       const Cells& values, int64_t num_cells, int64_t size, float* scores,
-                       int64_t stride) {
-    constexpr int64_t kAhead = 4 * kCells;
-    for (int64_t u = 0; u < num_cells; u += kCells) {
-        const float* key[kCells];
-        for (int c = 0; c < kCells; ++c) {
-            key[c] = at(keys, u + c < num_cells ? u + c : u);
-            prefetch(keys, u + c + kAhead, num_cells, size);
-            prefetch(values, u + c, num_cells, size);
-        }
-        for_each_block(blocks, [&](auto rows, int64_t first) {
-            score_cells<rows()>(query + first * size, key, size, scores + first * stride + u,
-                                stride);
-        });
+    int64_t row(int64_t i) const { return params.offset[task.source] + (task.first + i) / group; }
+    int64_t head(int64_t h, int64_t i) const {
+        return (task.first_head + h) * group + (task.first + i) % group;
     }
-}
+    const T* query(int64_t h, int64_t i) const {
+        return static_cast<const T*>(params.query) + row(i) * params.query_row_stride +
+               head(h, i) * params.query_head_stride;
+    }
+    const T* key(int64_t h) const {
+        return static_cast<const T*>(params.key) + (task.first_head + h) * params.key_head_stride;
+    }
+    const T* value(int64_t h) const {
+        return static_cast<const T*>(params.value) +
+               (task.first_head + h) * params.value_head_stride;
+    }
+    T* out(int64_t h, int64_t i) const {
+        return static_cast<T*>(params.out) +
+               (row(i) * params.num_heads + head(h, i)) * params.head_size;
+    }
+    int64_t tile_size(int64_t begin) const {
+        return begin + kTile < num_cells ? kTile : num_cells - begin;
+    }
 
-// In tiles of cells, so that the values of a tile stay near while all rows read them.
-inline void mix_rows(const float* weights, const RowBlocks& blocks, const Cells& values,
-                     int64_t num_cells, int64_t size, float* out, int64_t stride) {
-    constexpr int64_t kTile = 16;
-    for (int64_t i = 0; i < blocks.num_rows * size; i += kWidth) store(out + i, broadcast(0.0f));
-    for (int64_t begin = 0; begin < num_cells; begin += kTile) {
-        const int64_t end = begin + kTile < num_cells ? begin + kTile : num_cells;
-        for_each_block(blocks, [&](auto rows, int64_t first) {
-            mix_values<rows()>(weights + first * stride, stride, values, begin, end, size,
-                               out + first * size);
-        });
+    const TreeAttentionParams& params;
+    const AttendTask& task;
+    int64_t slot, group;
+    const int32_t* cell;
+    int64_t num_cells, num_rows, num_heads;
+};
+
+// Brings the rows of a tile, keys or values, near, in kStreams streams side by side. Plain reads:
+// processors run ahead of reads, but not of prefetch instructions, which they drop when many are
+// under way.
+template <class T>
+inline void read_rows(const T* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
+                      int64_t num_heads, int64_t head_size) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t h = 0; h < num_heads; ++h) {
+        for (int64_t d = 0; d < head_size; d += kLine) {
+            for (int s = 0; s < kStreams; ++s) {
+                const T* line = data + cell[s] * cell_stride + h * head_stride + d;
+                asm volatile("" : : "r"(*reinterpret_cast<const char*>(line)));
+            }
+        }
     }
 }
 
 template <class T>
-void attend(const TreeAttentionParams& params, int64_t source, int64_t key_head, int64_t first,
-            int64_t last, float* scratch) {
-    const int64_t slot = params.slot[source];
-    const int64_t num_cells = params.num_cells[slot], stride = padded(num_cells);
-    const int64_t size = padded(params.head_size), num_rows = last - first;
-    const int64_t group = params.num_heads / params.num_key_heads;
-    const int32_t* cell = params.cell + slot * params.max_cells;
-    float* query = scratch;
-    float* out = query + num_rows * size;
-    float* scores = out + num_rows * size;
-    float* copies = scores + num_rows * stride;
-    const Cells keys =
-        copy_cells(static_cast<const T*>(params.key) + key_head * params.key_head_stride,
-                   params.key_cell_stride, cell, num_cells, params.head_size, copies);
-    const Cells values = copy_cells(
-        static_cast<const T*>(params.value) + key_head * params.value_head_stride,
-        params.value_cell_stride, cell, num_cells, params.head_size, copies + num_cells * size);
-    const auto row_of = [&](int64_t i) { return params.offset[source] + (first + i) / group; };
-    const auto head_of = [&](int64_t i) { return key_head * group + (first + i) % group; };
-    for (int64_t i = 0; i < num_rows; ++i) {
-        copy_row(static_cast<const T*>(params.query) + row_of(i) * params.query_row_stride +
-                     head_of(i) * params.query_head_stride,
-                 params.head_size, params.scale, query + i * size);
+inline void read_tile(const TaskView<T>& view, int64_t begin) {
+    constexpr int64_t kApart = kTile / kStreams;
+    const TreeAttentionParams& p = view.params;
+    const int64_t last = view.tile_size(begin) - 1;
+    for (int64_t c = 0; c < std::min(kApart, last + 1); ++c) {
+        int32_t cell[kStreams];
+        for (int s = 0; s < kStreams; ++s)
+            cell[s] = view.cell[begin + std::min(c + s * kApart, last)];
+        read_rows(view.key(0), p.key_cell_stride, p.key_head_stride, cell, view.num_heads,
+                  p.head_size);
+        read_rows(view.value(0), p.value_cell_stride, p.value_head_stride, cell, view.num_heads,
+                  p.head_size);
     }
-    const RowBlocks blocks(num_rows);
-    score_rows(query, blocks, keys, values, num_cells, size, scores, stride);
-    // the queries are done with, their place takes the inverse sums
-    for (int64_t i = 0; i < num_rows; ++i) {
-        float* row_scores = scores + i * stride;
-        if (params.mask != nullptr) {
-            hide_cells(params, slot, params.bit[row_of(i)], num_cells, row_scores);
+}
+
+// scores[query][u] of all cells.
+template <class T>
+inline void score_all(const TaskView<T>& view, const RowBlocks& blocks, const float* query,
+                      float* copy, float* scores, int64_t stride) {
+    const int64_t size = padded(view.params.head_size);
+    for (int64_t begin = 0; begin < view.num_cells; begin += kTile) {
+        const int64_t num_cells = view.tile_size(begin);
+        if (view.num_rows > 1) read_tile(view, begin);
+        for (int64_t h = 0; h < view.num_heads; ++h) {
+            const Cells keys = tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin,
+                                       num_cells, view.params.head_size, copy);
+            const float* head_query = query + h * view.num_rows * size;
+            float* head_scores = scores + h * view.num_rows * stride + begin;
+            for (int64_t u = 0; u < num_cells; u += kCells) {
+                for_each_block(blocks, [&](auto rows, int64_t first) {
+                    score_cells<rows()>(head_query + first * size, keys.row + u, size,
+                                        head_scores + first * stride + u, stride);
+                });
+            }
         }
-        query[i] = exp_scores(row_scores, num_cells);
     }
-    mix_rows(scores, blocks, values, num_cells, size, out, stride);
-    for (int64_t i = 0; i < num_rows; ++i) {
-        T* result = static_cast<T*>(params.out) +
-                    (row_of(i) * params.num_heads + head_of(i)) * params.head_size;
-        for (int64_t d = 0; d < params.head_size; ++d) {
-            from_float(out[i * size + d] * query[i], result + d);
+}
+
+// out[query] = sum over u of weights[query][u] * value[u].
+template <class T>
+inline void mix_all(const TaskView<T>& view, const RowBlocks& blocks, const float* weights,
+                    int64_t stride, float* copy, float* out) {
+    const int64_t size = padded(view.params.head_size);
+    const int64_t out_size = view.num_heads * view.num_rows * size;
+    for (int64_t i = 0; i < out_size; i += kWidth) store(out + i, broadcast(0.0f));
+    for (int64_t begin = 0; begin < view.num_cells; begin += kTile) {
+        const int64_t num_cells = view.tile_size(begin);
+        for (int64_t h = 0; h < view.num_heads; ++h) {
+            const Cells values = tile_of(view.value(h), view.params.value_cell_stride,
+                                         view.cell + begin, num_cells, view.params.head_size, copy);
+            const float* head_weights = weights + h * view.num_rows * stride + begin;
+            float* head_out = out + h * view.num_rows * size;
+            for_each_block(blocks, [&](auto rows, int64_t first) {
+                mix_values<rows()>(head_weights + first * stride, stride, values, num_cells, size,
+                                   head_out + first * size);
+            });
+        }
+    }
+}
+
+template <class T>
+void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
+    const TaskView<T> view(params, task);
+    const int64_t size = padded(params.head_size), stride = padded(view.num_cells);
+    const int64_t num_queries = view.num_heads * view.num_rows;
+    float* query = scratch;
+    float* out = query + num_queries * size;
+    float* copy = out + num_queries * size;
+    float* scores = copy + kTile * size;
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            copy_row(view.query(h, i), params.head_size, params.scale,
+                     query + (h * view.num_rows + i) * size);
+        }
+    }
+    const RowBlocks blocks(view.num_rows);
+    score_all(view, blocks, query, copy, scores, stride);
+    // the queries are done with, their place takes the inverse sums
+    for (int64_t q = 0; q < num_queries; ++q) {
+        float* row_scores = scores + q * stride;
+        if (params.mask != nullptr) {
+            const int32_t bit = params.bit[view.row(q % view.num_rows)];
+            hide_cells(params, view.slot, bit, view.num_cells, row_scores);
+        }
+        query[q] = exp_scores(row_scores, view.num_cells);
+    }
+    mix_all(view, blocks, scores, stride, copy, out);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            const int64_t q = h * view.num_rows + i;
+            T* result = view.out(h, i);
+            for (int64_t d = 0; d < params.head_size; ++d) {
+                from_float(out[q * size + d] * query[q], result + d);
+            }
         }
     }
 }

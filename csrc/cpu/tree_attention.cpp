@@ -10,8 +10,11 @@
 namespace pybeam {
 namespace {
 
-// Query rows of one task: enough to repay copying 16-bit keys, few enough to balance long sources.
-constexpr int64_t kTaskRows = 64;
+// Query rows of one task, over all its key heads: enough to repay reading the cells, few enough for
+// the caches and to balance long sources.
+constexpr int64_t kTaskQueries = 256, kTaskRows = 64;
+// Tasks that keep a thread busy.
+constexpr int64_t kEnoughTasks = 8;
 
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value < high) return;
@@ -38,6 +41,23 @@ void check_addresses(const TreeAttentionParams& p) {
     for (int64_t r = 0; r < p.num_rows; ++r) check_range("`bit`", p.bit[r], 0, 64 * p.mask_words);
 }
 
+// The heads of a source lie in the same cells, so they are one task unless that leaves threads
+// idle.
+int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks) {
+    if (params.num_sources * blocks < kEnoughTasks * params.num_threads) return 1;
+    return std::clamp<int64_t>(kTaskQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
+}
+
+// What `Attend` needs for queries, results, a tile of cells, and scores.
+int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
+    constexpr int64_t kMostWidth = 16, kTile = 16;
+    const auto padded = [](int64_t size) {
+        return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
+    };
+    const int64_t size = padded(params.head_size);
+    return kTile * size + num_queries * (2 * size + padded(num_cells));
+}
+
 }  // namespace
 
 void launch_tree_attention(const TreeAttentionParams& params) {
@@ -52,30 +72,25 @@ void launch_tree_attention(const TreeAttentionParams& params) {
     }
     work *= 2 * params.num_heads * params.head_size;
     const int64_t group = params.num_heads / params.num_key_heads;
+    const int64_t rows = std::min(most_rows * group, kTaskRows);
     const int64_t blocks = (most_rows * group + kTaskRows - 1) / kTaskRows;
-    const int64_t num_tasks = params.num_sources * params.num_key_heads * blocks;
+    const int64_t heads = heads_of_task(params, rows, blocks);
+    const int64_t head_tasks = (params.num_key_heads + heads - 1) / heads;
+    const int64_t num_tasks = params.num_sources * head_tasks * blocks;
     const Attend attend = kernels().attend[static_cast<int>(params.dtype)];
-    const int64_t scratch_size = attend_scratch(params, most_cells);
-    parallel_for(threads_for(work, num_tasks, params.num_threads), num_tasks, [&](int64_t task) {
+    const int64_t scratch_size = scratch_floats(params, rows * heads, most_cells);
+    parallel_for(threads_for(work, num_tasks, params.num_threads), num_tasks, [&](int64_t i) {
         static thread_local std::vector<float> scratch;
         if (static_cast<int64_t>(scratch.size()) < scratch_size) scratch.resize(scratch_size);
-        const int64_t block = task % blocks;
-        const int64_t key_head = task / blocks % params.num_key_heads;
-        const int64_t source = task / blocks / params.num_key_heads;
-        const int64_t rows = (params.offset[source + 1] - params.offset[source]) * group;
-        const int64_t first = block * kTaskRows;
-        if (first >= rows) return;
-        attend(params, source, key_head, first, std::min(first + kTaskRows, rows), scratch.data());
+        AttendTask task;
+        task.source = i / blocks / head_tasks;
+        task.first_head = i / blocks % head_tasks * heads;
+        task.last_head = std::min(task.first_head + heads, params.num_key_heads);
+        task.first = i % blocks * kTaskRows;
+        task.last = std::min(task.first + kTaskRows,
+                             (params.offset[task.source + 1] - params.offset[task.source]) * group);
+        if (task.first < task.last) attend(params, task, scratch.data());
     });
-}
-
-int64_t attend_scratch(const TreeAttentionParams& params, int64_t num_cells) {
-    constexpr int64_t kMostWidth = 16;
-    const auto padded = [](int64_t size) {
-        return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
-    };
-    const int64_t size = padded(params.head_size);
-    return 2 * num_cells * size + kTaskRows * (2 * size + padded(num_cells));
 }
 
 }  // namespace pybeam
