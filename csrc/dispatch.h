@@ -43,12 +43,17 @@ struct AttendTask {
 
 using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& task, float* scratch);
 
+// Rows `first .. last` of the product, in the columns of one panel.
+using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
+                              int64_t last);
+
 struct Kernels {
     const char* name;
     int64_t vector_width;
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
     Attend attend[3];
+    MultiplyRows multiply_rows;
 };
 
 constexpr int64_t kBlockVectors = 16;

@@ -73,6 +73,24 @@ struct TreeAttentionParams {
     int num_threads;
 };
 
+constexpr int kPanel = 64;
+
+// y [rows, columns] = x W^T + bias, then max(0, y) where `relu`; where `adds`, that is added to y.
+// W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column.
+struct LinearParams {
+    const float* x;
+    int64_t x_stride;
+    const float* weight;
+    const float* bias;  // or null
+    float* y;           // contiguous
+    int64_t num_rows;
+    int64_t depth;
+    int64_t num_columns;
+    bool relu;
+    bool adds;
+    int num_threads;
+};
+
 // The tensors of a `TokenTree`, and the sizes they have.
 struct Tree {
     int32_t* token;
@@ -181,6 +199,7 @@ struct AcceptDraftParams {
 // Each throws std::runtime_error before it would read or write out of bounds.
 void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
+void launch_linear(const LinearParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);

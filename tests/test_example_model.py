@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.models.linear import PackedLinear
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
 DATA = Path(__file__).parents[2] / "shared" / "data" / "bible-es-en"
@@ -79,6 +80,21 @@ def test_results_do_not_depend_on_the_schedule(model, sources, name):
         pybeam.Fifo(4, row_budget=budget),
     ):
         assert_agree(pybeam.Decoder(model, algorithm, schedule).decode(sources), expected)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_scores_do_not_depend_on_the_schedule_to_the_last_bit(model, sources, name):
+    """Every product, norm and sum of a row takes its terms in an order of its own."""
+    if not isinstance(model.output, PackedLinear):
+        pytest.skip("the matrix products are a library's")
+    of_all = [
+        [
+            [(h.tokens, h.score, h.final_score) for h in result.hypotheses]
+            for result in pybeam.Decoder(model, ALGORITHMS[name], schedule).decode(sources)
+        ]
+        for schedule in (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
+    ]
+    assert all(of_one == of_all[0] for of_one in of_all)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

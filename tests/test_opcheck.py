@@ -86,6 +86,14 @@ ARGUMENTS = {
     "tree_release": release_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
+    "linear": lambda: (
+        torch.zeros(3, 70),
+        torch.randn(3, 8),
+        torch.randn(2, 8, 64),
+        torch.randn(70),
+        True,
+        False,
+    ),
     "accept_draft": lambda: (torch.randn(2, 3, 7), ints([[0, 1, 2], [3, 4, 5]]), 2),
     "backtrace": lambda: (ints([[7, 8]]), ints([[-1, 0]]), ints([0]), ints([1]), 3),
 }

@@ -24,6 +24,7 @@ namespace {
 #include "exp-inl.h"
 #include "select-inl.h"
 #include "tree_attention-inl.h"
+#include "linear-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -26,6 +26,7 @@ gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
 accept_draft = _ops.accept_draft.default
+linear = _ops.linear.default
 
 isa = _ops.isa.default  # the instruction set in use: "generic", "avx2" or "avx512"
 set_isa = _ops.set_isa.default
@@ -49,6 +50,7 @@ def _(query, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::tree_release")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
+@torch.library.register_fake("pybeam::linear")
 def _(*_args) -> None:
     return None
 

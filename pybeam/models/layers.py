@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.linear import Linear, padded, padded_rows
+from pybeam.models.linear import Linear
 
 
 class Norm:
@@ -49,12 +49,10 @@ class Stack:
     layers: Sequence[EncoderLayer]
     final_norm: Norm | None
     num_heads: int
-    is_packed: bool  # the linear layers want `padded_rows`
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [lines, d] of tokens [n]; lines from n on are padding."""
-        num_lines = padded_rows(token.numel()) if self.is_packed else token.numel()
-        x = F.embedding(padded(position, num_lines), self.position_table)  # [lines, d]
-        y = F.embedding(padded(token, num_lines), self.token_table)  # [lines, d]
+        """Hidden state [n, d] of tokens [n] at these positions [n]."""
+        x = F.embedding(position, self.position_table)  # [n, d]
+        y = F.embedding(token, self.token_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

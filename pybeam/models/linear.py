@@ -1,9 +1,4 @@
-"""Linear layers with what follows them: y = act(x W^T + b), or y = residual + x W^T + b.
-
-On a CPU the weights are packed once into oneDNN's layout, which saves packing them at every product
-and fuses what follows. oneDNN compiles a kernel for every number of rows it meets, so rows are
-padded to few different numbers (`padded_rows`).
-"""
+"""Linear layers with what follows them: y = act(x W^T + b), or y = residual + x W^T + b."""
 
 from __future__ import annotations
 
@@ -11,16 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# name in config.json -> (torch function, oneDNN's name, oneDNN's variant)
-ACTIVATIONS = {
-    "relu": (F.relu, "relu", ""),
-    "gelu": (F.gelu, "gelu", "none"),
-    "gelu_python": (F.gelu, "gelu", "none"),
-    "gelu_new": (lambda x: F.gelu(x, approximate="tanh"), "gelu", "tanh"),
-    "gelu_fast": (lambda x: F.gelu(x, approximate="tanh"), "gelu", "tanh"),
-    "gelu_pytorch_tanh": (lambda x: F.gelu(x, approximate="tanh"), "gelu", "tanh"),
-    "silu": (F.silu, "swish", ""),
-    "swish": (F.silu, "swish", ""),
+PANEL = 64  # columns of a panel of packed weights, kPanel of csrc/params.h
+
+ACTIVATIONS = {  # by their names in config.json
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_python": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_fast": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "swish": F.silu,
 }
 
 
@@ -29,9 +25,10 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self._weight, self._bias = weight, bias  # [out, in], [out]
-        self._activation = ACTIVATIONS[activation][0] if activation else None
+        self._activation = ACTIVATIONS[activation] if activation else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """act(x W^T + b) [n, out]; `memory` [at least n, out] may be used for it."""
         y = F.linear(x, self._weight, self._bias)  # [n, out]
         return y if self._activation is None else self._activation(y)
 
@@ -41,45 +38,45 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """A linear layer with oneDNN's packed weights, on a CPU."""
+    """A linear layer through the C++ extension: float32 on a CPU, weights packed for its kernels.
+
+    Decoding multiplies few rows by many weights, a shape that general libraries are slow at. A row's
+    result does not depend on the other rows, bit for bit, which no general library promises.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+        self._num_columns = weight.shape[0]
+        missing = -self._num_columns % PANEL
+        panels = F.pad(weight, (0, 0, 0, missing)).view(-1, PANEL, weight.shape[1])
+        self._weight = panels.transpose(1, 2).contiguous()  # [out / 64, in, 64]
         self._bias = bias
-        _, self._activation, self._variant = ACTIVATIONS.get(activation, (None, "none", ""))
-        self._apply = torch.ops.mkldnn._linear_pointwise.default
-        self._apply_add = torch.ops.mkldnn._linear_pointwise.binary
+        self._has_relu = activation == "relu"
+        has_other = activation is not None and not self._has_relu
+        self._activation = ACTIVATIONS[activation] if has_other else None
+        self._linear = torch.ops.pybeam.linear.default
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._apply(x, self._weight, self._bias, self._activation, [], self._variant)
+    def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """act(x W^T + b) [n, out]; `memory` [at least n, out] may be used for it."""
+        n = x.shape[0]
+        y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
+        self._linear(y, x, self._weight, self._bias, self._has_relu, False)
+        return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        return self._apply_add(x, residual, self._weight, self._bias, "add")  # [n, out]
+        self._linear(residual, x, self._weight, self._bias, False, True)
+        return residual  # [n, out]
 
 
 Linear = PlainLinear | PackedLinear
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` works here: oneDNN is not in every torch, nor every dtype in a CPU."""
-    if device.type != "cpu":
+    """Whether `PackedLinear` works here, and is worth it: not with the portable kernels."""
+    if device.type != "cpu" or dtype != torch.float32:
         return False
-    x = torch.zeros(8, 8, dtype=dtype)
     try:
-        PackedLinear(x, None)(x)
-    except (AttributeError, RuntimeError):
+        from pybeam.backends import native
+    except ImportError:
         return False
-    return True
-
-
-def padded_rows(num_rows: int) -> int:
-    """The next of at most 16 numbers per octave, all multiples of 8."""
-    step = max(8, 1 << num_rows.bit_length() >> 5)
-    return -(-num_rows // step) * step
-
-
-def padded(index: Tensor, num_rows: int) -> Tensor:
-    """[n] with zeros up to that many."""
-    missing = num_rows - index.numel()
-    return F.pad(index, (0, missing)) if missing else index
+    return native.isa() != "generic"

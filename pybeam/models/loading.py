@@ -172,7 +172,6 @@ class _Assembly:
             layers=tuple(layer(f"{name}.layers.{i}.") for i in range(num_layers)),
             final_norm=self._norm(f"{name}.layer_norm", d) if family.has_final_norm else None,
             num_heads=config.num_decoder_heads if is_decoder else config.num_encoder_heads,
-            is_packed=self.is_packed,
         )
 
     def _positions(self, stack: str) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from pybeam.models.base import Rows, Session
 from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.layers import EncoderLayer, Norm
-from pybeam.models.linear import padded
 
 if TYPE_CHECKING:
     from pybeam.models.transformer import Transformer
@@ -33,6 +32,8 @@ class TransformerSession(Session):
         self._own = KeyValuePool(*pool)
         self._cross = KeyValuePool(*pool)
         self._source = SourceCells(model.device)
+        # kept, because fresh memory of this size costs a page fault every few rows
+        self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
@@ -52,45 +53,44 @@ class TransformerSession(Session):
         backend, tree, source, scale = self._backend, rows.tree, self._source, self._scale
         attention = backend.tree_attention
         heads, size = decoder.num_heads, self._head_size
-        num_rows = rows.token.numel()
-        x = decoder.embed(rows.token, rows.position)  # [lines, d], the first R are the rows
-        offset = _padded_offset(rows.offset, num_rows, x.shape[0])  # [A + 1]
-        bit = padded(rows.bit, x.shape[0])  # [lines]
+        x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self._before(layer.self_norm, x)
-            qkv = layer.qkv(y).view(-1, 3, heads, size)  # [lines, 3, H, D]
-            backend.scatter_rows(own.both[i], rows.cell, qkv[:num_rows, 1:])
+            qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
+            backend.scatter_rows(own.both[i], rows.cell, qkv[:, 1:])
             y = attention(
                 qkv[:, 0],
                 own.key[i],
                 own.value[i],
-                offset,
+                rows.offset,
                 rows.slot,
                 tree.live_cell,
                 tree.num_live,
                 tree.live_mask,
-                bit,
+                rows.bit,
                 scale,
-            )  # [lines, H, D]
+            )  # [R, H, D]
             x = self._after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            y = layer.cross_query(self._before(layer.cross_norm, x))  # [lines, d]
+            y = layer.cross_query(self._before(layer.cross_norm, x))  # [R, d]
             y = attention(
                 y.view(-1, heads, size),
                 cross.key[i],
                 cross.value[i],
-                offset,
+                rows.offset,
                 rows.slot,
                 source.cell,
                 source.length,
                 None,
                 None,
                 scale,
-            )  # [lines, H, D]
+            )  # [R, H, D]
             x = self._after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
             x = self._inner(layer, x)
         if decoder.final_norm is not None:
             x = decoder.final_norm(x)
-        return model.output(x)[:num_rows]  # [R, V]
+        if self._logits.shape[0] < x.shape[0]:
+            self._logits = x.new_empty(x.shape[0], model.vocab_size)
+        return model.output(x, self._logits)  # [R, V]
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
@@ -100,8 +100,8 @@ class TransformerSession(Session):
         self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
         if not cell.numel():
             return
-        state = self.encoder_states(sources)  # [lines, d]
-        key_value = model.cross_key_value(state)[: cell.numel()]  # [n, layers * 2 * d]
+        state = self.encoder_states(sources)  # [n, d]
+        key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
         key_value = key_value.view(
             cell.numel(), len(model.decoder.layers), *self._cross.both[0].shape[1:]
         )
@@ -109,7 +109,7 @@ class TransformerSession(Session):
             self._backend.scatter_rows(pool, cell, key_value[:, i])
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
-        """Hidden states [lines, d] of these sources, packed one after another without padding."""
+        """Hidden states [n, d] of these sources, packed one after another without padding."""
         encoder, device = self._model.encoder, self._model.device
         token = torch.cat(list(sources)).to(device)  # [n]
         length = torch.tensor([source.numel() for source in sources], dtype=torch.int32)  # [A]
@@ -122,21 +122,20 @@ class TransformerSession(Session):
         length, offset, cell, position, slot = (
             tensor.to(device) for tensor in (length, offset, cell, position, slot)
         )
-        x = encoder.embed(token, position)  # [lines, d]
-        offset = _padded_offset(offset, token.numel(), x.shape[0])  # [A + 1]
+        x = encoder.embed(token, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self._before(layer.self_norm, x)
             query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
             y = self._backend.tree_attention(
                 query, key, value, offset, slot, cell, length, None, None, size**-0.5
-            )  # [lines, H, D]
+            )  # [n, H, D]
             x = self._after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
             x = self._inner(layer, x)
         return x if encoder.final_norm is None else encoder.final_norm(x)
 
     def _inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
-        y = layer.inner(self._before(layer.inner_norm, x))  # [lines, inner_size]
+        y = layer.inner(self._before(layer.inner_norm, x))  # [n, inner_size]
         return self._after(layer.inner_norm, layer.inner_out.add(x, y))
 
     def _before(self, norm: Norm, x: Tensor) -> Tensor:
@@ -144,15 +143,6 @@ class TransformerSession(Session):
 
     def _after(self, norm: Norm, x: Tensor) -> Tensor:
         return x if self._is_pre_norm else norm(x)
-
-
-def _padded_offset(offset: Tensor, num_rows: int, num_lines: int) -> Tensor:
-    """Offsets [A + 1] that give the padding after the rows to the last source."""
-    if num_lines == num_rows:
-        return offset
-    offset = offset.clone()
-    offset[-1] = num_lines
-    return offset
 
 
 def _chunks(lengths: Sequence[int], most: int) -> Iterator[slice]:

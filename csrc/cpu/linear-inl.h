@@ -1,0 +1,86 @@
+// Products of rows with a panel of packed weights. Included inside a namespace, after the vectors.
+
+// Columns of a panel that one pass over the depth computes.
+constexpr int64_t kPassColumns = kPassVecs * kWidth;
+static_assert(kPanel % kPassColumns == 0);
+
+// y = x W^T for kRows rows and kPassColumns columns; every sum runs over the depth in order,
+// whatever kRows is, so that a row's result does not depend on the rows beside it.
+template <int kRows>
+inline void multiply_pass(const LinearParams& params, const float* x, const float* panel,
+                          const float* bias, const float* residual, float* y, int64_t y_stride) {
+    Vec acc[kRows][kPassVecs];
+    for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < kPassVecs; ++c) acc[r][c] = broadcast(0.0f);
+    }
+    const float* row[kRows];
+    for (int r = 0; r < kRows; ++r) row[r] = x + r * params.x_stride;
+    for (int64_t k = 0; k < params.depth; ++k) {
+        Vec weight[kPassVecs];
+        for (int c = 0; c < kPassVecs; ++c) weight[c] = load(panel + k * kPanel + c * kWidth);
+        for (int r = 0; r < kRows; ++r) {
+            const Vec value = broadcast(row[r][k]);
+            for (int c = 0; c < kPassVecs; ++c) acc[r][c] = fma(value, weight[c], acc[r][c]);
+        }
+    }
+    for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < kPassVecs; ++c) {
+            const int64_t i = r * y_stride + c * kWidth;
+            Vec sum = acc[r][c];
+            if (bias != nullptr) sum = add(sum, load(bias + c * kWidth));
+            if (params.relu) sum = max(broadcast(0.0f), sum);  // keeps NaN
+            if (residual != nullptr) sum = add(sum, load(residual + i));
+            store(y + i, sum);
+        }
+    }
+}
+
+template <int kRows>
+inline void multiply_block(const LinearParams& params, int64_t rows, const float* x,
+                           const float* panel, const float* bias, const float* residual, float* y,
+                           int64_t y_stride) {
+    if constexpr (kRows > 1) {
+        if (rows < kRows) {
+            return multiply_block<kRows - 1>(params, rows, x, panel, bias, residual, y, y_stride);
+        }
+    }
+    for (int64_t c = 0; c < kPanel; c += kPassColumns) {
+        multiply_pass<kRows>(params, x, panel + c, bias == nullptr ? nullptr : bias + c,
+                             residual == nullptr ? nullptr : residual + c, y + c, y_stride);
+    }
+}
+
+// Rows `first .. last` times one whole panel, in blocks of even height.
+inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t first, int64_t last) {
+    const float* weight = params.weight + panel * params.depth * kPanel;
+    const int64_t column = panel * kPanel;
+    const int64_t num_columns =
+        params.num_columns - column < kPanel ? params.num_columns - column : kPanel;
+    const int64_t blocks = (last - first + kPassRows - 1) / kPassRows;
+    // what lies behind the last column is not ours to read or write
+    float bias_copy[kPanel], y_copy[kPassRows * kPanel];
+    const float* bias = params.bias == nullptr ? nullptr : params.bias + column;
+    if (bias != nullptr && num_columns < kPanel) {
+        for (int64_t c = 0; c < kPanel; ++c) bias_copy[c] = c < num_columns ? bias[c] : 0.0f;
+        bias = bias_copy;
+    }
+    for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t begin = first + (last - first) * b / blocks;
+        const int64_t rows = first + (last - first) * (b + 1) / blocks - begin;
+        const float* x = params.x + begin * params.x_stride;
+        float* y = params.y + begin * params.num_columns + column;
+        const float* residual = params.adds ? y : nullptr;
+        if (num_columns == kPanel) {
+            multiply_block<kPassRows>(params, rows, x, weight, bias, residual, y,
+                                      params.num_columns);
+            continue;
+        }
+        multiply_block<kPassRows>(params, rows, x, weight, bias, nullptr, y_copy, kPanel);
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t c = 0; c < num_columns; ++c) {
+                float& out = y[r * params.num_columns + c];
+                out = y_copy[r * kPanel + c] + (params.adds ? out : 0.0f);
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+// The operator `linear`. Included by registration.cpp inside its namespace.
+
+void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
+            bool relu, bool adds) {
+    check_dim("y", y, 2);
+    check_dim("x", x, 2);
+    check_dim("weight", weight, 3);
+    const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
+    check_tensor("x", x, at::kFloat, {num_rows, depth});
+    check_unit_stride("x", x);
+    check_tensor("weight", weight, at::kFloat,
+                 {(num_columns + kPanel - 1) / kPanel, depth, kPanel});
+    check_contiguous("weight", weight);
+    check_tensor("y", y, at::kFloat, {num_rows, num_columns});
+    check_contiguous("y", y);
+    const Argument<float> bias_arg("bias", bias, at::kFloat, {num_columns});
+    LinearParams params{};
+    params.x = data<float>(x);
+    params.x_stride = x.stride(0);
+    params.weight = data<float>(weight);
+    params.bias = bias_arg;
+    params.y = data<float>(y);
+    params.num_rows = num_rows;
+    params.depth = depth;
+    params.num_columns = num_columns;
+    params.relu = relu;
+    params.adds = adds;
+    params.num_threads = at::get_num_threads();
+    launch_linear(params);
+}

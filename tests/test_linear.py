@@ -1,0 +1,119 @@
+"""The operator `linear`: exact to rounding, and no row's result depends on the rows beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam.models.linear import PackedLinear, PlainLinear
+
+ISAS = ("generic", "avx2", "avx512")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    before = native.isa()
+    try:
+        native.set_isa(request.param)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    yield request.param
+    native.set_isa(before)
+
+
+def layer_of(num_columns: int, depth: int, has_bias: bool = True, activation=None) -> PackedLinear:
+    generator = torch.Generator().manual_seed(num_columns * depth)
+    weight = torch.randn(num_columns, depth, generator=generator)
+    bias = torch.randn(num_columns, generator=generator) if has_bias else None
+    layer = PackedLinear(weight, bias, activation)
+    layer.plain = PlainLinear(weight.double(), None if bias is None else bias.double(), activation)
+    return layer
+
+
+def assert_close(y: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 400, 801])
+@pytest.mark.parametrize(
+    ("num_columns", "depth"), [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256)]
+)
+def test_as_torch(isa, num_rows, num_columns, depth):
+    x = torch.randn(num_rows, depth)
+    for has_bias in (True, False):
+        layer = layer_of(num_columns, depth, has_bias)
+        expected = layer.plain(x.double())
+        assert_close(layer(x), expected)
+        residual = torch.randn(num_rows, num_columns)
+        expected = expected + residual
+        assert layer.add(residual, x) is residual
+        assert_close(residual, expected)
+
+
+def test_memory_is_used_and_what_lies_behind_is_not(isa):
+    layer = layer_of(70, 16)
+    memory = torch.full((5, 70), 9.0)
+    y = layer(torch.randn(3, 16), memory)
+    assert y.data_ptr() == memory.data_ptr() and y.shape == (3, 70)
+    assert (memory[3:] == 9.0).all()
+
+
+def test_strided_rows(isa):
+    layer = layer_of(70, 16)
+    wide = torch.randn(9, 48)
+    assert torch.equal(layer(wide[:, 16:32]), layer(wide[:, 16:32].contiguous()))
+
+
+def test_relu_keeps_nan(isa):
+    layer = layer_of(70, 4, activation="relu")
+    x = torch.randn(3, 4)
+    assert_close(layer(x), layer.plain(x.double()))
+    assert (layer(x) == 0).any()
+    x[1, 2] = float("nan")
+    y = layer(x)
+    assert y[1].isnan().all() and not y[[0, 2]].isnan().any()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_row_alone_is_the_row_among_others(isa, num_threads):
+    """Bit for bit, whatever the batch and the number of threads."""
+    layer = layer_of(200, 256)
+    x = torch.randn(431, 256)
+    together = layer(x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        for rows in (slice(0, 1), slice(3, 10), slice(17, 401), slice(430, 431)):
+            assert torch.equal(layer(x[rows]), together[rows])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("x", lambda x: x.double(), "`x` must be Float"),
+        ("x", lambda x: x[:, :7], "`weight` must be"),
+        ("x", lambda x: x.t().contiguous().t(), "the last stride of `x` must be 1"),
+        ("x", lambda x: x[0], "`x` must have 2 dimensions"),
+        ("weight", lambda w: w[:1], "`weight` must be"),
+        ("weight", lambda w: w[..., :32], "`weight` must be"),
+        ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
+        ("bias", lambda b: b[:69], "`bias` must be"),
+        ("y", lambda y: y[:2], "`y` must be"),
+        ("y", lambda y: y.double(), "`y` must be Float"),
+        ("y", lambda y: y.t().contiguous().t(), "`y` must be contiguous"),
+    ],
+)
+def test_wrong_arguments(name, change, message):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    arguments = dict(
+        y=torch.zeros(3, 70),
+        x=torch.zeros(3, 8),
+        weight=torch.zeros(2, 8, 64),
+        bias=torch.zeros(70),
+    )
+    arguments[name] = change(arguments[name])
+    with pytest.raises(ValueError, match=message):
+        native.linear(*arguments.values(), False, False)
