@@ -138,6 +138,91 @@ struct TreeReleaseParams {
     int64_t num_sources;
 };
 
+enum class StopReason : int32_t { kRunning, kWidth, kNBest, kEmptyBeam, kMaxLength, kNaN };
+
+// The tensors of `Beams` in `pybeam/beams.py`, and the sizes they have.
+struct Beams {
+    enum Int {
+        kReason,
+        kNumRows,
+        kDepth,
+        kWaited,
+        kSteps,
+        kExpansions,
+        kNumEntries,
+        kNumFinished,
+        kWidth,
+        kStopAt,
+        kMaxCandidates,
+        kMinLength,
+        kMaxLength,
+        kPrefixLength,
+        kNumInts,
+    };
+    enum Float { kMargin, kLocalMargin, kBestFinished, kNumFloats };
+    int32_t* ints;
+    float* floats;
+    int32_t* prefix;
+    float* score;
+    bool* is_alive;
+    int32_t* ended_length;
+    float* eos_log_prob;
+    int32_t* finished_node;
+    int32_t* finished_length;
+    float* finished_score;
+    float* finished_log_prob;
+    bool* finished_ended;
+    int64_t num_slots;
+    int64_t max_prefix;
+    int64_t max_entries;
+    int64_t max_finished;
+};
+
+struct BeamReadParams {
+    Beams beams;
+    const int32_t* token;
+    const int32_t* row_node;
+    const int32_t* row_cell;
+    int64_t max_nodes;
+    const int32_t* slot;
+    int64_t num_sources;
+    Finishing finishing;
+
+    int32_t* row_offset_out;  // per source and one more
+    int32_t* token_out;       // per row
+    int32_t* position_out;
+    int32_t* row_slot_out;
+    int32_t* bit_out;
+    int32_t* node_out;
+    int32_t* cell_out;
+    float* score_out;           // per entry
+    int32_t* entry_offset_out;  // per source and one more
+    bool* is_ended_out;         // per entry
+    int32_t* width_out;         // per source
+    int32_t* max_candidates_out;
+    float* margin_out;
+    float* local_margin_out;
+    float* best_finished_out;
+    int32_t* forced_out;
+    bool* ban_eos_out;
+};
+
+struct BeamSizes {
+    int64_t num_rows;
+    int64_t num_entries;
+};
+
+struct BeamCommitParams {
+    Beams beams;
+    TreeAppendParams append;  // of the same survivors
+    const float* survivor_score;
+    const bool* has_nan;
+    Finishing finishing;
+
+    int32_t* source_out;  // per row of the new beams
+    int32_t* target_out;
+};
+
 // One tensor of per-row state: rows of `row_bytes`, `stride_bytes` apart.
 struct RowTensor {
     char* data;
@@ -202,6 +287,12 @@ void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(const LinearParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
+// The `check_` functions look at everything that the launch will use as an address, and say how
+// much it will write.
+BeamSizes check_beam_read(const BeamReadParams& params);
+void launch_beam_read(const BeamReadParams& params);
+int64_t check_beam_commit(const BeamCommitParams& params);
+void launch_beam_commit(const BeamCommitParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);
 void launch_backtrace(const BacktraceParams& params);

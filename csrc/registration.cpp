@@ -155,121 +155,12 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
     return out;
 }
 
-void check_state(const char* name, const Tensor& tensor, at::ScalarType dtype,
-                 at::IntArrayRef shape) {
-    check_tensor(name, tensor, dtype, shape);
-    check_contiguous(name, tensor);
-}
-
-// The part of the tree that says which pages a slot holds.
-Tree pages_of(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
-              const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
-              const Tensor& num_free_pages) {
-    check_dim("page", page, 2);
-    check_dim("free_page", free_page, 1);
-    const int64_t num_slots = page.size(0);
-    check_state("num_nodes", num_nodes, at::kInt, {num_slots});
-    check_state("num_live", num_live, at::kInt, {num_slots});
-    check_state("num_free", num_free, at::kInt, {num_slots});
-    check_state("page", page, at::kInt, page.sizes());
-    check_state("num_pages", num_pages, at::kInt, {num_slots});
-    check_state("free_page", free_page, at::kInt, free_page.sizes());
-    check_state("num_free_pages", num_free_pages, at::kInt, {1});
-    Tree tree{};
-    tree.num_nodes = data<int32_t>(num_nodes);
-    tree.num_live = data<int32_t>(num_live);
-    tree.num_free = data<int32_t>(num_free);
-    tree.page = data<int32_t>(page);
-    tree.num_pages = data<int32_t>(num_pages);
-    tree.free_page = data<int32_t>(free_page);
-    tree.num_free_pages = data<int32_t>(num_free_pages);
-    tree.num_slots = num_slots;
-    tree.max_pages = page.size(1);
-    tree.max_free_pages = free_page.size(0);
-    return tree;
-}
-
-void tree_append(const Tensor& token, const Tensor& parent, const Tensor& log_prob,
-                 const Tensor& num_nodes, const Tensor& row_node, const Tensor& row_cell,
-                 const Tensor& live_cell, const Tensor& live_mask, const Tensor& num_live,
-                 const Tensor& free_cell, const Tensor& num_free, const Tensor& page,
-                 const Tensor& num_pages, const Tensor& free_page, const Tensor& num_free_pages,
-                 const Tensor& slot, const Tensor& first, const Tensor& count,
-                 const Tensor& survivor_parent, const Tensor& survivor_token,
-                 const Tensor& survivor_log_prob, int64_t eos_id) {
-    check_dim("token", token, 2);
-    check_dim("row_node", row_node, 2);
-    check_dim("live_mask", live_mask, 3);
-    check_dim("free_cell", free_cell, 2);
-    check_dim("slot", slot, 1);
-    check_dim("survivor_parent", survivor_parent, 2);
-    TreeAppendParams params{};
-    Tree& tree = params.tree;
-    tree = pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
-    const int64_t num_slots = tree.num_slots, num_sources = slot.size(0);
-    tree.max_nodes = token.size(1);
-    tree.max_rows = row_node.size(1);
-    tree.max_live = live_mask.size(1);
-    tree.mask_words = live_mask.size(2);
-    tree.max_free = free_cell.size(1);
-    TORCH_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
-                      "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
-    check_state("token", token, at::kInt, {num_slots, tree.max_nodes});
-    check_state("parent", parent, at::kInt, {num_slots, tree.max_nodes});
-    check_state("log_prob", log_prob, at::kFloat, {num_slots, tree.max_nodes});
-    check_state("row_node", row_node, at::kInt, {num_slots, tree.max_rows});
-    check_state("row_cell", row_cell, at::kInt, {num_slots, tree.max_rows});
-    check_state("live_cell", live_cell, at::kInt, {num_slots, tree.max_live});
-    check_state("live_mask", live_mask, at::kLong, {num_slots, tree.max_live, tree.mask_words});
-    check_state("free_cell", free_cell, at::kInt, {num_slots, tree.max_free});
-    tree.token = data<int32_t>(token);
-    tree.parent = data<int32_t>(parent);
-    tree.log_prob = data<float>(log_prob);
-    tree.row_node = data<int32_t>(row_node);
-    tree.row_cell = data<int32_t>(row_cell);
-    tree.live_cell = data<int32_t>(live_cell);
-    tree.live_mask = data<int64_t>(live_mask);
-    tree.free_cell = data<int32_t>(free_cell);
-
-    const auto survivors = survivor_parent.sizes();
-    TORCH_CHECK_VALUE(survivors[0] == num_sources, "survivors must have ", num_sources,
-                      " lines, one per slot, but have ", survivors[0]);
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
-    const Argument<int32_t> first_arg("first", first, at::kInt, {num_sources});
-    const Argument<int32_t> count_arg("count", count, at::kInt, {num_sources});
-    const Argument<int32_t> parent_arg("survivor_parent", survivor_parent, at::kInt, survivors);
-    const Argument<int32_t> token_arg("survivor_token", survivor_token, at::kInt, survivors);
-    const Argument<float> log_prob_arg("survivor_log_prob", survivor_log_prob, at::kFloat,
-                                       survivors);
-    params.slot = slot_arg;
-    params.first = first_arg;
-    params.count = count_arg;
-    params.survivor_parent = parent_arg;
-    params.survivor_token = token_arg;
-    params.survivor_log_prob = log_prob_arg;
-    params.num_sources = num_sources;
-    params.capacity = survivors[1];
-    params.eos_id = static_cast<int32_t>(eos_id);
-    params.num_threads = at::get_num_threads();
-    launch_tree_append(params);
-}
-
-void tree_release(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
-                  const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
-                  const Tensor& num_free_pages, const Tensor& slot) {
-    check_dim("slot", slot, 1);
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
-    TreeReleaseParams params{};
-    params.tree =
-        pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
-    params.slot = slot_arg;
-    params.num_sources = slot.size(0);
-    launch_tree_release(params);
-}
+#include "tree-inl.h"
 
 #include "accept_draft-inl.h"
 #include "linear-inl.h"
 #include "rows-inl.h"
+#include "beams-inl.h"
 
 std::string isa() { return kernels().name; }
 
@@ -300,6 +191,14 @@ TORCH_LIBRARY(pybeam, m) {
         "tree_release(Tensor(a!) num_nodes, Tensor(b!) num_live, Tensor(c!) num_free, "
         "Tensor page, Tensor(d!) num_pages, Tensor(e!) free_page, Tensor(f!) num_free_pages, "
         "Tensor slot) -> ()");
+    m.def(
+        "beam_read(Tensor token, Tensor row_node, Tensor row_cell, Tensor[] beams, Tensor slot, "
+        "int finishing) -> Tensor[]");
+    m.def(
+        "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
+        "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
+        "Tensor first, Tensor has_nan, int eos_id, int finishing) -> "
+        "(Tensor source, Tensor target)");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(
@@ -319,6 +218,8 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("tree_attention", &pybeam::tree_attention);
     m.impl("tree_append", &pybeam::tree_append);
     m.impl("tree_release", &pybeam::tree_release);
+    m.impl("beam_read", &pybeam::beam_read);
+    m.impl("beam_commit", &pybeam::beam_commit);
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);

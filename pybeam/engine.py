@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.beam_state import STOP_REASONS, BeamState
+from pybeam.beam_state import BeamState
+from pybeam.beams import STOP_REASONS
 from pybeam.models.base import Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.schedule import Schedule
@@ -100,13 +101,13 @@ class Engine:
                 return
             with self._timed("plan"):
                 slot = self._plan()
-                rows = self._state.rows(slot)
+                rows, moving = self._state.read(slot)
             with self._timed("model"):
                 logits = self._session.step(rows)
                 for process in self.algorithm.processors:
                     logits = process(logits, rows)
             with self._timed("select"):
-                survivors = self._state.select(slot, rows.offset, logits)
+                survivors = self._state.select(moving, logits)
             with self._timed("commit"):
                 source, target = self._state.commit(slot, survivors)
                 self._session.advance(source, target)
@@ -249,10 +250,10 @@ class Engine:
     def _plan(self) -> Tensor:
         """Slots that move in this step, in order of admission."""
         state, slot = self._state, self._live_slot
-        i = slot.long()
-        moves = self.schedule.plan(state.depth[i], state.num_rows[i], state.waited[i])
+        _, num_rows, depth, waited = state.progress(slot).unbind(1)  # each [L]
+        moves = self.schedule.plan(depth, num_rows, waited)
         if moves is not None:
-            state.waited[i] = torch.where(moves, 0, state.waited[i] + 1).to(torch.int32)
+            state.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1).to(torch.int32)
             slot = slot[moves]
         self._reserve()
         # survivors of a beam of width K need at most ceil(K / PAGE_CELLS) new pages
@@ -264,14 +265,12 @@ class Engine:
 
     def _close(self) -> Iterator[Result]:
         """Hand out the results of sources that are done. The one place that waits for the device."""
-        live = self._live_slot.long()
-        reason = self._state.reason[live].tolist()
-        num_rows = self._state.num_rows[live].tolist()
-        self._live_rows = sum(n for n, code in zip(num_rows, reason, strict=True) if not code)
+        progress = self._state.progress(self._live_slot).tolist()
+        self._live_rows = sum(num_rows for reason, num_rows, *_ in progress if not reason)
         done = [
-            (source, STOP_REASONS[code])
-            for source, code in zip(self._live.values(), reason, strict=True)
-            if code
+            (source, STOP_REASONS[reason])
+            for source, (reason, *_) in zip(self._live.values(), progress, strict=True)
+            if reason
         ]
         if not done:
             return
@@ -289,10 +288,11 @@ class Engine:
             yield self._counted(result)
 
     def _results(self, done: list[tuple[Source, str]]) -> list[Result]:
-        state = self._state
-        finished = state.finished([source.slot for source, _ in done], self.wants_log_probs)
+        found = self._state.finished([source.slot for source, _ in done], self.wants_log_probs)
         results = []
-        for (source, reason), hypotheses in zip(done, finished, strict=True):
+        for (source, reason), (hypotheses, steps, expansions, depth) in zip(
+            done, found, strict=True
+        ):
             scored = [self._hypothesis(source, *parts) for parts in hypotheses]
             scored.sort(
                 key=lambda hypothesis: -hypothesis.final_score
@@ -301,19 +301,12 @@ class Engine:
             if reason == "error":
                 error = ValueError(
                     f"the model returned NaN or +inf logits for request {source.index} at generated token "
-                    f"{int(state.depth[source.slot])}; check its weights, dtype and this source"
+                    f"{depth}; check its weights, dtype and this source"
                 )
                 scored = []
+            n_best = scored[: source.limits.n_best]
             results.append(
-                Result(
-                    source.index,
-                    source.request.id,
-                    scored[: source.limits.n_best],
-                    reason,
-                    int(state.steps[source.slot]),
-                    int(state.expansions[source.slot]),
-                    error,
-                )
+                Result(source.index, source.request.id, n_best, reason, steps, expansions, error)
             )
         return results
 

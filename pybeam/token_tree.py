@@ -9,6 +9,8 @@ that finished hypotheses can be read back. Closing a slot returns its pages.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,26 @@ def grown(tensor: Tensor, shape: tuple[int, ...], fill=0) -> Tensor:
     grown = tensor.new_full(shape, fill)
     grown[tuple(slice(0, n) for n in tensor.shape)] = tensor
     return grown
+
+
+class TreeArrays(NamedTuple):
+    """The arrays of a `TokenTree`, in the order in which operators take them."""
+
+    token: Tensor
+    parent: Tensor
+    log_prob: Tensor
+    num_nodes: Tensor
+    row_node: Tensor
+    row_cell: Tensor
+    live_cell: Tensor
+    live_mask: Tensor
+    num_live: Tensor
+    free_cell: Tensor
+    num_free: Tensor
+    page: Tensor
+    num_pages: Tensor
+    free_page: Tensor
+    num_free_pages: Tensor
 
 
 class TokenTree:
@@ -58,6 +80,11 @@ class TokenTree:
         self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.num_total_pages = 0
+
+    @property
+    def arrays(self) -> TreeArrays:
+        """All arrays as they are now; `reserve` replaces them when they grow."""
+        return TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
 
     @property
     def num_cells(self) -> int:
@@ -130,30 +157,7 @@ class TokenTree:
         ``new_mask[n]`` has bit b iff ``old_mask[n]`` has bit ``parent[b]``. A survivor whose token is
         `eos_id` has ended: it keeps its parent's node and gets neither node nor cell nor bit.
         """
-        self._backend.tree_append(
-            self.token,
-            self.parent,
-            self.log_prob,
-            self.num_nodes,
-            self.row_node,
-            self.row_cell,
-            self.live_cell,
-            self.live_mask,
-            self.num_live,
-            self.free_cell,
-            self.num_free,
-            self.page,
-            self.num_pages,
-            self.free_page,
-            self.num_free_pages,
-            slot,
-            first,
-            count,
-            parent,
-            token,
-            log_prob,
-            eos_id,
-        )
+        self._backend.tree_append(*self.arrays, slot, first, count, parent, token, log_prob, eos_id)
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots; their pages go back to the pool."""

@@ -13,6 +13,8 @@ from pybeam.backends import gpu_choice, triton
 from pybeam.backends.triton import (
     accept_draft,
     backtrace,
+    beam_commit,
+    beam_read,
     gather_rows,
     scatter_rows,
     tree_append,
@@ -23,6 +25,8 @@ from pybeam.backends.triton import (
 __all__ = [
     "accept_draft",
     "backtrace",
+    "beam_commit",
+    "beam_read",
     "gather_rows",
     "scatter_rows",
     "select",

@@ -22,6 +22,8 @@ select = _ops.select.default
 tree_attention = _ops.tree_attention.default
 tree_append = _ops.tree_append.default
 tree_release = _ops.tree_release.default
+beam_read = _ops.beam_read.default
+beam_commit = _ops.beam_commit.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
@@ -53,6 +55,30 @@ def _(query, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::linear")
 def _(*_args) -> None:
     return None
+
+
+@torch.library.register_fake("pybeam::beam_read")
+def _(token, _row_node, _row_cell, beams, slot, _finishing) -> list[Tensor]:
+    num_rows, num_entries = (torch.library.get_ctx().new_dynamic_size() for _ in range(2))
+    num_beams = slot.shape[0]
+    ints, floats = token.new_empty, beams[1].new_empty
+    return [
+        ints(num_beams + 1),
+        *[ints(num_rows) for _ in range(6)],
+        floats(num_entries),
+        ints(num_beams + 1),
+        ints(num_entries, dtype=torch.bool),
+        *[ints(num_beams) for _ in range(2)],
+        *[floats(num_beams) for _ in range(3)],
+        ints(num_beams),
+        ints(num_beams, dtype=torch.bool),
+    ]
+
+
+@torch.library.register_fake("pybeam::beam_commit")
+def _(_tree, _beams, slot, *_args) -> tuple[Tensor, Tensor]:
+    num_rows = torch.library.get_ctx().new_dynamic_size()
+    return slot.new_empty(num_rows), slot.new_empty(num_rows)
 
 
 @torch.library.register_fake("pybeam::backtrace")

@@ -5,9 +5,12 @@ Contracts are in `pybeam.ops` and `pybeam.token_tree`; speed is no aim here.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from pybeam.backends import beams
 from pybeam.ops import PAGE_CELLS, Finishing
 
 INF = float("inf")
@@ -318,3 +321,7 @@ def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ..
             eos_position[r] = q
     decided = (result.to(logits.device) for result in (accepted, eos_position, has_nan))
     return token, log_prob, *decided
+
+
+beam_read = beams.beam_read
+beam_commit = partial(beams.beam_commit, tree_append)

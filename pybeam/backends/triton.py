@@ -6,6 +6,9 @@ device, so arguments that are wrong only in value are not reported.
 
 from __future__ import annotations
 
+from functools import partial
+
+from pybeam.backends import beams
 from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
@@ -13,9 +16,15 @@ from pybeam.triton_kernels.select import select
 from pybeam.triton_kernels.tree import tree_append, tree_release
 from pybeam.triton_kernels.tree_attention import tree_attention
 
+# few small arrays: not worth kernels of their own
+beam_read = beams.beam_read
+beam_commit = partial(beams.beam_commit, tree_append)
+
 __all__ = [
     "accept_draft",
     "backtrace",
+    "beam_commit",
+    "beam_read",
     "gather_rows",
     "scatter_rows",
     "select",

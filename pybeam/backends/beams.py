@@ -1,0 +1,170 @@
+"""What a step reads of the beams and what it makes of them, in plain torch on any device.
+
+The program of the backends that have no operators of their own for it, and the oracle of the one that
+has. Nothing is read back from the device but the number of rows.
+
+``beam_read(token, row_node, row_cell, beams, slot, finishing)``: the fields of `Rows` after `tree` and
+`slot`, and those of `Moving`, for the slots [A] that move. The first three are arrays of the tree.
+
+``beam_commit(tree, beams, slot, *survivors, eos_id, finishing)``: finish, append and stop; survivors
+become the beams of slots [A]. Returns source and target entries [n] int32 for `Session.advance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, N_BEST, NAN, RUNNING, WIDTH, Beams
+from pybeam.ops import Finishing
+from pybeam.token_tree import TreeArrays
+
+INF = float("inf")
+INT = torch.int32
+
+
+def beam_read(
+    token: Tensor, row_node: Tensor, row_cell: Tensor, beams: Beams, slot: Tensor, finishing: int
+) -> tuple[Tensor, ...]:
+    i = slot.long()
+    num_entries, depth = beams.num_entries[i], beams.depth[i]
+    is_alive = beams.is_alive[i]  # [A, K]
+    is_entry = _counted(is_alive.shape[1], num_entries)
+    index = is_alive.flatten().nonzero().squeeze(1)
+    source = index.div(is_alive.shape[1], rounding_mode="floor")
+    row_slot = i[source]
+    bit = index - source * is_alive.shape[1]
+    node = row_node[row_slot, bit]
+    rows = (
+        _offsets(beams.num_rows[i]),
+        token[row_slot, node.long()],
+        depth[source],
+        row_slot.to(INT),
+        bit.to(INT),
+        node,
+        row_cell[row_slot, bit],
+    )
+    taken = 0 if finishing == Finishing.REFILL else beams.num_finished[i]
+    prefix_length = beams.prefix_length[i]
+    next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
+    moving = (
+        beams.score[i][is_entry],
+        _offsets(num_entries),
+        ~is_alive[is_entry],
+        beams.width[i] - taken,
+        beams.max_candidates[i],
+        beams.margin[i],
+        beams.local_margin[i],
+        beams.best_finished[i],
+        torch.where(depth < prefix_length, next_token, -1),
+        depth - prefix_length < beams.min_length[i],
+    )
+    return *rows, *moving
+
+
+def beam_commit(
+    tree_append: Callable[..., None],
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    token: Tensor,
+    parent: Tensor,
+    score: Tensor,
+    log_prob: Tensor,
+    count: Tensor,
+    num_finished: Tensor,
+    has_nan: Tensor,
+    eos_id: int,
+    finishing: int,
+) -> tuple[Tensor, Tensor]:
+    i = slot.long()
+    column = i[:, None]
+    width, capacity = beams.score.shape[1], token.shape[1]
+    first, last = num_finished[:, None], count[:, None]
+    beams.steps[i] += 1
+    beams.expansions[i] += beams.num_rows[i]
+    beams.depth[i] += 1
+    length = beams.depth[i] - beams.prefix_length[i]  # [A] generated tokens
+
+    old = parent.clamp(min=0).long()  # [A, C]
+    was_alive = beams.is_alive[column, old]
+    is_ended = token == eos_id
+    ended_node = tree.row_node[column, old]
+    ended_length = torch.where(was_alive, length[:, None], beams.ended_length[column, old])
+    eos_log_prob = torch.where(was_alive, log_prob, beams.eos_log_prob[column, old])
+    tree_append(*tree, slot, num_finished, count, parent, token, log_prob, eos_id)
+
+    entry = torch.arange(width, dtype=INT, device=slot.device)
+    rank = torch.arange(capacity, dtype=INT, device=slot.device)
+    place = (entry + first).clamp(max=capacity - 1).long()  # survivor that becomes each entry
+    is_alive = (entry < last - first) & ~is_ended.gather(1, place)  # [A, K]
+    num_rows = is_alive.sum(1, dtype=INT)
+    beams.score[i] = score.gather(1, place)
+    beams.is_alive[i] = is_alive
+    beams.num_entries[i] = count - num_finished
+    beams.num_rows[i] = num_rows
+    if finishing == Finishing.HELD:
+        beams.ended_length[i] = ended_length.gather(1, place)
+        beams.eos_log_prob[i] = eos_log_prob.gather(1, place)
+
+    finishes = rank < first  # [A, C]
+    if finishing == Finishing.REFILL:
+        finishes &= beams.num_finished[column] + rank < beams.width[column]
+    ends = _stop(beams, i, finishes, length, num_rows, has_nan)
+    # what is left in a beam that ends finishes as it is
+    remains = ends[:, None] & (rank >= first) & (rank < last)
+    live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
+    _finish(
+        beams,
+        i,
+        finishes | remains,
+        torch.where(is_ended, ended_node, live_node),
+        torch.where(is_ended, ended_length, length[:, None]),
+        score,
+        eos_log_prob,
+        is_ended,
+    )
+    source = (column * width + old.gather(1, place))[is_alive]
+    target = (column * width + entry)[is_alive]
+    return source.to(INT), target.to(INT)
+
+
+def _stop(beams, i, finishes, length, num_rows, has_nan) -> Tensor:
+    """Decide which sources [A] are done; True for those whose beam ends with them."""
+    stop_at = beams.stop_at[i]
+    has_enough = beams.num_finished[i] + finishes.sum(1) >= stop_at
+    is_empty = num_rows == 0
+    is_cut = length >= beams.max_length[i]
+    reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
+    by_n_best = stop_at < beams.width[i]
+    reason = torch.where(has_enough, torch.where(by_n_best, N_BEST, WIDTH), reason)
+    beams.reason[i] = torch.where(has_nan, NAN, reason).to(INT)
+    return (is_empty | is_cut) & ~has_enough & ~has_nan
+
+
+def _finish(beams, i, finishes, node, length, score, log_prob, ended) -> None:
+    """Append those survivors [A, C] that finish to the finished hypotheses, in rank order."""
+    column = i[:, None]
+    place = beams.num_finished[column] + finishes.cumsum(1, dtype=INT) - 1
+    dump = beams.finished_node.shape[1] - 1
+    place = torch.where(finishes, place, dump).long()
+    beams.finished_node[column, place] = node
+    beams.finished_length[column, place] = length
+    beams.finished_score[column, place] = score
+    beams.finished_log_prob[column, place] = log_prob
+    beams.finished_ended[column, place] = ended
+    beams.num_finished[i] += finishes.sum(1, dtype=INT)
+    best = torch.where(finishes, score, -INF).amax(1)
+    beams.best_finished[i] = torch.maximum(beams.best_finished[i], best)
+
+
+def _counted(size: int, count: Tensor) -> Tensor:
+    """[A, size] bool, the first ``count[a]`` of every line."""
+    return torch.arange(size, dtype=INT, device=count.device) < count[:, None]
+
+
+def _offsets(count: Tensor) -> Tensor:
+    """[A] counts to [A + 1] offsets."""
+    return torch.nn.functional.pad(count.cumsum(0, dtype=INT), (1, 0))

@@ -1,0 +1,96 @@
+"""The arrays that hold every beam, one line per slot; `pybeam.beam_state` says what happens to them.
+
+They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
+`csrc/params.h` has the same columns and stop reasons in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.token_tree import grown
+
+INT_COLUMNS = (
+    # what the engine reads in every step stands first
+    "reason",  # why the source stopped, a number into STOP_REASONS
+    "num_rows",
+    "depth",  # tokens after the start token
+    "waited",
+    "steps",
+    "expansions",
+    "num_entries",
+    "num_finished",
+    "width",
+    "stop_at",
+    "max_candidates",
+    "min_length",
+    "max_length",
+    "prefix_length",
+)
+FLOAT_COLUMNS = ("margin", "local_margin", "best_finished")
+
+RUNNING, WIDTH, N_BEST, EMPTY_BEAM, MAX_LENGTH, NAN = range(6)
+STOP_REASONS = ("running", "width", "n_best", "empty_beam", "max_length", "error")
+
+
+class Beams(NamedTuple):
+    """Beams of ``S`` slots with ``K`` entries and ``F = 2K + 1`` finished hypotheses each.
+
+    An *entry* is a place in a beam: a row that is alive, or a held hypothesis that has ended. The
+    columns of `ints` and `floats` can be read by name: ``beams.depth`` is [S].
+    """
+
+    ints: Tensor  # [S, len(INT_COLUMNS)] int32
+    floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
+    prefix: Tensor  # [S, longest prefix] int32
+
+    score: Tensor  # [S, K] float32, best first
+    is_alive: Tensor  # [S, K] bool, False behind the last entry
+    ended_length: Tensor  # [S, K] int32, of held entries
+    eos_log_prob: Tensor  # [S, K] float32, of held entries
+
+    # the last column takes the writes of candidates that do not finish
+    finished_node: Tensor  # [S, F] int32
+    finished_length: Tensor  # [S, F] int32
+    finished_score: Tensor  # [S, F] float32
+    finished_log_prob: Tensor  # [S, F] float32, of EOS
+    finished_ended: Tensor  # [S, F] bool
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name in INT_COLUMNS:
+            return self.ints[:, INT_COLUMNS.index(name)]
+        if name in FLOAT_COLUMNS:
+            return self.floats[:, FLOAT_COLUMNS.index(name)]
+        raise AttributeError(name)
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Beams:
+        """No beams at all; `reserved` makes room."""
+        i, f, b = torch.int32, torch.float32, torch.bool
+        dtypes = (i, f, i, f, b, i, f, i, i, f, f, b)
+        return cls(*(torch.zeros(0, 0, dtype=dtype, device=device) for dtype in dtypes))
+
+    def reserved(self, num_slots: int, width: int, prefix: int) -> Beams:
+        """The same beams with room for that many slots, entries and tokens of prefix."""
+        per_slot = (len(INT_COLUMNS), len(FLOAT_COLUMNS), prefix)
+        columns = (*per_slot, *[width] * 4, *[2 * width + 1] * 5)
+        pairs = zip(self, columns, strict=True)
+        return Beams(*(grown(array, (num_slots, n)) for array, n in pairs))
+
+
+class Moving(NamedTuple):
+    """What `select` needs to know of the ``A`` beams that move and of their ``B`` entries."""
+
+    score: Tensor  # [B] float32
+    offset: Tensor  # [A + 1] int32, entries of the a-th beam are offset[a] .. offset[a + 1]
+    is_ended: Tensor  # [B] bool
+    width: Tensor  # [A] int32, places that are left
+    max_candidates: Tensor  # [A] int32
+    margin: Tensor  # [A] float32
+    local_margin: Tensor  # [A] float32
+    best_finished: Tensor  # [A] float32
+    forced: Tensor  # [A] int32, next token of the prefix or -1
+    ban_eos: Tensor  # [A] bool
