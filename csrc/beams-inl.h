@@ -1,17 +1,18 @@
-// The operators `beam_read` and `beam_commit`. Included by registration.cpp inside its namespace.
+// The operators `beam_open`, `beam_read`, `beam_commit` and `beam_close`. Included by
+// registration.cpp inside its namespace.
 
 // All arrays of the beams, in the order of `Beams` in `pybeam/beams.py`.
 Beams beams_of(at::TensorList arrays) {
-    TORCH_CHECK_VALUE(arrays.size() == 12, "`beams` must have 12 arrays, but has ", arrays.size());
-    const Tensor &prefix = arrays[2], &score = arrays[3], &finished_node = arrays[7];
+    TORCH_CHECK_VALUE(arrays.size() == 9, "`beams` must have 9 arrays, but has ", arrays.size());
+    const Tensor &prefix = arrays[2], &score = arrays[3], &finished = arrays[7];
     check_dim("prefix", prefix, 2);
     check_dim("score", score, 2);
-    check_dim("finished_node", finished_node, 2);
+    check_dim("finished_ints", finished, 3);
     Beams beams{};
     const int64_t num_slots = beams.num_slots = score.size(0);
     beams.max_prefix = prefix.size(1);
     beams.max_entries = score.size(1);
-    beams.max_finished = finished_node.size(1);
+    beams.max_finished = finished.size(1);
     check_state("ints", arrays[0], at::kInt, {num_slots, Beams::kNumInts});
     check_state("floats", arrays[1], at::kFloat, {num_slots, Beams::kNumFloats});
     check_state("prefix", prefix, at::kInt, {num_slots, beams.max_prefix});
@@ -19,11 +20,10 @@ Beams beams_of(at::TensorList arrays) {
     check_state("is_alive", arrays[4], at::kBool, score.sizes());
     check_state("ended_length", arrays[5], at::kInt, score.sizes());
     check_state("eos_log_prob", arrays[6], at::kFloat, score.sizes());
-    check_state("finished_node", finished_node, at::kInt, {num_slots, beams.max_finished});
-    check_state("finished_length", arrays[8], at::kInt, finished_node.sizes());
-    check_state("finished_score", arrays[9], at::kFloat, finished_node.sizes());
-    check_state("finished_log_prob", arrays[10], at::kFloat, finished_node.sizes());
-    check_state("finished_ended", arrays[11], at::kBool, finished_node.sizes());
+    check_state("finished_ints", finished, at::kInt,
+                {num_slots, beams.max_finished, Beams::kNumFinishedInts});
+    check_state("finished_floats", arrays[8], at::kFloat,
+                {num_slots, beams.max_finished, Beams::kNumFinishedFloats});
     beams.ints = data<int32_t>(arrays[0]);
     beams.floats = data<float>(arrays[1]);
     beams.prefix = data<int32_t>(prefix);
@@ -31,11 +31,8 @@ Beams beams_of(at::TensorList arrays) {
     beams.is_alive = data<bool>(arrays[4]);
     beams.ended_length = data<int32_t>(arrays[5]);
     beams.eos_log_prob = data<float>(arrays[6]);
-    beams.finished_node = data<int32_t>(finished_node);
-    beams.finished_length = data<int32_t>(arrays[8]);
-    beams.finished_score = data<float>(arrays[9]);
-    beams.finished_log_prob = data<float>(arrays[10]);
-    beams.finished_ended = data<bool>(arrays[11]);
+    beams.finished_ints = data<int32_t>(finished);
+    beams.finished_floats = data<float>(arrays[8]);
     return beams;
 }
 
@@ -43,6 +40,31 @@ Finishing finishing_of(int64_t finishing) {
     TORCH_CHECK_VALUE(finishing >= 0 && finishing <= 3, "`finishing` must be 0 to 3, but is ",
                       finishing);
     return static_cast<Finishing>(finishing);
+}
+
+void check_same_slots(const Tree& tree, const Beams& beams) {
+    TORCH_CHECK_VALUE(tree.num_slots == beams.num_slots && tree.max_rows == beams.max_entries,
+                      "`tree` and `beams` must have the same slots and rows");
+}
+
+void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& slot, const Tensor& ints,
+               const Tensor& floats, int64_t start_id) {
+    check_dim("slot", slot, 1);
+    const int64_t num_sources = slot.size(0);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> ints_arg("ints", ints, at::kInt, {num_sources, Beams::kNumInts});
+    const Argument<float> floats_arg("floats", floats, at::kFloat,
+                                     {num_sources, Beams::kNumFloats});
+    BeamOpenParams params{};
+    params.beams = beams_of(beams);
+    params.tree = tree_of(tree);
+    check_same_slots(params.tree, params.beams);
+    params.slot = slot_arg;
+    params.ints = ints_arg;
+    params.floats = floats_arg;
+    params.num_sources = num_sources;
+    params.start_id = static_cast<int32_t>(start_id);
+    launch_beam_open(params);
 }
 
 std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const Tensor& row_cell,
@@ -109,9 +131,7 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     BeamCommitParams params{};
     params.beams = beams_of(beams);
     params.append = survivors.params(tree_of(tree), eos_id);
-    TORCH_CHECK_VALUE(params.append.tree.num_slots == params.beams.num_slots &&
-                          params.append.tree.max_rows == params.beams.max_entries,
-                      "`tree` and `beams` must have the same slots and rows");
+    check_same_slots(params.append.tree, params.beams);
     params.survivor_score = score;
     params.has_nan = has_nan_arg;
     params.finishing = finishing_of(finishing);
@@ -122,4 +142,16 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     params.target_out = data<int32_t>(target);
     launch_beam_commit(params);
     return {source, target};
+}
+
+void beam_close(at::TensorList tree, at::TensorList beams, const Tensor& slot) {
+    check_dim("slot", slot, 1);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    BeamCloseParams params{};
+    params.beams = beams_of(beams);
+    params.release.tree = tree_of(tree);
+    check_same_slots(params.release.tree, params.beams);
+    params.release.slot = slot_arg;
+    params.release.num_sources = slot.size(0);
+    launch_beam_close(params);
 }

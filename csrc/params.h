@@ -160,6 +160,8 @@ struct Beams {
         kNumInts,
     };
     enum Float { kMargin, kLocalMargin, kBestFinished, kNumFloats };
+    enum FinishedInt { kNode, kLength, kEnded, kNumFinishedInts };
+    enum FinishedFloat { kScore, kLogProb, kNumFinishedFloats };
     int32_t* ints;
     float* floats;
     int32_t* prefix;
@@ -167,15 +169,22 @@ struct Beams {
     bool* is_alive;
     int32_t* ended_length;
     float* eos_log_prob;
-    int32_t* finished_node;
-    int32_t* finished_length;
-    float* finished_score;
-    float* finished_log_prob;
-    bool* finished_ended;
+    int32_t* finished_ints;
+    float* finished_floats;
     int64_t num_slots;
     int64_t max_prefix;
     int64_t max_entries;
     int64_t max_finished;
+};
+
+struct BeamOpenParams {
+    Beams beams;
+    Tree tree;
+    const int32_t* slot;
+    const int32_t* ints;  // a line per source
+    const float* floats;
+    int64_t num_sources;
+    int32_t start_id;
 };
 
 struct BeamReadParams {
@@ -221,6 +230,11 @@ struct BeamCommitParams {
 
     int32_t* source_out;  // per row of the new beams
     int32_t* target_out;
+};
+
+struct BeamCloseParams {
+    Beams beams;
+    TreeReleaseParams release;
 };
 
 // One tensor of per-row state: rows of `row_bytes`, `stride_bytes` apart.
@@ -287,12 +301,14 @@ void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(const LinearParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
+void launch_beam_open(const BeamOpenParams& params);
 // The `check_` functions look at everything that the launch will use as an address, and say how
 // much it will write.
 BeamSizes check_beam_read(const BeamReadParams& params);
 void launch_beam_read(const BeamReadParams& params);
 int64_t check_beam_commit(const BeamCommitParams& params);
 void launch_beam_commit(const BeamCommitParams& params);
+void launch_beam_close(const BeamCloseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);
 void launch_backtrace(const BacktraceParams& params);

@@ -192,6 +192,9 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor page, Tensor(d!) num_pages, Tensor(e!) free_page, Tensor(f!) num_free_pages, "
         "Tensor slot) -> ()");
     m.def(
+        "beam_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor ints, "
+        "Tensor floats, int start_id) -> ()");
+    m.def(
         "beam_read(Tensor token, Tensor row_node, Tensor row_cell, Tensor[] beams, Tensor slot, "
         "int finishing) -> Tensor[]");
     m.def(
@@ -199,6 +202,7 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
         "Tensor first, Tensor has_nan, int eos_id, int finishing) -> "
         "(Tensor source, Tensor target)");
+    m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(
@@ -218,8 +222,10 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("tree_attention", &pybeam::tree_attention);
     m.impl("tree_append", &pybeam::tree_append);
     m.impl("tree_release", &pybeam::tree_release);
+    m.impl("beam_open", &pybeam::beam_open);
     m.impl("beam_read", &pybeam::beam_read);
     m.impl("beam_commit", &pybeam::beam_commit);
+    m.impl("beam_close", &pybeam::beam_close);
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);

@@ -12,7 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, Beams, Moving
+from pybeam.beams import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    Beams,
+    Moving,
+)
 from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
@@ -20,6 +25,7 @@ from pybeam.token_tree import TokenTree
 
 INF = float("inf")
 INT = torch.int32
+NO_LIMIT = torch.iinfo(INT).max
 
 
 class Finished(NamedTuple):
@@ -68,19 +74,23 @@ class BeamState:
         start_id: int,
     ) -> None:
         """Start one beam of one row, the start token, in each of these empty slots."""
-        self._uses_limit |= any(limit.pruning.max_candidates is not None for limit in limits)
-        self._uses_margin |= any(limit.pruning.margin < INF for limit in limits)
-        self._uses_local_margin |= any(limit.pruning.local_margin < INF for limit in limits)
-        self._uses_min_length |= any(limit.min_length > 0 for limit in limits)
         self._open_prefixes(slots, prefixes)
-        i = torch.tensor(slots, device=self.device)
         lines = [_line(*pair) for pair in zip(limits, prefixes, strict=True)]
-        for array, names in ((self.beams.ints, INT_COLUMNS), (self.beams.floats, FLOAT_COLUMNS)):
-            values = [[line.get(name, 0) for name in names] for line in lines]
-            array.index_copy_(0, i, torch.tensor(values, dtype=array.dtype, device=self.device))
-        self.beams.is_alive[:, 0].index_fill_(0, i, True)
-        self.beams.score[:, 0].index_fill_(0, i, 0.0)
-        self.tree.open(i.to(INT), start_id)
+        for line in lines:
+            self._uses_limit |= line["max_candidates"] < NO_LIMIT
+            self._uses_margin |= line["margin"] < INF
+            self._uses_local_margin |= line["local_margin"] < INF
+            self._uses_min_length |= line["min_length"] > 0
+        ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
+        floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
+        self._backend.beam_open(
+            self.tree.arrays,
+            self.beams,
+            torch.tensor(slots, dtype=INT, device=self.device),
+            torch.tensor(ints, dtype=INT, device=self.device),
+            torch.tensor(floats, dtype=torch.float32, device=self.device),
+            start_id,
+        )
 
     def _open_prefixes(self, slots: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
         longest = max(len(prefix) for prefix in prefixes)
@@ -134,10 +144,8 @@ class BeamState:
 
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
-        i = torch.tensor(slots, device=self.device)
-        self.beams.ints.index_fill_(0, i, 0)
-        self.beams.is_alive.index_fill_(0, i, False)
-        self.tree.release(i.to(INT))
+        slot = torch.tensor(slots, dtype=INT, device=self.device)
+        self._backend.beam_close(self.tree.arrays, self.beams, slot)
 
     def progress(self, slot: Tensor) -> Tensor:
         """Stop reason, rows, depth and steps waited of each of these slots: [A, 4] int32."""
@@ -145,51 +153,51 @@ class BeamState:
 
     def finished(self, slots: Sequence[int], wants_log_probs: bool) -> list[Finished]:
         """What each of these slots has found."""
-        beams, i = self.beams, torch.tensor(slots, device=self.device)
-        ints = dict(zip(INT_COLUMNS, beams.ints.index_select(0, i).T.tolist(), strict=True))
-        counts, columns = ints["num_finished"], beams.finished_node.shape[1]
-        places = [
-            (p, p * columns + j) for p, n in zip(slots, counts, strict=True) for j in range(n)
-        ]
-        slot, place = torch.tensor(places, dtype=INT, device=self.device).view(-1, 2).unbind(1)
-        node, length, score, of_eos, ended = (
-            array.view(-1).index_select(0, place)
-            for array in (
-                beams.finished_node,
-                beams.finished_length,
-                beams.finished_score,
-                beams.finished_log_prob,
-                beams.finished_ended,
-            )
+        slot = torch.tensor(slots, dtype=INT, device=self.device)
+        beams = self.beams
+        ints, found, scores = (
+            array.index_select(0, slot).tolist()
+            for array in (beams.ints, beams.finished_ints, beams.finished_floats)
         )
-        capacity = max(ints["depth"]) + 1
+        sources = [dict(zip(INT_COLUMNS, line, strict=True)) for line in ints]
+        counts = [source["num_finished"] for source in sources]
+        lines = [
+            (p, *found[a][j], *scores[a][j])
+            for a, (p, n) in enumerate(zip(slots, counts, strict=True))
+            for j in range(n)
+        ]
+        capacity = max(source["depth"] for source in sources) + 1
+        index = torch.tensor([line[:2] for line in lines], dtype=INT, device=self.device)
+        slot, node = index.view(-1, 2).unbind(1)
 
         def paths(values: Tensor) -> list[list]:
             line, length = self._backend.backtrace(values, self.tree.parent, slot, node, capacity)
             line = line.view(torch.float32) if values is not self.tree.token else line
             return [path[1:n] for path, n in zip(line.tolist(), length.tolist(), strict=True)]
 
-        log_probs: list = [None] * len(places)
+        log_probs: list = [None] * len(lines)
         if wants_log_probs:
             log_probs = [
-                path + [eos] * is_ended
-                for path, eos, is_ended in zip(
-                    paths(self.tree.log_prob.view(INT)),
-                    of_eos.tolist(),
-                    ended.tolist(),
-                    strict=True,
+                path + [of_eos] * ended
+                for path, (_, _, _, ended, _, of_eos) in zip(
+                    paths(self.tree.log_prob.view(INT)), lines, strict=True
                 )
             ]
-        hypotheses = zip(
-            paths(self.tree.token),
-            length.tolist(),
-            score.tolist(),
-            ended.tolist(),
-            log_probs,
-            strict=True,
+        hypotheses = (
+            (tokens, length, score, bool(ended), path)
+            for tokens, (_, _, length, ended, score, _), path in zip(
+                paths(self.tree.token), lines, log_probs, strict=True
+            )
         )
-        numbers = zip(counts, ints["steps"], ints["expansions"], ints["depth"], strict=True)
-        return [Finished([next(hypotheses) for _ in range(n)], *rest) for n, *rest in numbers]
+        return [
+            Finished(
+                [next(hypotheses) for _ in range(n)],
+                source["steps"],
+                source["expansions"],
+                source["depth"],
+            )
+            for n, source in zip(counts, sources, strict=True)
+        ]
 
     def check(self) -> None:
         """Assert the invariants; tests call this after every step."""
@@ -207,13 +215,13 @@ class BeamState:
 
 def _line(limit: Algorithm, prefix: Sequence[int]) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
-    most = limit.pruning.max_candidates or INF
+    most = limit.pruning.max_candidates
     return dict(
         num_rows=1,
         num_entries=1,
         width=limit.width,
         stop_at=limit.stop_at,
-        max_candidates=int(min(most, torch.iinfo(INT).max)),
+        max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
         min_length=limit.min_length,
         max_length=limit.max_length,
         prefix_length=len(prefix),

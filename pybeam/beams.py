@@ -31,6 +31,15 @@ INT_COLUMNS = (
     "prefix_length",
 )
 FLOAT_COLUMNS = ("margin", "local_margin", "best_finished")
+FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
+FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob")  # of EOS
+COLUMNS = dict(
+    ints=INT_COLUMNS,
+    floats=FLOAT_COLUMNS,
+    finished_ints=FINISHED_INT_COLUMNS,
+    finished_floats=FINISHED_FLOAT_COLUMNS,
+)
+PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
 RUNNING, WIDTH, N_BEST, EMPTY_BEAM, MAX_LENGTH, NAN = range(6)
 STOP_REASONS = ("running", "width", "n_best", "empty_beam", "max_length", "error")
@@ -39,8 +48,8 @@ STOP_REASONS = ("running", "width", "n_best", "empty_beam", "max_length", "error
 class Beams(NamedTuple):
     """Beams of ``S`` slots with ``K`` entries and ``F = 2K + 1`` finished hypotheses each.
 
-    An *entry* is a place in a beam: a row that is alive, or a held hypothesis that has ended. The
-    columns of `ints` and `floats` can be read by name: ``beams.depth`` is [S].
+    An *entry* is a place in a beam: a row that is alive, or a held hypothesis that has ended. Columns
+    can be read and written by name: ``beams.depth`` is [S], ``beams.finished_score`` is [S, F].
     """
 
     ints: Tensor  # [S, len(INT_COLUMNS)] int32
@@ -52,33 +61,38 @@ class Beams(NamedTuple):
     ended_length: Tensor  # [S, K] int32, of held entries
     eos_log_prob: Tensor  # [S, K] float32, of held entries
 
-    # the last column takes the writes of candidates that do not finish
-    finished_node: Tensor  # [S, F] int32
-    finished_length: Tensor  # [S, F] int32
-    finished_score: Tensor  # [S, F] float32
-    finished_log_prob: Tensor  # [S, F] float32, of EOS
-    finished_ended: Tensor  # [S, F] bool
+    # the last place takes the writes of candidates that do not finish
+    finished_ints: Tensor  # [S, F, len(FINISHED_INT_COLUMNS)] int32
+    finished_floats: Tensor  # [S, F, len(FINISHED_FLOAT_COLUMNS)] float32
 
     def __getattr__(self, name: str) -> Tensor:
-        if name in INT_COLUMNS:
-            return self.ints[:, INT_COLUMNS.index(name)]
-        if name in FLOAT_COLUMNS:
-            return self.floats[:, FLOAT_COLUMNS.index(name)]
-        raise AttributeError(name)
+        if name not in PLACES:
+            raise AttributeError(name)
+        array, column = PLACES[name]
+        return getattr(self, array)[..., column]
 
     @classmethod
     def empty(cls, device: torch.device) -> Beams:
         """No beams at all; `reserved` makes room."""
         i, f, b = torch.int32, torch.float32, torch.bool
-        dtypes = (i, f, i, f, b, i, f, i, i, f, f, b)
-        return cls(*(torch.zeros(0, 0, dtype=dtype, device=device) for dtype in dtypes))
+        dtypes = (i, f, i, f, b, i, f, i, f)
+        dims = (2, 2, 2, 2, 2, 2, 2, 3, 3)
+        pairs = zip(dims, dtypes, strict=True)
+        return cls(*[torch.zeros([0] * dim, dtype=dtype, device=device) for dim, dtype in pairs])
 
     def reserved(self, num_slots: int, width: int, prefix: int) -> Beams:
         """The same beams with room for that many slots, entries and tokens of prefix."""
-        per_slot = (len(INT_COLUMNS), len(FLOAT_COLUMNS), prefix)
-        columns = (*per_slot, *[width] * 4, *[2 * width + 1] * 5)
-        pairs = zip(self, columns, strict=True)
-        return Beams(*(grown(array, (num_slots, n)) for array, n in pairs))
+        num_finished = 2 * width + 1
+        shapes = (
+            [len(INT_COLUMNS)],
+            [len(FLOAT_COLUMNS)],
+            [prefix],
+            *[[width]] * 4,
+            [num_finished, len(FINISHED_INT_COLUMNS)],
+            [num_finished, len(FINISHED_FLOAT_COLUMNS)],
+        )
+        pairs = zip(self, shapes, strict=True)
+        return Beams(*[grown(array, (num_slots, *shape)) for array, shape in pairs])
 
 
 class Moving(NamedTuple):

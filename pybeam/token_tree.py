@@ -29,6 +29,13 @@ def grown(tensor: Tensor, shape: tuple[int, ...], fill=0) -> Tensor:
     return grown
 
 
+def roots(slot: Tensor, start_id: int) -> tuple:
+    """The survivors, as `TokenTree.append` takes them, that start empty slots [A] with one row each."""
+    none = slot.new_zeros(slot.numel())
+    one, token, log_prob = none + 1, none + start_id, none.float()
+    return none, one, -one[:, None], token[:, None], log_prob[:, None], -1
+
+
 class TreeArrays(NamedTuple):
     """The arrays of a `TokenTree`, in the order in which operators take them."""
 
@@ -47,6 +54,12 @@ class TreeArrays(NamedTuple):
     num_pages: Tensor
     free_page: Tensor
     num_free_pages: Tensor
+
+    @property
+    def pages(self) -> tuple[Tensor, ...]:
+        """Those that say which pages a slot holds, as `tree_release` takes them."""
+        counters = self.num_nodes, self.num_live, self.num_free
+        return *counters, self.page, self.num_pages, self.free_page, self.num_free_pages
 
 
 class TokenTree:
@@ -130,17 +143,7 @@ class TokenTree:
 
     def open(self, slot: Tensor, start_id: int) -> None:
         """Start empty slots [A] with one row each: the start token."""
-        num = slot.numel()
-        none = slot.new_zeros(num)
-        self.append(
-            slot,
-            first=none,
-            count=none + 1,
-            parent=(none - 1)[:, None],
-            token=(none + start_id)[:, None],
-            log_prob=torch.zeros(num, 1, device=slot.device),
-            eos_id=-1,
-        )
+        self.append(slot, *roots(slot, start_id))
 
     def append(
         self,
@@ -161,16 +164,7 @@ class TokenTree:
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots; their pages go back to the pool."""
-        self._backend.tree_release(
-            self.num_nodes,
-            self.num_live,
-            self.num_free,
-            self.page,
-            self.num_pages,
-            self.free_page,
-            self.num_free_pages,
-            slot,
-        )
+        self._backend.tree_release(*self.arrays.pages, slot)
 
     def check(self) -> None:
         """Assert the invariants: every owned cell is either live or free, no cell or page has two owners."""

@@ -134,11 +134,13 @@ void finish(const BeamCommitParams& p, int64_t a, const Outcome& outcome, const 
         if (!outcome.finishes(p, ints, survivors.first, j)) continue;
         const int64_t place = slot * beams.max_finished + ints[Beams::kNumFinished] + num_added++;
         const bool is_ended = survivors.token[j] == p.append.eos_id;
-        beams.finished_node[place] = is_ended ? endings[j].node : row_node[j - survivors.first];
-        beams.finished_length[place] = is_ended ? endings[j].length : next_length(ints);
-        beams.finished_score[place] = survivors.score[j];
-        beams.finished_log_prob[place] = endings[j].eos_log_prob;
-        beams.finished_ended[place] = is_ended;
+        int32_t* found = beams.finished_ints + Beams::kNumFinishedInts * place;
+        float* scores = beams.finished_floats + Beams::kNumFinishedFloats * place;
+        found[Beams::kNode] = is_ended ? endings[j].node : row_node[j - survivors.first];
+        found[Beams::kLength] = is_ended ? endings[j].length : next_length(ints);
+        found[Beams::kEnded] = is_ended;
+        scores[Beams::kScore] = survivors.score[j];
+        scores[Beams::kLogProb] = endings[j].eos_log_prob;
         best = std::max(best, survivors.score[j]);
     }
     ints[Beams::kNumFinished] += num_added;
@@ -175,6 +177,33 @@ int32_t replace_beam(const BeamCommitParams& p, int64_t a, const Outcome& outcom
 }
 
 }  // namespace
+
+void launch_beam_open(const BeamOpenParams& p) {
+    const Beams& beams = p.beams;
+    const std::vector<int32_t> none(p.num_sources, 0), one(p.num_sources, 1);
+    const std::vector<int32_t> parent(p.num_sources, -1), token(p.num_sources, p.start_id);
+    const std::vector<float> log_prob(p.num_sources, 0.0f);
+    TreeAppendParams append{};
+    append.tree = p.tree;
+    append.slot = p.slot;
+    append.first = none.data();
+    append.count = one.data();
+    append.survivor_parent = parent.data();
+    append.survivor_token = token.data();
+    append.survivor_log_prob = log_prob.data();
+    append.num_sources = p.num_sources;
+    append.capacity = 1;
+    append.eos_id = -1;
+    append.num_threads = 1;
+    launch_tree_append(append);  // checks the slots
+    for (int64_t a = 0; a < p.num_sources; ++a) {
+        const int64_t slot = p.slot[a], entries = slot * beams.max_entries;
+        std::copy_n(p.ints + a * Beams::kNumInts, +Beams::kNumInts, ints_of(beams, slot));
+        std::copy_n(p.floats + a * Beams::kNumFloats, +Beams::kNumFloats, floats_of(beams, slot));
+        beams.is_alive[entries] = true;
+        beams.score[entries] = 0.0f;
+    }
+}
 
 BeamSizes check_beam_read(const BeamReadParams& p) {
     const Beams& beams = p.beams;
@@ -288,6 +317,16 @@ void launch_beam_commit(const BeamCommitParams& p) {
             replace_beam(p, a, outcome, &endings[a * capacity], source, target);
         source += num_rows;
         target += num_rows;
+    }
+}
+
+void launch_beam_close(const BeamCloseParams& p) {
+    const Beams& beams = p.beams;
+    launch_tree_release(p.release);  // checks the slots
+    for (int64_t a = 0; a < p.release.num_sources; ++a) {
+        const int64_t slot = p.release.slot[a];
+        std::fill_n(ints_of(beams, slot), +Beams::kNumInts, 0);
+        std::fill_n(beams.is_alive + slot * beams.max_entries, beams.max_entries, false);
     }
 }
 

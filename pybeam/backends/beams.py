@@ -6,8 +6,13 @@ has. Nothing is read back from the device but the number of rows.
 ``beam_read(token, row_node, row_cell, beams, slot, finishing)``: the fields of `Rows` after `tree` and
 `slot`, and those of `Moving`, for the slots [A] that move. The first three are arrays of the tree.
 
+``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
+these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
+
 ``beam_commit(tree, beams, slot, *survivors, eos_id, finishing)``: finish, append and stop; survivors
 become the beams of slots [A]. Returns source and target entries [n] int32 for `Session.advance`.
+
+``beam_close(tree, beams, slot)``: empty these slots [A] and give their pages back.
 """
 
 from __future__ import annotations
@@ -19,10 +24,26 @@ from torch import Tensor
 
 from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, N_BEST, NAN, RUNNING, WIDTH, Beams
 from pybeam.ops import Finishing
-from pybeam.token_tree import TreeArrays
+from pybeam.token_tree import TreeArrays, roots
 
 INF = float("inf")
 INT = torch.int32
+
+
+def beam_open(
+    tree_append: Callable[..., None],
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    ints: Tensor,
+    floats: Tensor,
+    start_id: int,
+) -> None:
+    i = slot.long()
+    beams.ints[i], beams.floats[i] = ints, floats
+    beams.is_alive[i, 0] = True
+    beams.score[i, 0] = 0.0
+    tree_append(*tree, slot, *roots(slot, start_id))
 
 
 def beam_read(
@@ -131,6 +152,15 @@ def beam_commit(
     return source.to(INT), target.to(INT)
 
 
+def beam_close(
+    tree_release: Callable[..., None], tree: TreeArrays, beams: Beams, slot: Tensor
+) -> None:
+    i = slot.long()
+    beams.ints[i] = 0
+    beams.is_alive[i] = False
+    tree_release(*tree.pages, slot)
+
+
 def _stop(beams, i, finishes, length, num_rows, has_nan) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
@@ -154,7 +184,7 @@ def _finish(beams, i, finishes, node, length, score, log_prob, ended) -> None:
     beams.finished_length[column, place] = length
     beams.finished_score[column, place] = score
     beams.finished_log_prob[column, place] = log_prob
-    beams.finished_ended[column, place] = ended
+    beams.finished_ended[column, place] = ended.to(INT)
     beams.num_finished[i] += finishes.sum(1, dtype=INT)
     best = torch.where(finishes, score, -INF).amax(1)
     beams.best_finished[i] = torch.maximum(beams.best_finished[i], best)

@@ -13,7 +13,9 @@ from pybeam.backends import gpu_choice, triton
 from pybeam.backends.triton import (
     accept_draft,
     backtrace,
+    beam_close,
     beam_commit,
+    beam_open,
     beam_read,
     gather_rows,
     scatter_rows,
@@ -25,7 +27,9 @@ from pybeam.backends.triton import (
 __all__ = [
     "accept_draft",
     "backtrace",
+    "beam_close",
     "beam_commit",
+    "beam_open",
     "beam_read",
     "gather_rows",
     "scatter_rows",

@@ -22,8 +22,10 @@ select = _ops.select.default
 tree_attention = _ops.tree_attention.default
 tree_append = _ops.tree_append.default
 tree_release = _ops.tree_release.default
+beam_open = _ops.beam_open.default
 beam_read = _ops.beam_read.default
 beam_commit = _ops.beam_commit.default
+beam_close = _ops.beam_close.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
@@ -50,6 +52,8 @@ def _(query, *_args) -> Tensor:
 
 @torch.library.register_fake("pybeam::tree_append")
 @torch.library.register_fake("pybeam::tree_release")
+@torch.library.register_fake("pybeam::beam_open")
+@torch.library.register_fake("pybeam::beam_close")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")

@@ -323,5 +323,7 @@ def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ..
     return token, log_prob, *decided
 
 
+beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+beam_close = partial(beams.beam_close, tree_release)

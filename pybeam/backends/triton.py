@@ -17,13 +17,17 @@ from pybeam.triton_kernels.tree import tree_append, tree_release
 from pybeam.triton_kernels.tree_attention import tree_attention
 
 # few small arrays: not worth kernels of their own
+beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
     "accept_draft",
     "backtrace",
+    "beam_close",
     "beam_commit",
+    "beam_open",
     "beam_read",
     "gather_rows",
     "scatter_rows",

@@ -83,26 +83,26 @@ class SourceCells:
         """Give cells to these slots; returns them one after another, [sum(lengths)] int32."""
         longest = max(lengths, default=0)
         self.reserve(max(slots) + 1, longest)
-        cells = torch.zeros(len(slots), longest, dtype=torch.int32)  # [A, U] on the host
-        within = torch.arange(PAGE_CELLS, dtype=torch.int32)
-        for row, slot, length in zip(cells, slots, lengths, strict=True):
-            pages = self._take(-(-length // PAGE_CELLS))
-            self._pages[slot] = pages
-            first = torch.tensor(pages, dtype=torch.int32) * PAGE_CELLS
-            row[:length] = (first[:, None] + within).flatten()[:length]
-        held = torch.tensor(lengths, dtype=torch.int32)
-        is_held = torch.arange(longest) < held[:, None]  # [A, U]
-        device = self.cell.device
-        index = torch.tensor(slots, device=device)
-        self.cell[index, :longest] = cells.to(device)
-        self.length[index] = held.to(device)
-        return cells[is_held].to(device)
+        lines = []  # cells of each source
+        for slot, length in zip(slots, lengths, strict=True):
+            pages = self._pages[slot] = self._take(-(-length // PAGE_CELLS))
+            cells = [PAGE_CELLS * page + i for page in pages for i in range(PAGE_CELLS)]
+            lines.append(cells[:length])
+
+        def on_device(values: list) -> Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=self.cell.device)
+
+        index = on_device(slots).long()
+        padded = on_device([line + [0] * (longest - len(line)) for line in lines])  # [A, U]
+        self.cell[:, :longest].index_copy_(0, index, padded)
+        self.length.index_copy_(0, index, on_device(lengths))
+        return on_device([cell for line in lines for cell in line])
 
     def release(self, slots: Sequence[int]) -> None:
         """Take the cells of these slots back."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
-        self.length[torch.tensor(slots, dtype=torch.long, device=self.length.device)] = 0
+        self.length.index_fill_(0, torch.tensor(slots, device=self.length.device), 0)
 
     def _take(self, num: int) -> list[int]:
         missing = num - len(self._free)
