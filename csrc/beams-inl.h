@@ -1,5 +1,4 @@
-// The operators `beam_open`, `beam_read`, `beam_commit` and `beam_close`. Included by
-// registration.cpp inside its namespace.
+// The operators on beams. Included by registration.cpp inside its namespace.
 
 // All arrays of the beams, in the order of `Beams` in `pybeam/beams.py`.
 Beams beams_of(at::TensorList arrays) {
@@ -142,6 +141,35 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     params.target_out = data<int32_t>(target);
     launch_beam_commit(params);
     return {source, target};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> beam_finished(const Tensor& token, const Tensor& parent,
+                                                         at::TensorList beams, const Tensor& slot) {
+    check_dim("token", token, 2);
+    check_dim("slot", slot, 1);
+    BeamFinishedParams params{};
+    params.beams = beams_of(beams);
+    check_state("token", token, at::kInt, {params.beams.num_slots, token.size(1)});
+    check_state("parent", parent, at::kInt, token.sizes());
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    params.token = data<int32_t>(token);
+    params.parent = data<int32_t>(parent);
+    params.max_nodes = token.size(1);
+    params.slot = slot_arg;
+    params.num_sources = slot.size(0);
+    const FinishedSizes sizes = check_beam_finished(params);
+    const int64_t num_hypotheses = sizes.num_hypotheses;
+    Tensor sources = at::empty({slot.size(0), 4}, slot.options());
+    Tensor found = at::empty({num_hypotheses, 5}, slot.options());
+    Tensor scores = at::empty({num_hypotheses, 2}, slot.options().dtype(at::kFloat));
+    Tensor paths = at::empty({num_hypotheses, sizes.longest_path}, slot.options());
+    params.sources_out = data<int32_t>(sources);
+    params.found_out = data<int32_t>(found);
+    params.scores_out = data<float>(scores);
+    params.paths_out = data<int32_t>(paths);
+    params.longest_path = sizes.longest_path;
+    launch_beam_finished(params);
+    return {sources, found, scores, paths};
 }
 
 void beam_close(at::TensorList tree, at::TensorList beams, const Tensor& slot) {

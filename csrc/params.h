@@ -232,6 +232,26 @@ struct BeamCommitParams {
     int32_t* target_out;
 };
 
+struct BeamFinishedParams {
+    Beams beams;
+    const int32_t* token;
+    const int32_t* parent;
+    int64_t max_nodes;
+    const int32_t* slot;
+    int64_t num_sources;
+
+    int32_t* sources_out;  // lines of 4: hypotheses, steps, expansions, depth
+    int32_t* found_out;    // lines of 5: slot, node, length, whether ended, length of its path
+    float* scores_out;     // lines of 2: score, log-probability of EOS
+    int32_t* paths_out;    // [hypotheses, longest_path]
+    int64_t longest_path;
+};
+
+struct FinishedSizes {
+    int64_t num_hypotheses;
+    int64_t longest_path;
+};
+
 struct BeamCloseParams {
     Beams beams;
     TreeReleaseParams release;
@@ -308,6 +328,8 @@ BeamSizes check_beam_read(const BeamReadParams& params);
 void launch_beam_read(const BeamReadParams& params);
 int64_t check_beam_commit(const BeamCommitParams& params);
 void launch_beam_commit(const BeamCommitParams& params);
+FinishedSizes check_beam_finished(const BeamFinishedParams& params);
+void launch_beam_finished(const BeamFinishedParams& params);
 void launch_beam_close(const BeamCloseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);

@@ -202,6 +202,9 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
         "Tensor first, Tensor has_nan, int eos_id, int finishing) -> "
         "(Tensor source, Tensor target)");
+    m.def(
+        "beam_finished(Tensor token, Tensor parent, Tensor[] beams, Tensor slot) -> "
+        "(Tensor sources, Tensor found, Tensor scores, Tensor paths)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
@@ -225,6 +228,7 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("beam_open", &pybeam::beam_open);
     m.impl("beam_read", &pybeam::beam_read);
     m.impl("beam_commit", &pybeam::beam_commit);
+    m.impl("beam_finished", &pybeam::beam_finished);
     m.impl("beam_close", &pybeam::beam_close);
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);

@@ -12,12 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.beams import (
-    FLOAT_COLUMNS,
-    INT_COLUMNS,
-    Beams,
-    Moving,
-)
+from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, Beams, Moving
 from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
@@ -153,50 +148,27 @@ class BeamState:
 
     def finished(self, slots: Sequence[int], wants_log_probs: bool) -> list[Finished]:
         """What each of these slots has found."""
-        slot = torch.tensor(slots, dtype=INT, device=self.device)
-        beams = self.beams
-        ints, found, scores = (
-            array.index_select(0, slot).tolist()
-            for array in (beams.ints, beams.finished_ints, beams.finished_floats)
+        tree, slot = self.tree, torch.tensor(slots, dtype=INT, device=self.device)
+        sources, found, scores, paths = self._backend.beam_finished(
+            tree.token, tree.parent, self.beams, slot
         )
-        sources = [dict(zip(INT_COLUMNS, line, strict=True)) for line in ints]
-        counts = [source["num_finished"] for source in sources]
-        lines = [
-            (p, *found[a][j], *scores[a][j])
-            for a, (p, n) in enumerate(zip(slots, counts, strict=True))
-            for j in range(n)
-        ]
-        capacity = max(source["depth"] for source in sources) + 1
-        index = torch.tensor([line[:2] for line in lines], dtype=INT, device=self.device)
-        slot, node = index.view(-1, 2).unbind(1)
-
-        def paths(values: Tensor) -> list[list]:
-            line, length = self._backend.backtrace(values, self.tree.parent, slot, node, capacity)
-            line = line.view(torch.float32) if values is not self.tree.token else line
-            return [path[1:n] for path, n in zip(line.tolist(), length.tolist(), strict=True)]
-
-        log_probs: list = [None] * len(lines)
+        log_probs: list = [None] * len(found)
         if wants_log_probs:
-            log_probs = [
-                path + [of_eos] * ended
-                for path, (_, _, _, ended, _, of_eos) in zip(
-                    paths(self.tree.log_prob.view(INT)), lines, strict=True
-                )
-            ]
-        hypotheses = (
-            (tokens, length, score, bool(ended), path)
-            for tokens, (_, _, length, ended, score, _), path in zip(
-                paths(self.tree.token), lines, log_probs, strict=True
+            owner, node, *_ = found.unbind(1)
+            values, _ = self._backend.backtrace(
+                tree.log_prob.view(INT), tree.parent, owner, node, paths.shape[1]
             )
-        )
+            log_probs = values.view(torch.float32).tolist()
+        hypotheses = []
+        lines = zip(found.tolist(), scores.tolist(), paths.tolist(), log_probs, strict=True)
+        for (_, _, length, ended, n), (score, of_eos), path, values in lines:
+            if values is not None:
+                values = values[1:n] + [of_eos] * ended
+            hypotheses.append((path[1:n], length, score, bool(ended), values))
+        remaining = iter(hypotheses)
         return [
-            Finished(
-                [next(hypotheses) for _ in range(n)],
-                source["steps"],
-                source["expansions"],
-                source["depth"],
-            )
-            for n, source in zip(counts, sources, strict=True)
+            Finished([next(remaining) for _ in range(count)], *numbers)
+            for count, *numbers in sources.tolist()
         ]
 
     def check(self) -> None:

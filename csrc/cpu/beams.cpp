@@ -320,6 +320,57 @@ void launch_beam_commit(const BeamCommitParams& p) {
     }
 }
 
+FinishedSizes check_beam_finished(const BeamFinishedParams& p) {
+    FinishedSizes sizes{0, 1};
+    for (int64_t a = 0; a < p.num_sources; ++a) {
+        const int32_t* ints = ints_of(p.beams, checked_slot(p.beams, p.slot[a]));
+        const int32_t num_finished = ints[Beams::kNumFinished];
+        if (num_finished < 0 || num_finished > p.beams.max_finished || ints[Beams::kDepth] < 0) {
+            fail("a slot's finished hypotheses or depth are out of range");
+        }
+        sizes.num_hypotheses += num_finished;
+        sizes.longest_path =
+            std::max<int64_t>(sizes.longest_path, int64_t{ints[Beams::kDepth]} + 1);
+    }
+    return sizes;
+}
+
+void launch_beam_finished(const BeamFinishedParams& p) {
+    const Beams& beams = p.beams;
+    std::vector<int32_t> slots, nodes;
+    int32_t* found = p.found_out;
+    float* scores = p.scores_out;
+    for (int64_t a = 0; a < p.num_sources; ++a) {
+        const int64_t slot = p.slot[a];
+        const int32_t* ints = ints_of(beams, slot);
+        const int32_t numbers[4] = {ints[Beams::kNumFinished], ints[Beams::kSteps],
+                                    ints[Beams::kExpansions], ints[Beams::kDepth]};
+        std::copy_n(numbers, 4, p.sources_out + 4 * a);
+        for (int32_t j = 0; j < ints[Beams::kNumFinished]; ++j, found += 5, scores += 2) {
+            const int64_t place = slot * beams.max_finished + j;
+            found[0] = static_cast<int32_t>(slot);
+            std::copy_n(beams.finished_ints + place * Beams::kNumFinishedInts, 3, found + 1);
+            std::copy_n(beams.finished_floats + place * Beams::kNumFinishedFloats, 2, scores);
+            slots.push_back(found[0]);
+            nodes.push_back(found[1]);
+        }
+    }
+    std::vector<int32_t> lengths(slots.size());
+    BacktraceParams backtrace{};
+    backtrace.token = p.token;
+    backtrace.parent = p.parent;
+    backtrace.slot = slots.data();
+    backtrace.node = nodes.data();
+    backtrace.num_slots = beams.num_slots;
+    backtrace.max_nodes = p.max_nodes;
+    backtrace.num_hypotheses = static_cast<int64_t>(slots.size());
+    backtrace.capacity = p.longest_path;
+    backtrace.tokens_out = p.paths_out;
+    backtrace.length_out = lengths.data();
+    launch_backtrace(backtrace);
+    for (size_t i = 0; i < lengths.size(); ++i) p.found_out[5 * i + 4] = lengths[i];
+}
+
 void launch_beam_close(const BeamCloseParams& p) {
     const Beams& beams = p.beams;
     launch_tree_release(p.release);  // checks the slots

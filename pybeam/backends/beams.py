@@ -1,7 +1,7 @@
 """What a step reads of the beams and what it makes of them, in plain torch on any device.
 
 The program of the backends that have no operators of their own for it, and the oracle of the one that
-has. Nothing is read back from the device but the number of rows.
+has. Nothing is read back from the device but sizes.
 
 ``beam_read(token, row_node, row_cell, beams, slot, finishing)``: the fields of `Rows` after `tree` and
 `slot`, and those of `Moving`, for the slots [A] that move. The first three are arrays of the tree.
@@ -11,6 +11,11 @@ these empty slots [A]; `ints` and `floats` are their lines of the arrays of thes
 
 ``beam_commit(tree, beams, slot, *survivors, eos_id, finishing)``: finish, append and stop; survivors
 become the beams of slots [A]. Returns source and target entries [n] int32 for `Session.advance`.
+
+``beam_finished(token, parent, beams, slot)``: what slots [A] have found, in the order of finishing. Returns
+[A, 4] int32: hypotheses, steps, expansions, depth; [n, 5] int32: slot, node, generated length, whether it
+has ended, length of its path; [n, 2] float32: score, log-probability of EOS; and the paths [n, T] int32 as
+`backtrace` gives them.
 
 ``beam_close(tree, beams, slot)``: empty these slots [A] and give their pages back.
 """
@@ -150,6 +155,24 @@ def beam_commit(
     source = (column * width + old.gather(1, place))[is_alive]
     target = (column * width + entry)[is_alive]
     return source.to(INT), target.to(INT)
+
+
+def beam_finished(
+    backtrace: Callable[..., tuple[Tensor, Tensor]],
+    token: Tensor,
+    parent: Tensor,
+    beams: Beams,
+    slot: Tensor,
+) -> tuple[Tensor, ...]:
+    i = slot.long()
+    count, depth = beams.num_finished[i], beams.depth[i]
+    sources = torch.stack((count, beams.steps[i], beams.expansions[i], depth), 1)
+    is_finished = _counted(beams.finished_ints.shape[1], count)
+    owner = slot.repeat_interleave(count)
+    found = beams.finished_ints[i][is_finished]
+    path, length = backtrace(token, parent, owner, found[:, 0], int(depth.max()) + 1)
+    found = torch.cat((owner[:, None], found, length[:, None]), 1)
+    return sources, found, beams.finished_floats[i][is_finished], path
 
 
 def beam_close(

@@ -326,4 +326,5 @@ def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ..
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+beam_finished = partial(beams.beam_finished, backtrace)
 beam_close = partial(beams.beam_close, tree_release)

@@ -20,6 +20,7 @@ from pybeam.triton_kernels.tree_attention import tree_attention
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+beam_finished = partial(beams.beam_finished, backtrace)
 beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "backtrace",
     "beam_close",
     "beam_commit",
+    "beam_finished",
     "beam_open",
     "beam_read",
     "gather_rows",
