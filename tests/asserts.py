@@ -52,3 +52,25 @@ def _assert_same_beam(actual: list, expected: list) -> None:
         near = [i for i in part if i != j and abs(score[i] - score[j]) <= allowed]
         # at the last place the rival may be the one that was cut off
         assert near or j == part[-1], (j, actual, expected)
+
+
+# (attribute, the counter that says how much of a slot's line is in use)
+TREE_LISTS = {
+    "token": "num_nodes",
+    "parent": "num_nodes",
+    "log_prob": "num_nodes",
+    "live_cell": "num_live",
+    "live_mask": "num_live",
+    "free_cell": "num_free",
+    "page": "num_pages",
+}
+
+
+def tree_in_use(tree) -> dict[str, list]:
+    """What a tree holds, without the places that nobody may read."""
+    state = {name: getattr(tree, name).tolist() for name in set(TREE_LISTS.values())}
+    state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
+    for name, counter in TREE_LISTS.items():
+        counts = getattr(tree, counter).tolist()
+        state[name] = [getattr(tree, name)[p, :n].tolist() for p, n in enumerate(counts)]
+    return state

@@ -18,6 +18,7 @@ LAYERS = [
     "beam_state",
     "search",
     "models",
+    "beams",
     "token_tree",
     "ops",
 ]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+import pybeam
 from pybeam import backends
+from pybeam.beam_state import BeamState
+from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS
+from pybeam.ops import Survivors
 from pybeam.token_tree import TokenTree
 
 
@@ -79,11 +83,60 @@ def release_arguments() -> tuple:
     return tuple(state)
 
 
+def open_beams() -> BeamState:
+    """Slots 0 and 2 of three, after one step: entry 0 of slot 0 is held, one hypothesis of slot 2 ends."""
+    algorithm = pybeam.variable_beam(2, max_length=5)
+    state = BeamState(algorithm, 9, backends.load("native"), torch.device("cpu"))
+    state.reserve(3, 2, 5)
+    state.tree.reserve_pages(4)
+    state.open([0, 2], [algorithm] * 2, [[], [4, 5]], start_id=1)
+    state.commit(ints([0, 2]), Survivors(*survivors_of_one_row()))
+    return state
+
+
+def survivors_of_one_row() -> tuple:
+    token, parent = ints([[9, 3], [9, 6]]), ints([[0, 0], [0, 0]])
+    score = torch.tensor([[-1.0, -2.0], [-1.0, -2.0]])
+    return token, parent, score, score, ints([2, 2]), ints([0, 1]), torch.tensor([False, False])
+
+
+def read_arguments() -> tuple:
+    state = open_beams()
+    tree = state.tree
+    return tree.token, tree.row_node, tree.row_cell, list(state.beams), ints([2, 0]), 1
+
+
+def commit_arguments() -> tuple:
+    state = open_beams()
+    return list(state.tree.arrays), list(state.beams), ints([2, 0]), *survivors_of_one_row(), 9, 1
+
+
+def open_arguments() -> tuple:
+    state = open_beams()
+    lines = torch.ones(1, len(INT_COLUMNS), dtype=torch.int32), torch.ones(1, len(FLOAT_COLUMNS))
+    return list(state.tree.arrays), list(state.beams), ints([1]), *lines, 1
+
+
+def finished_arguments() -> tuple:
+    state = open_beams()
+    return state.tree.token, state.tree.parent, list(state.beams), ints([2, 0])
+
+
+def close_arguments() -> tuple:
+    state = open_beams()
+    return list(state.tree.arrays), list(state.beams), ints([2])
+
+
 ARGUMENTS = {
     "select": select_arguments,
     "tree_attention": attention_arguments,
     "tree_append": append_arguments,
     "tree_release": release_arguments,
+    "beam_open": open_arguments,
+    "beam_read": read_arguments,
+    "beam_commit": commit_arguments,
+    "beam_finished": finished_arguments,
+    "beam_close": close_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
     "linear": lambda: (

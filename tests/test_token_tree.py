@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from asserts import tree_in_use
 from pybeam import backends
 from pybeam.ops import PAGE_CELLS
 from pybeam.token_tree import TokenTree
 
 EOS = 2
-# (attribute, the counter that says how much of a slot's line is in use)
-LISTS = {
-    "token": "num_nodes",
-    "parent": "num_nodes",
-    "log_prob": "num_nodes",
-    "live_cell": "num_live",
-    "live_mask": "num_live",
-    "free_cell": "num_free",
-    "page": "num_pages",
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,16 +68,6 @@ def new_tree(backend: str, num_slots: int, width: int, length: int, device="cpu"
     tree.reserve(num_slots, width, length)
     tree.reserve_pages(num_slots * (width * length // PAGE_CELLS + 1))
     return tree
-
-
-def in_use(tree: TokenTree) -> dict[str, list]:
-    """What a tree holds, without the places that nobody may read."""
-    state = {name: getattr(tree, name).tolist() for name in set(LISTS.values())}
-    state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
-    for name, counter in LISTS.items():
-        counts = getattr(tree, counter).tolist()
-        state[name] = [getattr(tree, name)[p, :n].tolist() for p, n in enumerate(counts)]
-    return state
 
 
 def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
@@ -148,7 +129,7 @@ def test_random_beams(backend, device, width):
             tree.append(ints(moving).to(device), **survivors, eos_id=EOS)
             tree.check()
             assert_masks_are_ancestry(tree, beams)
-        assert in_use(trees[0]) == in_use(trees[-1])
+        assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
         for p in open_slots:
             held = len(beams.rows[p])
             for name in ("row_node", "row_cell"):
@@ -167,7 +148,7 @@ def test_pages_do_not_depend_on_threads(native):
         for _ in range(10):
             tree.append(ints(slots), **beams.step(slots), eos_id=EOS)
         tree.check()
-        states.append(in_use(tree))
+        states.append(tree_in_use(tree))
     assert states[0] == states[1]
 
 
@@ -223,10 +204,10 @@ def survivors(parent=0, token=5, first=0, count=1, capacity=1) -> dict:
 def test_native_refuses_to_write_out_of_bounds(native, slot, changes, message):
     tree = new_tree("native", 2, 2, 3)
     tree.open(ints([0]), start_id=1)
-    before = in_use(tree)
+    before = tree_in_use(tree)
     with pytest.raises(RuntimeError, match=message):
         tree.append(ints(slot), **survivors(**changes))
-    assert in_use(tree) == before
+    assert tree_in_use(tree) == before
 
 
 def test_native_refuses_a_slot_named_twice(native):

@@ -1,0 +1,339 @@
+"""Native beams against the plain torch program: every array bit for bit, over whole random searches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pybeam
+from asserts import tree_in_use
+from pybeam import backends
+from pybeam.beam_state import BeamState
+from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, STOP_REASONS, Beams
+from pybeam.ops import Survivors
+from pybeam.search.algorithms import Algorithm
+
+START, EOS, VOCAB = 1, 2, 9
+NUM_SLOTS, LENGTH = 5, 24
+CPU = torch.device("cpu")
+
+ALGORITHMS = {
+    "greedy": pybeam.greedy(max_length=9),
+    "held": pybeam.variable_beam(5, threshold=2.5, max_candidates=3, n_best=3, max_length=9),
+    "held, normalised": pybeam.variable_beam(
+        4, local_threshold=0.05, max_length=9, scoring=pybeam.scoring.power(1.0)
+    ),
+    "refill": pybeam.fixed_beam(4, n_best=2, max_length=9),
+    "shrink": pybeam.shrinking_beam(5, n_best=5, max_length=9),
+    "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
+    "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
+    "shrink, two words of mask": pybeam.shrinking_beam(70, max_length=6),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def native():
+    return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def bits(values: torch.Tensor) -> list:
+    """As lists, floats as the numbers their bits are, so that equal means equal."""
+    return (values.view(torch.int32) if values.dtype == torch.float32 else values).tolist()
+
+
+def in_use(state: BeamState) -> dict[str, list]:
+    """All that a state holds, without the places that nobody may read."""
+    beams = state.beams
+    held = {name: bits(getattr(beams, name)) for name in ("ints", "floats", "prefix", "is_alive")}
+    entries = {
+        "row_node": state.tree.row_node,
+        "row_cell": state.tree.row_cell,
+        "score": beams.score,
+    }
+    for name, array in entries.items():
+        held[name] = [bits(array[p, :n]) for p, n in enumerate(beams.num_entries.tolist())]
+    is_entry = torch.arange(beams.score.shape[1]) < beams.num_entries[:, None]
+    for name in ("ended_length", "eos_log_prob"):
+        held[name] = bits(getattr(beams, name)[is_entry & ~beams.is_alive])
+    for name in ("finished_ints", "finished_floats"):
+        array = getattr(beams, name)
+        held[name] = [bits(array[p, :n]) for p, n in enumerate(beams.num_finished.tolist())]
+    return held | tree_in_use(state.tree)
+
+
+def assert_equal(one: tuple, other: tuple) -> None:
+    """Tensors are equal bit for bit, in dtype and shape too; what is no tensor is the same."""
+    for ours, theirs in zip(one, other, strict=True):
+        if isinstance(ours, torch.Tensor):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            assert bits(ours) == bits(theirs)
+
+
+class Searches:
+    """Random searches in a few slots, done by both programs from the same logits."""
+
+    def __init__(self, algorithm: Algorithm, seed: int) -> None:
+        self.algorithm = algorithm
+        self.generator = torch.Generator().manual_seed(seed)
+        self.states = [
+            BeamState(algorithm, EOS, backends.load(name), CPU) for name in ("reference", "native")
+        ]
+        self.live: list[int] = []
+        self.reasons: set[str] = set()
+        for state in self.states:
+            state.reserve(NUM_SLOTS, algorithm.width, LENGTH)
+            state.tree.reserve_pages(NUM_SLOTS * (algorithm.width * LENGTH // 16 + 1))
+
+    def random(self, high: int) -> int:
+        return int(torch.randint(high, (1,), generator=self.generator))
+
+    def request(self) -> pybeam.Request:
+        """Sometimes with limits of its own."""
+        width = 1 + self.random(self.algorithm.width)
+        choices = dict(
+            width=width,
+            n_best=1 + self.random(width),
+            min_length=self.random(3),
+            max_length=4 + self.random(6),
+            prefix=[3 + self.random(VOCAB - 3) for _ in range(self.random(4))],
+            max_candidates=1 + self.random(4),
+            threshold=0.5 + self.random(4),
+        )
+        chosen = {name: value for name, value in choices.items() if self.random(3) == 0}
+        if "width" in chosen:
+            chosen["n_best"] = choices["n_best"]
+        elif "n_best" in chosen:
+            chosen["n_best"] = min(choices["n_best"], self.algorithm.width)
+        return pybeam.Request([1], **chosen)
+
+    def open(self) -> None:
+        free = [p for p in range(NUM_SLOTS) if p not in self.live and self.random(2)]
+        if not free:
+            return
+        requests = [self.request() for _ in free]
+        limits = [self.algorithm.overridden(request, None) for request in requests]
+        prefixes = [request.prefix or [] for request in requests]
+        for state in self.states:
+            state.open(free, limits, prefixes, START)
+        self.live += free
+
+    def logits(self, num_rows: int) -> torch.Tensor:
+        """[R, V] with ties, tokens that cannot follow, rows without any, and a NaN now and then."""
+        logits = (torch.randn(num_rows, VOCAB, generator=self.generator) * 4).round() / 2
+        logits[torch.rand(num_rows, VOCAB, generator=self.generator) < 0.2] = -torch.inf
+        logits[torch.rand(num_rows, generator=self.generator) < 0.08] = -torch.inf
+        if num_rows and self.random(12) == 0:
+            logits[self.random(num_rows), self.random(VOCAB)] = torch.nan
+        return logits
+
+    def step(self) -> None:
+        slot = ints([p for p in reversed(self.live) if self.random(4)])
+        both = [state.read(slot) for state in self.states]
+        (rows, moving), (native_rows, native_moving) = both
+        assert_equal(tuple(vars(rows).values()), tuple(vars(native_rows).values()))
+        assert_equal(moving, native_moving)
+        survivors = self.states[1].select(moving, self.logits(rows.token.numel()))
+        assert_equal(*(state.commit(slot, survivors) for state in self.states))
+
+    def close(self) -> None:
+        reasons = self.states[0].beams.reason.tolist()
+        done = [p for p in self.live if reasons[p]]
+        if not done:
+            return
+        self.reasons |= {STOP_REASONS[reasons[p]] for p in done}
+        for wants_log_probs in (False, True):
+            ours, theirs = (state.finished(done, wants_log_probs) for state in self.states)
+            assert ours == theirs
+        for state in self.states:
+            state.close(done)
+        self.live = [p for p in self.live if p not in done]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_both_programs_do_the_same(name):
+    reasons = set()
+    for seed in range(4):
+        searches = Searches(ALGORITHMS[name], seed)
+        for _ in range(40 if searches.algorithm.width < 70 else 14):
+            for act in (searches.open, searches.step, searches.close):
+                act()
+                for state in searches.states:
+                    state.check()
+                assert in_use(searches.states[0]) == in_use(searches.states[1])
+        reasons |= searches.reasons
+    assert {"max_length", "error", "empty_beam"} <= reasons
+    assert searches.algorithm.width == 70 or reasons & {"width", "n_best"}
+
+
+def test_growing_keeps_what_is_there():
+    searches = Searches(ALGORITHMS["held"], seed=9)
+    for _ in range(3):
+        searches.open()
+        searches.step()
+    before = [in_use(state) for state in searches.states]
+    for state in searches.states:
+        state.reserve(NUM_SLOTS + 2, 70, LENGTH + 2)  # from one word of mask to two
+    searches.step()
+    assert before[0] == before[1]
+    assert in_use(searches.states[0]) == in_use(searches.states[1])
+
+
+def open_state(backend: str = "native") -> BeamState:
+    """Slot 0 of three has entries 5 (node 1) and 6 (node 2)."""
+    algorithm = pybeam.variable_beam(2, max_length=9)
+    state = BeamState(algorithm, EOS, backends.load(backend), CPU)
+    state.reserve(3, 2, 9)
+    state.tree.reserve_pages(9)
+    state.open([0], [algorithm], [[]], START)
+    state.commit(ints([0]), survivors(parent=[0, 0], token=[5, 6]))
+    return state
+
+
+def survivors(slots: int = 1, **changes) -> Survivors:
+    """Two survivors that continue both entries, none of them finished."""
+    fields = dict(token=[5, 6], parent=[0, 1], count=2, num_finished=0) | changes
+    capacity = len(fields["token"])
+    score = torch.arange(0.0, -capacity, -1.0)
+    line = (ints(fields["token"]), ints(fields["parent"]), score, score)
+    counts = (ints(fields["count"]), ints(fields["num_finished"]), torch.tensor(False))
+    return Survivors(*(field.expand(slots, *field.shape) for field in (*line, *counts)))
+
+
+@pytest.mark.parametrize(
+    ("slot", "changes", "message"),
+    [
+        ([3], {}, "`slot` is out of range"),
+        ([-1], {}, "`slot` is out of range"),
+        ([0], dict(parent=[0, 2]), "parent is out of range"),
+        ([0], dict(parent=[-1, 0]), "parent is out of range"),
+        ([0], dict(count=3), "out of range"),
+        ([0], dict(num_finished=-1), "out of range"),
+        ([0], dict(count=0, num_finished=1), "out of range"),
+        ([0], dict(token=[5, 6, 7], parent=[0, 0, 0], count=3), "more survivors than entries"),
+        ([0], dict(token=[EOS] * 5, parent=[0] * 5, count=5, num_finished=5), "room for"),
+        ([1], {}, "parent is out of range"),  # an empty slot
+        ([0, 0], {}, "twice"),
+    ],
+)
+def test_commit_refuses_before_it_writes(slot, changes, message):
+    state = open_state()
+    before = in_use(state)
+    with pytest.raises(RuntimeError, match=message):
+        state.commit(ints(slot), survivors(len(slot), **changes))
+    assert in_use(state) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "value", "message"),
+    [
+        ("num_rows", 0, 1, "counts its rows wrongly"),
+        ("num_entries", 0, 3, "more entries"),
+        ("num_entries", 0, -1, "more entries"),
+        ("depth", 0, -1, "depth or prefix"),
+        ("prefix_length", 0, 7, "depth or prefix"),
+    ],
+)
+def test_read_refuses_a_broken_beam(array, place, value, message):
+    state = open_state()
+    getattr(state.beams, array)[place] = value
+    with pytest.raises(RuntimeError, match=message):
+        state.read(ints([0]))
+
+
+@pytest.mark.parametrize("node", [-1, 10**6])
+def test_read_refuses_a_node_that_is_not_there(node):
+    state = open_state()
+    state.tree.row_node[0, 1] = node
+    with pytest.raises(RuntimeError, match="node is out of range"):
+        state.read(ints([0]))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("num_finished", -1), ("num_finished", 6), ("depth", -1)]
+)
+def test_finished_refuses_a_broken_beam(column, value):
+    state = open_state()
+    getattr(state.beams, column)[0] = value
+    with pytest.raises(RuntimeError, match="finished hypotheses or depth"):
+        state.finished([0], False)
+
+
+@pytest.mark.parametrize("slots", [[3], [-1], [1, 3]])
+def test_slots_that_are_not_there(slots):
+    state = open_state()
+    algorithm, before = state.algorithm, in_use(state)
+    calls = [
+        lambda: state.open(slots, [algorithm] * len(slots), [[]] * len(slots), START),
+        lambda: state.read(ints(slots)),
+        lambda: state.finished(slots, False),
+        lambda: state.close(slots),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="`slot` is out of range"):
+            call()
+        assert in_use(state) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ints", lambda t: t[:, :-1]),
+        ("ints", lambda t: t.long()),
+        ("floats", lambda t: t.double()),
+        ("prefix", lambda t: t[:-1]),
+        ("score", lambda t: t[:-1]),
+        ("is_alive", lambda t: t.int()),
+        ("is_alive", lambda t: t[:, :-1]),
+        ("ended_length", lambda t: t.T.contiguous().T),
+        ("eos_log_prob", lambda t: t[:, :-1]),
+        ("finished_ints", lambda t: t[..., :-1]),
+        ("finished_floats", lambda t: t[:, :-1]),
+    ],
+)
+def test_arrays_of_the_wrong_form(name, change):
+    state = open_state()
+    state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
+    calls = [
+        lambda: state.open([1], [state.algorithm], [[]], START),
+        lambda: state.read(ints([0])),
+        lambda: state.commit(ints([0]), survivors()),
+        lambda: state.finished([0], False),
+        lambda: state.close([0]),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="must"):
+            call()
+
+
+def test_lists_of_the_wrong_length():
+    state = open_state()
+    native = backends.load("native")
+    tree, beams = list(state.tree.arrays), list(state.beams)
+    lines = torch.zeros(1, len(INT_COLUMNS), dtype=torch.int32), torch.zeros(1, len(FLOAT_COLUMNS))
+    for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ([], [])):
+        calls = [
+            lambda arrays=arrays: native.beam_open(*arrays, ints([1]), *lines, START),
+            lambda arrays=arrays: native.beam_commit(*arrays, ints([0]), *survivors(), EOS, 1),
+            lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"must have (15|9) arrays"):
+                call()
+    with pytest.raises(ValueError, match="`ints` must be"):
+        native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
+    with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
+        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4)
+
+
+def test_columns_are_read_and_written_by_name():
+    beams = Beams.empty(CPU).reserved(2, 3, prefix=1)
+    beams.depth[1] = 4
+    beams.finished_score[1, 2] = 0.5
+    assert beams.ints[1].tolist() == [4 * (name == "depth") for name in INT_COLUMNS]
+    assert beams.finished_floats[1, 2].tolist() == [0.5, 0.0]
+    with pytest.raises(AttributeError, match="deepness"):
+        _ = beams.deepness
