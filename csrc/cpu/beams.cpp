@@ -29,7 +29,7 @@ int32_t checked_entries(const Beams& beams, int64_t slot) {
     return num_entries;
 }
 
-// The tokens that a source has generated after its next one.
+// Tokens that a source will have generated when this step is done.
 int32_t next_length(const int32_t* ints) {
     return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength];
 }
@@ -289,13 +289,16 @@ int64_t check_beam_commit(const BeamCommitParams& p) {
                 fail("a survivor's parent is out of range");
             }
         }
-        const Outcome outcome = outcome_of(p, a);
         const int32_t* ints = ints_of(beams, slot);
         int64_t num_finished = ints[Beams::kNumFinished];
+        if (num_finished < 0 || num_finished >= beams.max_finished) {
+            fail("the finished hypotheses of a slot are out of range");
+        }
+        const Outcome outcome = outcome_of(p, a);
         for (int32_t j = 0; j < survivors.count; ++j) {
             num_finished += outcome.finishes(p, ints, survivors.first, j);
         }
-        if (ints[Beams::kNumFinished] < 0 || num_finished >= beams.max_finished) {
+        if (num_finished >= beams.max_finished) {
             fail("more hypotheses have finished than there is room for");
         }
         num_rows += outcome.num_rows;
@@ -307,7 +310,7 @@ void launch_beam_commit(const BeamCommitParams& p) {
     const int64_t num_sources = p.append.num_sources, capacity = p.append.capacity;
     std::vector<Ending> endings(num_sources * capacity);
     for (int64_t a = 0; a < num_sources; ++a) read_endings(p, a, &endings[a * capacity]);
-    launch_tree_append(p.append);  // the first to write; it refuses before it does
+    launch_tree_append(p.append);  // the first that writes
     int32_t* source = p.source_out;
     int32_t* target = p.target_out;
     for (int64_t a = 0; a < num_sources; ++a) {

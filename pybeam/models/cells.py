@@ -102,7 +102,8 @@ class SourceCells:
         """Take the cells of these slots back."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
-        self.length.index_fill_(0, torch.tensor(slots, device=self.length.device), 0)
+        index = torch.tensor(slots, dtype=torch.long, device=self.length.device)
+        self.length.index_fill_(0, index, 0)
 
     def _take(self, num: int) -> list[int]:
         missing = num - len(self._free)
