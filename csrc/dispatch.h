@@ -47,6 +47,8 @@ using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& tas
 using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
                               int64_t last);
 
+using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
+
 struct Kernels {
     const char* name;
     int64_t vector_width;
@@ -54,6 +56,7 @@ struct Kernels {
     CollectRow collect_row[3];
     Attend attend[3];
     MultiplyRows multiply_rows;
+    NormaliseRow normalise_row;
 };
 
 constexpr int64_t kBlockVectors = 16;

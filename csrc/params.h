@@ -91,6 +91,18 @@ struct LinearParams {
     int num_threads;
 };
 
+struct LayerNormParams {
+    const float* x;
+    int64_t x_stride;
+    const float* weight;
+    const float* bias;
+    float epsilon;
+    float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
 // The tensors of a `TokenTree`, and the sizes they have.
 struct Tree {
     int32_t* token;
@@ -319,6 +331,7 @@ struct AcceptDraftParams {
 void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(const LinearParams& params);
+void launch_layer_norm(const LayerNormParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
 void launch_beam_open(const BeamOpenParams& params);

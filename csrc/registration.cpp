@@ -155,12 +155,13 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
     return out;
 }
 
+// clang-format off: each needs those above it
 #include "tree-inl.h"
-
+#include "beams-inl.h"
+#include "rows-inl.h"
 #include "accept_draft-inl.h"
 #include "linear-inl.h"
-#include "rows-inl.h"
-#include "beams-inl.h"
+// clang-format on
 
 std::string isa() { return kernels().name; }
 
@@ -216,6 +217,7 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor accepted, Tensor eos_position, Tensor has_nan)");
     m.def(
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? bias, bool relu, bool adds) -> ()");
+    m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
 }
@@ -235,6 +237,7 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("backtrace", &pybeam::backtrace);
     m.impl("accept_draft", &pybeam::accept_draft);
     m.impl("linear", &pybeam::linear);
+    m.impl("layer_norm", &pybeam::layer_norm);
 }
 
 // `import pybeam._C` loads the library, which registers the operators; the module itself is empty.

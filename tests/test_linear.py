@@ -1,10 +1,11 @@
-"""The operator `linear`: exact to rounding, and no row's result depends on the rows beside it."""
+"""`linear` and `layer_norm`: exact to rounding, and no row's result depends on the rows beside it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from pybeam.models.layers import Norm
 from pybeam.models.linear import PackedLinear, PlainLinear
 
 ISAS = ("generic", "avx2", "avx512")
@@ -88,6 +89,40 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
             assert torch.equal(layer(x[rows]), together[rows])
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 37, 256])
+@pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
+def test_layer_norm(isa, num_rows, size):
+    weight, bias = torch.randn(size), torch.randn(size)
+    norm = Norm(weight, bias, 1e-3, is_native=True)
+    wide = 3 + 5 * torch.randn(num_rows, size + 7)
+    x = wide[:, 2 : 2 + size]
+    expected = torch.nn.functional.layer_norm(
+        x.double(), (size,), weight.double(), bias.double(), 1e-3
+    )
+    y = norm(x)
+    assert_close(y, expected)
+    if num_rows:
+        assert torch.equal(norm(x[-1:]), y[-1:])
+        wide[0, 2] = float("nan")
+        y = norm(x)
+        assert y[0].isnan().all() and not y[1:].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "message"),
+    [
+        (torch.zeros(2, 3, 4), torch.zeros(4), "`x` must have 2 dimensions"),
+        (torch.zeros(2, 4).double(), torch.zeros(4), "`x` must be Float"),
+        (torch.zeros(4, 2).t(), torch.zeros(4), "the last stride of `x` must be 1"),
+        (torch.zeros(2, 4), torch.zeros(5), "`weight` must be"),
+    ],
+)
+def test_wrong_arguments_of_layer_norm(x, weight, message):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    with pytest.raises(ValueError, match=message):
+        native.layer_norm(x, weight, torch.zeros(4), 1e-5)
 
 
 @pytest.mark.parametrize(

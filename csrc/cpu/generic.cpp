@@ -18,6 +18,7 @@ namespace {
 #include "select-inl.h"
 #include "tree_attention-inl.h"
 #include "linear-inl.h"
+#include "layer_norm-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -32,6 +32,7 @@ scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
 accept_draft = _ops.accept_draft.default
 linear = _ops.linear.default
+layer_norm = _ops.layer_norm.default
 
 isa = _ops.isa.default  # the instruction set in use: "generic", "avx2" or "avx512"
 set_isa = _ops.set_isa.default
@@ -47,8 +48,9 @@ def _(logits, score, offset, width, *options) -> tuple[Tensor, ...]:
 
 
 @torch.library.register_fake("pybeam::tree_attention")
-def _(query, *_args) -> Tensor:
-    return query.new_empty(query.shape)
+@torch.library.register_fake("pybeam::layer_norm")
+def _(first, *_args) -> Tensor:
+    return first.new_empty(first.shape)
 
 
 @torch.library.register_fake("pybeam::tree_append")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,12 +13,17 @@ from pybeam.models.linear import Linear
 
 
 class Norm:
-    """Layer normalisation."""
+    """Layer normalisation, through the C++ extension where the linear layers are (`can_pack`)."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_native: bool = False
+    ) -> None:
         self._shape, self._weight, self._bias, self._epsilon = weight.shape, weight, bias, epsilon
+        self._native = torch.ops.pybeam.layer_norm.default if is_native else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._native is not None:
+            return self._native(x, self._weight, self._bias, self._epsilon)
         return F.layer_norm(x, self._shape, self._weight, self._bias, self._epsilon)
 
 

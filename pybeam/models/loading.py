@@ -215,7 +215,8 @@ class _Assembly:
         )
 
     def _norm(self, name: str, size: int) -> Norm:
-        return Norm(self._take(f"{name}.weight", size), self._take(f"{name}.bias", size))
+        weight, bias = (self._take(f"{name}.{part}", size) for part in ("weight", "bias"))
+        return Norm(weight, bias, is_native=self.is_packed)
 
     def _linear(
         self, names: list[str], rows: int, columns: int, activation: str | None = None
