@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -9,17 +11,28 @@ from triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from aot import CAPABILITIES, Assembly, assemble, distinct, recorded
-from pybeam.triton_kernels.tree_attention import tree_attention
+from aot import CAPABILITIES, Launch, assemble, distinct, recorded
+from pybeam.triton_kernels.tree_attention import tree_attention, variant_of
 
-SIZES = (32, 64, 80, 96, 128, 256)
-# (rows per source, sources): a tile of 16, of 32, of 64, and several tiles
-BEAMS = [(5, 64), (20, 64), (50, 16), (500, 4)]
+SIZES = (32, 64, 128, 256)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WORDS = (0, 1, 2)
+SPLITS = (1, 4)
+# rows per source: for tiles of 16, of 32 and of 64
+ROWS = (5, 20, 50)
+# query rows per source, of whatever head: every tile that there is, and several of one source
+QUERIES = (5, 16, 17, 32, 33, 64, 500)
 
 
-def launch_of(rows, sources, size, dtype, words, num_splits=1, heads=2, key_heads=2):
-    query = torch.empty(rows * sources, 3, heads, size, dtype=dtype)[:, 0]
+def launch_of(rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False) -> Launch:
+    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool."""
+    key_heads = 2
+    heads = group * key_heads
+    joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
     pool = torch.empty(2, 64, key_heads, size, dtype=dtype)
+    query, key, value = joint.split([heads, key_heads, key_heads], 1)
+    if not is_own:
+        key, value = pool
     ints = dict(dtype=torch.int32)
     mask = bit = None
     if words:
@@ -27,23 +40,24 @@ def launch_of(rows, sources, size, dtype, words, num_splits=1, heads=2, key_head
         bit = torch.empty(rows * sources, **ints)
     offset, slot = torch.empty(sources + 1, **ints), torch.empty(sources, **ints)
     cell, num_cells = torch.empty(sources, 1024, **ints), torch.empty(sources, **ints)
-    (launch,) = recorded(
-        lambda: tree_attention(
-            query, *pool, offset, slot, cell, num_cells, mask, bit, 0.1, num_splits=num_splits
-        )
-    )
+    given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
+    (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
 
 
-def check(assembly: Assembly, itemsize: int) -> None:
-    assert assembly.local == 0
-    assert assembly.stack <= 96  # ptxas spills a few registers of the largest tiles
-    assert assembly.registers <= 255
+def check(launch: Launch, capability: int) -> None:
+    assembly = assemble(launch, capability)
+    assert assembly.stack == assembly.local == 0, launch.options
     assert assembly.shared <= 99 * 1024  # so that two programs fit a multiprocessor of any GPU
-    # keys and values go to shared memory 16 bytes at a time; cell numbers and masks need not
-    assert assembly.count(r"LDGSTS\.E.*\.128") > 0
-    if itemsize == 2:
-        assert assembly.count("HMMA|HGMMA") > 0
+    # the loop over the cells; others find the source of a tile and merge parts
+    loop = max(assembly.loops, key=lambda loop: len(loop.instructions))
+    row_bytes = launch.options["HEAD_SIZE"] * launch.arguments[0].itemsize
+    num_threads = 32 * launch.options["num_warps"]
+    # every thread copies its share of the keys and of the values 16 bytes at a time
+    num_wide = loop.count(r"\bLDGSTS\.E\S*\.128")
+    assert num_wide >= 2 * launch.options["BLOCK_N"] * row_bytes // (16 * num_threads)
+    assert loop.count(r"\b(LDL|STL)") == 0
+    assert (loop.count("HMMA|HGMMA") > 0) == (launch.arguments[0].itemsize == 2)
 
 
 def test_in_the_interpreter():
@@ -56,10 +70,54 @@ def test_in_the_interpreter():
     )
 
 
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("size", SIZES)
+def test_few_variants(size, itemsize):
+    """`ROWS` has them all, so the tests below compile whatever a launch may choose."""
+    chosen = {variant_of(num * 8, 8, size, itemsize) for num in QUERIES}
+    assert chosen == {variant_of(num * 8, 8, size, itemsize) for num in ROWS}
+    assert len(chosen) == (1 if itemsize == 4 else 2 if size == 256 else 3)
+
+
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_beams_are_compiled_well(dtype, size, capability):
-    launches = [launch_of(*beam, size, dtype, words=1) for beam in BEAMS]
+def test_trees_are_compiled_well(dtype, size, capability):
+    """Every tile with the most to hold: two mask words and parts to merge."""
+    launches = [launch_of(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
     for launch in distinct(launches):
-        check(assemble(launch, capability), dtype.itemsize)
+        check(launch, capability)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param(dict(rows=5, size=64, words=1), id="beam"),
+        pytest.param(dict(rows=50, size=64, words=1), id="wide beam"),
+        pytest.param(dict(rows=5, size=64, words=0), id="cross"),
+        pytest.param(dict(rows=5, size=128, words=0, num_splits=4), id="cross, few sources"),
+        pytest.param(dict(rows=500, size=64, words=0, is_own=True), id="encoder"),
+        pytest.param(dict(rows=120, size=128, words=2), id="draft"),
+        pytest.param(dict(rows=5, size=128, words=1, group=4), id="grouped heads"),
+        pytest.param(dict(rows=50, size=128, words=2, group=7), id="seven heads of a group"),
+        pytest.param(dict(rows=5, size=80, words=1), id="a size that is no power of two"),
+    ],
+)
+def test_uses_are_compiled_well(launch, capability):
+    check(launch_of(dtype=torch.float16, **launch), capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [1, 4])
+def test_everything_is_compiled_well(group, dtype, size, capability):
+    cases = itertools.product(ROWS, WORDS, SPLITS, (False, True))
+    launches = [
+        launch_of(rows, size, dtype, words, num_splits, group, is_own=is_own)
+        for rows, words, num_splits, is_own in cases
+    ]
+    for launch in distinct(launches):
+        check(launch, capability)

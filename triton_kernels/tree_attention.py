@@ -21,6 +21,7 @@ MAX_SPLITS = 32
 BLOCK_SOURCES = tl.constexpr(128)
 # a part of fewer blocks costs more to merge than it saves
 MIN_BLOCKS = tl.constexpr(4)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
     b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for i in range(0, num_parts):
         o_part = i * BLOCK_M + o_m
-        b_scale = tl.exp(tl.load(p_peak + o_part, cache_modifier=".cg") - b_shift)
+        b_scale = tl.exp2(tl.load(p_peak + o_part, cache_modifier=".cg") - b_shift)
         b_total += b_scale * tl.load(p_total + o_part, cache_modifier=".cg")
         p_part = p_sum + o_part[:, None] * BLOCK_D + o_d[None, :]
         b_sum += b_scale[:, None] * tl.load(p_part, cache_modifier=".cg")
@@ -148,16 +149,16 @@ def tree_attention_kernel(
     if i_split >= tl.maximum(num_parts, 1):
         return
 
-    o_m = query_begin + tl.arange(0, BLOCK_M)
+    # lines beyond the last repeat it: a mask would occupy registers throughout the loop
+    o_m = tl.minimum(query_begin + tl.arange(0, BLOCK_M), num_queries - 1)
     o_d = tl.arange(0, BLOCK_D)
-    m_m, m_d = o_m < num_queries, o_d < HEAD_SIZE
+    m_d = (o_d < HEAD_SIZE)[None, :]
     o_row = row_begin + o_m // GROUP
     o_head = i_head * GROUP + o_m % GROUP
     o_query = o_row.to(tl.int64) * query_row_stride + o_head * query_head_stride
-    m_query = m_m[:, None] & m_d[None, :]
-    b_query = tl.load(p_query + o_query[:, None] + o_d[None, :], mask=m_query, other=0.0)
+    b_query = tl.load(p_query + o_query[:, None] + o_d[None, :], mask=m_d, other=0.0)
     if MASK_WORDS > 0:
-        b_bit = tl.load(p_bit + o_row, mask=m_m, other=0)
+        b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
@@ -171,11 +172,11 @@ def tree_attention_kernel(
     for start in range(begin, end, BLOCK_N):
         o_n = start + tl.arange(0, BLOCK_N)
         m_n = o_n < end
-        o_cell = tl.load(p_cell + o_n, mask=m_n, other=0).to(tl.int64)
-        m_cell = m_n[:, None] & m_d[None, :]
+        # the last cell stands in for those beyond the end, which nobody sees
+        o_cell = tl.load(p_cell + tl.minimum(o_n, end - 1)).to(tl.int64)
         o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
-        b_key = tl.load(p_key + o_key, mask=m_cell, other=0.0)
-        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * scale
+        b_key = tl.load(p_key + o_key, mask=m_d, other=0.0)
+        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * (scale * LOG2_E)
         if MASK_WORDS > 0:
             m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
         else:
@@ -183,10 +184,10 @@ def tree_attention_kernel(
         b_logit = tl.where(m_sees, b_logit, -float("inf"))
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
-        b_weight = tl.exp(b_logit - b_shift[:, None])
-        b_scale = tl.exp(b_peak - b_shift)
+        b_weight = tl.exp2(b_logit - b_shift[:, None])
+        b_scale = tl.exp2(b_peak - b_shift)
         o_value = (o_cell * value_cell_stride)[:, None] + o_d[None, :]
-        b_value = tl.load(p_value + o_value, mask=m_cell, other=0.0)
+        b_value = tl.load(p_value + o_value, mask=m_d, other=0.0)
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
@@ -217,7 +218,8 @@ def tree_attention_kernel(
         b_out = b_sum / tl.where(b_total == 0.0, 1.0, b_total)[:, None]
         o_out = (o_row.to(tl.int64) * num_key_heads * GROUP + o_head) * HEAD_SIZE
         p_line = p_out + o_out[:, None] + o_d[None, :]
-        tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_query)
+        m_line = query_begin + tl.arange(0, BLOCK_M) < num_queries
+        tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_line[:, None] & m_d)
 
 
 class Variant(NamedTuple):
@@ -228,19 +230,28 @@ class Variant(NamedTuple):
     BLOCK_D: int
     num_warps: int
     num_stages: int
+    maxnreg: int
 
 
 def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
-    """The variant for that many query rows (rows times heads that share a key) of so many sources."""
-    block_m = 16
-    # a tile of 64 float32 rows does not fit the registers
-    while block_m < (32 if itemsize == 4 else 64) and num_queries > block_m * num_sources:
-        block_m *= 2
+    """The variant for that many query rows (rows times heads that share a key) of so many sources.
+
+    Nothing of it may spill to memory: `tests/test_triton_tree_attention.py` looks.
+    """
     block_d = max(16, triton.next_power_of_2(head_size))
-    # 8 KB of keys and as much of values at a time
-    block_n = min(64, max(16, 8192 // (block_d * itemsize)))
-    num_warps = 8 if block_m * itemsize >= 128 else 4
-    return Variant(block_m, block_n, block_d, num_warps, num_stages=2)
+    # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
+    # tile of more than 8192 numbers do not fit the registers
+    tallest = 16 if itemsize == 4 else min(64, 8192 // block_d)
+    block_m = 16
+    while block_m < tallest and num_queries > block_m * num_sources:
+        block_m *= 2
+    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
+    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
+    # of a tile at least as high as wide a warp takes 16 rows, and warps beyond repeat the first
+    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
+    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
+    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
+    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
 
 
 @cache
