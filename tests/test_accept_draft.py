@@ -133,6 +133,22 @@ def test_random(backend, device, vocab_size, dtype):
     check(logits, draft, backend, device, eos_id)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("first", [0, 1, 3, 7])
+@pytest.mark.parametrize("vocab_size", [1, 4, 9, 1021])
+def test_lines_that_begin_anywhere(backend, device, vocab_size, first, dtype):
+    """What stands before and after a line is larger, and is not part of it."""
+    strides = (3 * (vocab_size + 2) + first, vocab_size + 2, 1)
+    flat = torch.full((2 * strides[0] + 8,), 9.0)
+    logits = flat.to(dtype).to(device).as_strided((2, 3, vocab_size), strides, first)
+    logits.copy_(torch.randn(logits.shape, generator=torch.Generator().manual_seed(first)))
+    draft = torch.zeros(2, 3, dtype=torch.int32)
+    result = accept(logits, draft, backend, device)
+    assert result.token.tolist() == oracle(logits, draft, EOS)[0]
+    log_prob = logits.cpu().double().log_softmax(-1).amax(-1).float()
+    torch.testing.assert_close(result.log_prob, log_prob, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 5), (1, 1, 7), (130, 1, 7), (1, 70, 7), (2, 128, 3)])
 def test_shapes(backend, device, shape):
     torch.manual_seed(0)

@@ -1,7 +1,8 @@
 """`accept_draft`: one program per (row, position, slice of the vocabulary).
 
-A slice is read once and held in registers. The last program of a row merges the slices of all
-positions in their order and counts how far the draft agrees.
+A slice is read once and held in registers, in packs of 16 bytes that are aligned in memory wherever
+a line begins: pack 0 begins `shift` elements before it. The last program of a row merges the slices
+of all positions in their order and counts how far the draft agrees.
 """
 
 import torch
@@ -10,9 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.select import PACK_BYTES, aligned
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SLICE = 8192
+# elements; a thread of the smallest slice reads a pack
+SLICE, LEAST_SLICE = 8192, 1024
 # arguments whose alignment makes no difference worth a variant
 SMALL = ["p_draft", "p_accepted", "p_eos_position", "p_has_nan", "p_peak", "p_sum", "p_first"]
 NO_TOKEN = tl.constexpr(2**31 - 1)
@@ -26,18 +29,20 @@ def peak_and_shift(b_logit, axis: tl.constexpr):
 
 
 @triton.jit
-def read_slice(p_logit, i_slice, vocab_size, SLICE: tl.constexpr):
+def read_slice(p_pack0, shift, i_slice, vocab_size, PACK: tl.constexpr, SLICE: tl.constexpr):
     """Peak, the first token that has it, and ``sum(exp(logit - peak))``: NaN with a NaN or +inf."""
-    o_token = i_slice * SLICE + tl.arange(0, SLICE)
-    # unmasked, so that the compiler may load 16 bytes at a time
-    if (i_slice + 1) * SLICE <= vocab_size:
-        b_logit = tl.load(p_logit + o_token).to(tl.float32)
-    else:
-        m_token = o_token < vocab_size
-        b_logit = tl.load(p_logit + o_token, mask=m_token, other=-float("inf")).to(tl.float32)
-    peak, shift = peak_and_shift(b_logit, 0)
-    token = tl.min(tl.where(b_logit == peak, o_token, NO_TOKEN), 0)
-    return peak, token, tl.sum(tl.exp(b_logit - shift), 0)
+    o_pack = (i_slice * (SLICE // PACK) + tl.arange(0, SLICE // PACK)) * PACK
+    o_logit = o_pack[:, None] + tl.arange(0, PACK)[None, :]
+    m_whole = ((o_pack >= shift) & (o_pack + PACK <= shift + vocab_size))[:, None]
+    b_logit = tl.load(p_pack0 + o_logit, mask=m_whole, other=-float("inf")).to(tl.float32)
+    # a pack that holds other memory than the line too is read element by element
+    if (i_slice == 0) | ((i_slice + 1) * SLICE > shift + vocab_size):
+        m_edge = (o_logit >= shift) & (o_logit < shift + vocab_size) & ~m_whole
+        b_edge = tl.load(p_pack0 + o_logit, mask=m_edge, other=-float("inf")).to(tl.float32)
+        b_logit = tl.where(m_edge, b_edge, b_logit)
+    peak, shift_peak = peak_and_shift(tl.max(b_logit, 1), 0)
+    b_first = tl.min(tl.where(b_logit == peak, o_logit - shift, NO_TOKEN), 1)
+    return peak, tl.min(b_first, 0), tl.sum(tl.sum(tl.exp(b_logit - shift_peak), 1), 0)
 
 
 @triton.jit
@@ -68,7 +73,15 @@ def merge_slices(
 
 
 @triton.jit(
-    do_not_specialize=["eos_id", "vocab_size", "num_positions", "num_slices"],
+    do_not_specialize=[
+        "eos_id",
+        "vocab_size",
+        "num_positions",
+        "num_slices",
+        "lead",
+        "row_stride",
+        "position_stride",
+    ],
     do_not_specialize_on_alignment=SMALL,
 )
 def accept_draft_kernel(
@@ -87,8 +100,10 @@ def accept_draft_kernel(
     vocab_size,
     num_positions,
     num_slices,
+    lead,
     row_stride,
     position_stride,
+    PACK: tl.constexpr,
     SLICE: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_SLICES: tl.constexpr,
@@ -97,8 +112,10 @@ def accept_draft_kernel(
     i_slice = (i_part % num_slices).to(tl.int32)
     i_position = i_part // num_slices % num_positions
     i_row = i_part // num_slices // num_positions
-    p_logit = p_logits + i_row * row_stride + i_position * position_stride
-    peak, first, total = read_slice(p_logit, i_slice, vocab_size, SLICE)
+    start = lead + i_row * row_stride + i_position * position_stride
+    p_pack0 = p_logits + start // PACK * PACK
+    shift = (start % PACK).to(tl.int32)
+    peak, first, total = read_slice(p_pack0, shift, i_slice, vocab_size, PACK, SLICE)
     tl.store(p_peak + i_part, peak)
     tl.store(p_first + i_part, first)
     tl.store(p_sum + i_part, total)
@@ -149,12 +166,15 @@ def accept_draft(
     results = (token, log_prob, accepted, eos_position, has_nan)
     if num_rows == 0:
         return results
-    slice_size = min(SLICE, max(128, triton.next_power_of_2(vocab_size)))
-    num_slices = triton.cdiv(vocab_size, slice_size)
+    pack = PACK_BYTES // logits.itemsize
+    slice_size = min(SLICE, max(LEAST_SLICE, triton.next_power_of_2(vocab_size)))
+    # an unaligned line begins inside its first pack
+    num_slices = triton.cdiv(vocab_size + pack - 1, slice_size)
     num_parts = num_rows * num_positions * num_slices
     peak, total = log_prob.new_empty(2, num_parts)
+    base, lead, (row_stride, position_stride, _) = aligned(logits)
     accept_draft_kernel[(num_parts,)](
-        logits,
+        base,
         draft.contiguous(),
         *results,
         peak,
@@ -165,7 +185,10 @@ def accept_draft(
         vocab_size,
         num_positions,
         num_slices,
-        *logits.stride()[:2],
+        lead,
+        row_stride,
+        position_stride,
+        PACK=pack,
         SLICE=slice_size,
         BLOCK_Q=triton.next_power_of_2(num_positions),
         BLOCK_SLICES=triton.next_power_of_2(num_slices),

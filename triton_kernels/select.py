@@ -261,7 +261,7 @@ def select(
         device=device,
     )
     stats = torch.empty(2 * num_rows * (1 + num_slices), dtype=torch.float32, device=device)
-    base, lead = aligned(logits)
+    base, lead, (row_stride, _) = aligned(logits)
     select_kernel[(num_rows * num_slices + num_beams,)](
         base,
         score,
@@ -275,7 +275,7 @@ def select(
         scratch,
         stats,
         counters(num_rows + num_beams, device),
-        logits.stride(0),
+        row_stride,
         lead,
         num_columns,
         num_rows,
@@ -304,12 +304,12 @@ def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:
     return triton.cdiv(num_tiles, slice_tiles), slice_tiles
 
 
-def aligned(logits: Tensor) -> tuple[Tensor, int]:
-    """A tensor that begins at a multiple of 16 bytes, and where in it the logits begin."""
+def aligned(logits: Tensor) -> tuple[Tensor, int, tuple[int, ...]]:
+    """A tensor that begins at a multiple of 16 bytes, where in it the logits begin, their strides."""
     lead = logits.data_ptr() % PACK_BYTES // logits.element_size()
     if lead == 0:
-        return logits, 0
+        return logits, 0, logits.stride()
     if logits.storage_offset() < lead:
         return aligned(logits.clone())
     first = logits.storage_offset() - lead
-    return logits.as_strided((1,), (1,), first), lead
+    return logits.as_strided((1,), (1,), first), lead, logits.stride()

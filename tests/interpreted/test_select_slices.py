@@ -133,3 +133,12 @@ def test_logits_that_begin_anywhere(device):
                 )
                 case["eos_id"] = -1
                 check(case, device)
+
+
+def test_memory_that_begins_anywhere(device):
+    """Memory of others need not be aligned; rows may be padded there."""
+    memory = bytearray(1000)
+    logits = torch.frombuffer(memory, dtype=torch.float32, offset=4)
+    case = few_rows(10)
+    case["logits"] = logits.as_strided((3, 17), (20, 1)).copy_(torch.randn(3, 17))
+    check(case, device)
