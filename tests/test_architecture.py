@@ -8,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
+TRITON_KERNELS = sorted((ROOT / "triton_kernels").glob("*.py"))
+OTHERS = sorted(p for name in ("tests", "benchmarks") for p in (ROOT / name).rglob("*.py"))
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
 # a module may import those to its right and itself
 LAYERS = [
@@ -55,12 +57,13 @@ def test_imports_point_one_way(path):
             assert parts[0] != "pybeam" or len(parts) < 2 or parts[1] not in above, name
 
 
-@pytest.mark.parametrize("path", LIBRARY + KERNELS, ids=name_of)
+@pytest.mark.parametrize("path", LIBRARY + TRITON_KERNELS + KERNELS + OTHERS, ids=name_of)
 def test_files_stay_readable(path):
     text = path.read_text("utf-8")
     assert text.count("\n") < 400
     assert path.stem not in {"utils", "common", "misc", "helpers"}
-    assert not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
+    # a test may feed what the library must not contain
+    assert path in OTHERS or not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
     assert not re.search(r"^\s*(import|from) triton_kernels", text, re.M)
 
 

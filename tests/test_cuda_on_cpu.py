@@ -16,7 +16,8 @@ from hypothesis import given
 
 import test_select
 from pybeam import backends
-from test_select import SETTINGS, cases, check, ints, random_case
+from test_select import check, ints, random_case
+from test_select_properties import SETTINGS, cases
 
 SOURCE = Path(__file__).parent / "cuda_on_cpu" / "select.cpp"
 NAME = "cuda-on-cpu"

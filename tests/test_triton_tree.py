@@ -10,8 +10,8 @@ from triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from aot import CAPABILITIES, assemble, distinct, recorded
+from pybeam.backends import triton as kernels
 from pybeam.token_tree import TokenTree
-from pybeam.triton_kernels import tree as kernels
 
 
 def test_in_the_interpreter():

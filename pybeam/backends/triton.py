@@ -13,8 +13,9 @@ from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.select import select
-from pybeam.triton_kernels.tree import tree_append, tree_release
+from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
+from pybeam.triton_kernels.tree_release import tree_release
 
 # few small arrays: not worth kernels of their own
 beam_open = partial(beams.beam_open, tree_append)

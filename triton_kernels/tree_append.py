@@ -1,7 +1,7 @@
-"""`tree_append` and `tree_release`: the bookkeeping of the token tree, one program per source.
+"""`tree_append`: a step of the token tree, one program per source.
 
-Appending takes two launches, because which pages a source gets depends on what the sources before it
-take. The first gives every live node the masks of its rows' children, frees the cells of nodes that no
+It takes two launches, because which pages a source gets depends on what the sources before it take.
+The first gives every live node the masks of its rows' children, frees the cells of nodes that no
 row sees any more and counts the pages needed; in the second every source adds up the counts before its
 own, takes its pages and appends its nodes. The result is that of the sources one after another.
 
@@ -20,14 +20,12 @@ TILE_WORDS = 2048
 NUMBERS = [
     "eos_id",
     "capacity",
-    "num_sources",
     "num_slots",
     "max_nodes",
     "max_rows",
     "max_live",
     "max_free",
     "max_pages",
-    "max_free_pages",
 ]
 LISTS = [
     "p_slot",
@@ -363,77 +361,4 @@ def tree_append(
         MASK_WORDS=live_mask.shape[2],
         BLOCK_ROWS=block_rows,
         num_warps=1,
-    )
-
-
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
-def release_kernel(
-    p_num_nodes,
-    p_num_live,
-    p_num_free,
-    p_page,
-    p_num_pages,
-    p_free_page,
-    p_num_free_pages,
-    p_slot,
-    num_sources,
-    num_slots,
-    max_pages,
-    max_free_pages,
-    BLOCK: tl.constexpr,
-    BLOCK_PAGES: tl.constexpr,
-):
-    """One program for all sources: their pages go onto the stack in the order of the sources."""
-    num_free_pages = tl.load(p_num_free_pages)
-    for start in range(0, num_sources, BLOCK):
-        o_source = start + tl.arange(0, BLOCK)
-        b_slot = tl.load(p_slot + o_source, mask=o_source < num_sources, other=-1).to(tl.int64)
-        m_slot = (b_slot >= 0) & (b_slot < num_slots)
-        b_held = tl.load(p_num_pages + b_slot, mask=m_slot, other=0)
-        b_place = num_free_pages + exclusive_sum(b_held)
-        most_held = tl.max(b_held, 0)
-        for page in range(0, most_held, BLOCK_PAGES):
-            o_page = page + tl.arange(0, BLOCK_PAGES)
-            m_page = o_page[None, :] < b_held[:, None]
-            p_held = p_page + b_slot[:, None] * max_pages + o_page[None, :]
-            o_free = b_place[:, None] + o_page[None, :]
-            b_page = tl.load(p_held, mask=m_page)
-            tl.store(p_free_page + o_free, b_page, mask=m_page & (o_free < max_free_pages))
-        num_free_pages += tl.sum(b_held, 0)
-        tl.debug_barrier()
-        tl.store(p_num_nodes + b_slot, 0, mask=m_slot)
-        tl.store(p_num_live + b_slot, 0, mask=m_slot)
-        tl.store(p_num_free + b_slot, 0, mask=m_slot)
-        tl.store(p_num_pages + b_slot, 0, mask=m_slot)
-    tl.debug_barrier()
-    tl.store(p_num_free_pages, tl.minimum(num_free_pages, max_free_pages))
-
-
-def tree_release(
-    num_nodes: Tensor,
-    num_live: Tensor,
-    num_free: Tensor,
-    page: Tensor,
-    num_pages: Tensor,
-    free_page: Tensor,
-    num_free_pages: Tensor,
-    slot: Tensor,
-) -> None:
-    """`pybeam.token_tree.TokenTree.release`."""
-    if slot.numel() == 0:
-        return
-    release_kernel[(1,)](
-        num_nodes,
-        num_live,
-        num_free,
-        page,
-        num_pages,
-        free_page,
-        num_free_pages,
-        slot.contiguous(),
-        slot.numel(),
-        *page.shape,
-        free_page.shape[0],
-        BLOCK=64,
-        BLOCK_PAGES=16,
     )
