@@ -30,6 +30,10 @@ def test_drafts_in_the_interpreter():
     run_in_interpreter("tests/test_accept_draft.py", "-k", "triton")
 
 
+def test_reads_stay_inside_in_the_interpreter():
+    run_in_interpreter("tests/interpreted/test_reads_stay_inside.py")
+
+
 def ints(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int32)
 
