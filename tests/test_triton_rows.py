@@ -30,8 +30,8 @@ def test_drafts_in_the_interpreter():
     run_in_interpreter("tests/test_accept_draft.py", "-k", "triton")
 
 
-def test_reads_stay_inside_in_the_interpreter():
-    run_in_interpreter("tests/interpreted/test_reads_stay_inside.py")
+def test_memory_bounds_in_the_interpreter():
+    run_in_interpreter("tests/interpreted/test_memory_bounds.py")
 
 
 def ints(*shape: int) -> torch.Tensor:

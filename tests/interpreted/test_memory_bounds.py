@@ -1,4 +1,4 @@
-"""Kernels read nothing beside their tensors: these lie between pages that end the process if read."""
+"""Kernels touch nothing beside their tensors: these lie between pages that end a process that does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAGE = mmap.PAGESIZE
 
 
 @pytest.fixture(params=["begin", "end"])
-def walled(request, device):
-    """Copies a tensor so that it begins, or ends, at a page that nobody may read."""
+def walled(request, device, monkeypatch):
+    """Copies a tensor so that it begins, or ends, at a page that nobody may touch; so do results."""
     if device.type == "cuda":
         pytest.skip("pages of a GPU have no such protection")
     libc = ctypes.CDLL(None, use_errno=True)
@@ -32,6 +32,10 @@ def walled(request, device):
         inside = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
         return inside.view(tensor.shape).copy_(tensor)
 
+    def empty(*shape, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return copy(torch.zeros(*shape, dtype=dtype))
+
+    monkeypatch.setattr(torch, "empty", empty)
     return copy
 
 
