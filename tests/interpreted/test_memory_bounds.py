@@ -81,9 +81,10 @@ def test_rows_that_are_not_there(walled, beyond):
 def test_backtrace(walled):
     token = walled(torch.arange(2 * 2048).int().view(2, 2048))
     parent = walled((torch.arange(2 * 2048) % 2048 - 1).int().view(2, 2048))
-    slot, node = walled(ints([1, 0, 2, -1, 0])), walled(ints([2047, 0, 0, 5, 2048]))
+    # the longest stands last: what overflows its line leaves the tensor
+    slot, node = walled(ints([0, 2, -1, 0, 1])), walled(ints([0, 0, 5, 2048, 2047]))
     _, length = triton.backtrace(token, parent, slot, node, 5)
-    assert length.tolist() == [2048, 1, 0, 0, 0]
+    assert length.tolist() == [1, 0, 0, 0, 2048]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
