@@ -95,6 +95,13 @@ def test_ties_and_zeros(backend, device):
     assert result.token.flatten().tolist() == [7, 0, 4, 4]
 
 
+def test_ties_far_apart(backend, device):
+    logits = torch.zeros(1, 2, 20_011)
+    logits[0, 0, [5, 9000, 17_000]] = 1.0
+    logits[0, 1, [8191, 8192, 20_010]] = 1.0
+    assert check(logits, ints([[0, 5]]), backend, device).token.tolist() == [[5, 8191]]
+
+
 def test_positions_without_output(backend, device):
     logits = logits_of([[5, 6, 7]] * 6)
     logits[0, 1, 3] = math.nan
