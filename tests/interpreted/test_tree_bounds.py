@@ -125,3 +125,20 @@ def test_pages_of_many_sources(device):
         assert torch.equal(getattr(trees[0], name), getattr(trees[1], name)), name
     num_free = int(trees[0].num_free_pages)
     assert torch.equal(trees[0].free_page[:num_free], trees[1].free_page[:num_free])
+
+
+def test_a_source_of_many_pages_gives_all_back(device):
+    """More pages than a release moves at a time."""
+    tree = GuardedTree(device, num_slots=1, width=40, length=10)
+    tree.reserve_pages(24)
+    tree.guard()
+    slot = torch.zeros(1, dtype=torch.int32, device=device)
+    tree.open(slot, start_id=1)
+    grow(tree, [0], [0] * 40, list(range(5, 45)))
+    for _ in range(7):
+        grow(tree, [0], list(range(40)), list(range(5, 45)))
+    assert int(tree.num_pages) == 21  # of 321 cells
+    tree.release(slot)
+    tree.check()
+    num_free = int(tree.num_free_pages)
+    assert sorted(tree.free_page[:num_free].tolist()) == list(range(tree.num_total_pages))
