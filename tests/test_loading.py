@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 
 import pytest
 import torch
@@ -113,6 +114,15 @@ def test_stored_positions_are_preferred(directory):
     model = load_model(directory)
     assert torch.equal(model.decoder.position_table, table[2:34])
     assert not torch.equal(model.encoder.position_table, table[2:34])
+
+
+@pytest.mark.parametrize("shape", [(33, 24), (34, 25)])
+def test_stored_positions_of_another_shape_are_refused(directory, shape):
+    name = "model.encoder.embed_positions.weights"
+    edit_weights(directory, lambda w: w.update({name: torch.zeros(shape)}))
+    found = re.escape(str(list(shape)))
+    with pytest.raises(ValueError, match=rf"`{name}` in .* must be \[34, 24\], but is {found}; "):
+        load_model(directory)
 
 
 def test_output_table_of_its_own_is_used(directory, plain):

@@ -28,6 +28,7 @@ def load_model(
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
     `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
     (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`).
+    Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
 
     Args:
         path: the directory.
