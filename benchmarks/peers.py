@@ -8,16 +8,30 @@ from pathlib import Path
 
 import torch
 
+from pybeam.models.checkpoint import Checkpoint
+
 Translate = Callable[[list[list[int]]], list[list[int]]]
 
 EOS = 2
 
 
 def transformers_model(directory: Path):
-    """The directory's model in transformers, float32."""
+    """The directory's model in transformers, float32, with the position tables that it stores.
+
+    transformers computes sinusoidal positions by their formula and ignores tables in the file.
+    """
     from transformers import AutoModelForSeq2SeqLM
 
-    return AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32).eval()
+    checkpoint = Checkpoint(Path(directory))
+    for stack in ("encoder", "decoder"):
+        name = f"{stack}.embed_positions.weights"
+        if name in checkpoint:
+            module = model.get_submodule(f"model.{stack}.embed_positions")
+            shape = checkpoint.num_rows(name), module.weights.shape[1]
+            # CTranslate2's converter reads them here too
+            module.weights = checkpoint.take(name, *shape).float()
+    return model
 
 
 def transformers_beam(model, width: int, batch_size: int, max_length: int) -> Translate:
@@ -50,12 +64,15 @@ def transformers_beam(model, width: int, batch_size: int, max_length: int) -> Tr
 def ctranslate2_translator(model, pieces: list[str], threads: int, compute_type: str = "float32"):
     """A CTranslate2 translator with the weights of an M2M100-layout transformers model.
 
-    Its converter's own loader makes the specification; the vocabulary is the SentencePiece one.
+    Its converter's own loader makes the specification; the vocabulary is the SentencePiece one, and
+    made-up words where the model has more tokens.
     """
     import ctranslate2
     from ctranslate2.converters.transformers import M2M100Loader
 
     spec = M2M100Loader().get_model_spec(model)
+    more = range(len(pieces), model.config.vocab_size)
+    pieces = [*pieces, *(f"<added {i}>" for i in more)]
     spec.register_source_vocabulary(pieces)
     spec.register_target_vocabulary(pieces)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<unk>"
