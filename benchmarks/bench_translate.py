@@ -1,6 +1,6 @@
 """Translation speed beside CTranslate2 and transformers, same weights, one run.
 
-python -m benchmarks.bench_translate [--data DIR] [--repeats 3] [--only NAME]
+python -m benchmarks.bench_translate [--model DIR] [--data DIR] [--repeats 3] [--only NAME]
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ def main() -> None:
         "fifo-50": bench.fifo_50,
         "fifo-5": bench.fifo_5,
     }
+    settings = vars_of(options) | {"model": repr(bench.model)}
+    # the results of another model never replace those of the example model
+    results = "translate-cpu"
+    results += f"-{options.model.name}" if options.model != corpus.MODEL else ""
     rows: list[dict] = []
     for name, measure in groups.items():
         if options.only in (None, name):
             rows += measure()
             print(report.table(rows[-len(bench.last) :]), flush=True)
-            report.write(
-                "translate-cpu", options.output, {"settings": vars_of(options), "rows": rows}
-            )
+            report.write(results, options.output, {"settings": settings, "rows": rows})
     print("\n" + report.table(rows))
 
 
@@ -58,6 +60,12 @@ def write(options: argparse.Namespace, rows: list[dict]) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=corpus.MODEL,
+        help="a model with the example model's tokenizer, such as one of benchmarks.widen",
     )
     parser.add_argument(
         "--data", type=Path, default=corpus.DATA, help="folder with dev.es and dev.en"
@@ -90,8 +98,8 @@ class Bench:
         self.options = options
         self.all = corpus.load(options.data, options.split, options.lines)
         self.wide = self.all.first(options.wide_lines)
-        self.model = pybeam.load_model(corpus.MODEL, device="cpu", dtype="float32")
-        self.theirs = peers.transformers_model(corpus.MODEL)
+        self.model = pybeam.load_model(options.model, device="cpu", dtype="float32")
+        self.theirs = peers.transformers_model(options.model)
         self.translator = peers.ctranslate2_translator(
             self.theirs, self.all.vocabulary, options.threads
         )
