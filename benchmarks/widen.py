@@ -83,12 +83,17 @@ def widen(
     # it refuses directories that are incomplete or hold something else
     config = load_model(source, device="cpu").config
     if config.model_type != "m2m_100":
-        raise ValueError(f"{source} must hold an m2m_100 model, but it is {config.model_type!r}")
+        raise ValueError(
+            f"{source} must hold an m2m_100 model, but it is {config.model_type!r}; "
+            "leave `source` at the example model"
+        )
     _check_sizes(config, width, ffn, encoder_layers, decoder_layers, vocabulary)
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, but is {dtype!r}")
     if target.exists() and any(target.iterdir()):
-        raise ValueError(f"`target` must be a new or empty directory, but {target} has files")
+        raise ValueError(
+            f"`target` must be a new or empty directory, but {target} has files; name another"
+        )
 
     copies = width // config.hidden_size
     scale = copies**0.5 if config.embedding_scale != 1 else 1.0
@@ -128,7 +133,10 @@ def _check_sizes(
         ("ffn", ffn, config.decoder_inner_size),
     ):
         if value < of or value % of:
-            raise ValueError(f"`{name}` must be a multiple of the model's {of}, but is {value}")
+            raise ValueError(
+                f"`{name}` must be a multiple of the model's {of}, but is {value}; "
+                f"the next one is {of * max(1, -(-value // of))}"
+            )
     for name, value, least in (
         ("encoder_layers", encoder_layers, config.num_encoder_layers),
         ("decoder_layers", decoder_layers, config.num_decoder_layers),
