@@ -85,7 +85,7 @@ def widen(
     if config.model_type != "m2m_100":
         raise ValueError(
             f"{source} must hold an m2m_100 model, but it is {config.model_type!r}; "
-            "leave `source` at the example model"
+            "give one of that layout, such as the example model"
         )
     _check_sizes(config, width, ffn, encoder_layers, decoder_layers, vocabulary)
     if dtype not in DTYPES:
