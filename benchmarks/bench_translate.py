@@ -33,28 +33,27 @@ def main() -> None:
         "fifo-50": bench.fifo_50,
         "fifo-5": bench.fifo_5,
     }
-    settings = vars_of(options) | {"model": repr(bench.model)}
-    # the results of another model never replace those of the example model
-    results = "translate-cpu"
-    results += f"-{options.model.name}" if options.model != corpus.MODEL else ""
+    run = vars_of(options) | {"model": repr(bench.model)}
     rows: list[dict] = []
     for name, measure in groups.items():
         if options.only in (None, name):
             rows += measure()
-            print(report.table(rows[-len(bench.last) :]), flush=True)
-            report.write(results, options.output, {"settings": settings, "rows": rows})
+            print(report.table(bench.last), flush=True)
+            write(options, bench.last, run)
     print("\n" + report.table(rows))
 
 
-def write(options: argparse.Namespace, rows: list[dict]) -> None:
-    """Replace the measured settings in the results file; those of groups not run stay."""
-    path = options.output or report.RESULTS / "translate-cpu.json"
+def write(options: argparse.Namespace, rows: list[dict], run: dict) -> None:
+    """Replace the measured settings in the results file; those of groups not run stay.
+
+    The results of another model go to another file than those of the example model.
+    """
+    name = "translate-cpu" + (f"-{options.model.name}" if options.model != corpus.MODEL else "")
+    path = options.output or report.RESULTS / f"{name}.json"
     old = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {row["setting"] for row in rows}
-    settings = vars_of(options)
-    new = [row | {"run": settings | report.environment()} for row in rows if "run" not in row]
-    kept = [row for row in old if row["setting"] not in measured]
-    report.write("translate-cpu", options.output, {"rows": kept + new})
+    new = [row | {"run": run | report.environment()} for row in rows]
+    report.write(name, path, {"rows": [r for r in old if r["setting"] not in measured] + new})
 
 
 def _options() -> argparse.Namespace:
