@@ -1,6 +1,6 @@
 """Microbenchmarks of every op on a GPU: op x backend x shape as µs, GB/s and share of the copy rate.
 
-    python -m benchmarks.gpu [--minutes 8] [--dry-run]
+    python -m benchmarks.gpu [--minutes 8] [--only select] [--dry-run]
 
 A time is that of one call among calls that follow one another in a CUDA graph, on inputs that the L2
 does not hold. What is measured is kept after every row in gpu-bench.json and gpu-bench.log, in $OUT
@@ -29,8 +29,8 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         with torch.inference_mode():
-            _measure(timer, journal, tiny)
-            if not tiny and not journal.is_over:
+            _measure(timer, journal, tiny, options.only)
+            if not tiny and not options.only and not journal.is_over:
                 journal.say(f"wrote {choice.write(journal.rows)}")
     except KeyboardInterrupt:
         journal.say("interrupted")
@@ -38,15 +38,18 @@ def main() -> None:
         journal.finish()
 
 
-def _measure(timer: Timer, journal: Journal, tiny: bool) -> None:
+def _measure(timer: Timer, journal: Journal, tiny: bool, only: str | None) -> None:
     machine.measure(timer, journal, tiny)
     names = ["native"] if tiny else ["native", "triton"]
     names = [name for name in names if name in backends.available()]
     others = names if tiny else [name for name in names if name != "native"]
-    bench_tree_attention.measure(timer, journal, others, tiny)
-    bench_rows.measure(timer, journal, others, tiny)
-    bench_select.measure(timer, journal, names, tiny)
-    bench_select.measure_compiled(timer, journal, tiny)
+    if only in (None, "tree_attention"):
+        bench_tree_attention.measure(timer, journal, others, tiny)
+    if only in (None, "rows"):
+        bench_rows.measure(timer, journal, others, tiny)
+    if only in (None, "select"):
+        bench_select.measure(timer, journal, names, tiny)
+        bench_select.measure_compiled(timer, journal, tiny)
 
 
 def _options() -> argparse.Namespace:
@@ -54,6 +57,9 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=8, help="stop after so long")
+    parser.add_argument(
+        "--only", choices=("tree_attention", "rows", "select"), help="one group of ops"
+    )
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
     return parser.parse_args()
 
