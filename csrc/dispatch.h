@@ -55,7 +55,7 @@ struct Kernels {
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
     Attend attend[3];
-    MultiplyRows multiply_rows;
+    MultiplyRows multiply_rows[3];  // by the weights' DType, of which bfloat16 is not made
     NormaliseRow normalise_row;
 };
 

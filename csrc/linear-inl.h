@@ -8,7 +8,10 @@ void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const Option
     const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
     check_tensor("x", x, at::kFloat, {num_rows, depth});
     check_unit_stride("x", x);
-    check_tensor("weight", weight, at::kFloat,
+    const DType weight_dtype = float_type("weight", weight);
+    TORCH_CHECK_VALUE(weight_dtype != DType::kBFloat16,
+                      "`weight` must be float32 or float16, but is bfloat16");
+    check_tensor("weight", weight, weight.scalar_type(),
                  {(num_columns + kPanel - 1) / kPanel, depth, kPanel});
     check_contiguous("weight", weight);
     check_tensor("y", y, at::kFloat, {num_rows, num_columns});
@@ -17,7 +20,8 @@ void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const Option
     LinearParams params{};
     params.x = data<float>(x);
     params.x_stride = x.stride(0);
-    params.weight = data<float>(weight);
+    params.weight = weight.data_ptr();
+    params.weight_dtype = weight_dtype;
     params.bias = bias_arg;
     params.y = data<float>(y);
     params.num_rows = num_rows;

@@ -76,11 +76,13 @@ struct TreeAttentionParams {
 constexpr int kPanel = 64;
 
 // y [rows, columns] = x W^T + bias, then max(0, y) where `relu`; where `adds`, that is added to y.
-// W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column.
+// W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column;
+// float32 or float16.
 struct LinearParams {
     const float* x;
     int64_t x_stride;
-    const float* weight;
+    const void* weight;
+    DType weight_dtype;
     const float* bias;  // or null
     float* y;           // contiguous
     int64_t num_rows;

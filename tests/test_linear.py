@@ -66,6 +66,20 @@ def test_strided_rows(isa):
     assert torch.equal(layer(wide[:, 16:32]), layer(wide[:, 16:32].contiguous()))
 
 
+def test_weights_that_float16_holds_are_kept_so(isa):
+    weight = torch.randn(130, 40).half().float()
+    weight[0, 0] = 2.0**-24  # subnormal in float16
+    narrow, x = PackedLinear(weight, None), torch.randn(7, 40)
+    assert narrow._weight.dtype == torch.float16
+    weight[1, 1] = 1 / 3
+    wide = PackedLinear(weight, None)
+    assert wide._weight.dtype == torch.float32
+    others = torch.arange(130) != 1
+    assert torch.equal(narrow(x)[:, others], wide(x)[:, others])
+    weight[1, 1] = 1e6
+    assert PackedLinear(weight, None)._weight.dtype == torch.float32
+
+
 def test_relu_keeps_nan(isa):
     layer = layer_of(70, 4, activation="relu")
     x = torch.randn(3, 4)
@@ -132,6 +146,8 @@ def test_wrong_arguments_of_layer_norm(x, weight, message):
         ("x", lambda x: x[:, :7], "`weight` must be"),
         ("x", lambda x: x.t().contiguous().t(), "the last stride of `x` must be 1"),
         ("x", lambda x: x[0], "`x` must have 2 dimensions"),
+        ("weight", lambda w: w.bfloat16(), "`weight` must be float32 or float16"),
+        ("weight", lambda w: w.double(), "`weight` must be float32"),
         ("weight", lambda w: w[:1], "`weight` must be"),
         ("weight", lambda w: w[..., :32], "`weight` must be"),
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),

@@ -7,6 +7,6 @@ constexpr Kernels make_kernels(const char* name) {
                    {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
                    {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
                    {&attend<float>, &attend<BFloat16>, &attend<Half>},
-                   &multiply_rows,
+                   {&multiply_rows<float>, nullptr, &multiply_rows<Half>},
                    &normalise_row};
 }

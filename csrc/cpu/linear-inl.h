@@ -6,8 +6,8 @@ static_assert(kPanel % kPassColumns == 0);
 
 // y = x W^T for kRows rows and kPassColumns columns; every sum runs over the depth in order,
 // whatever kRows is, so that a row's result does not depend on the rows beside it.
-template <int kRows>
-inline void multiply_pass(const LinearParams& params, const float* x, const float* panel,
+template <int kRows, class W>
+inline void multiply_pass(const LinearParams& params, const float* x, const W* panel,
                           const float* bias, const float* residual, float* y, int64_t y_stride) {
     Vec acc[kRows][kPassVecs];
     for (int r = 0; r < kRows; ++r) {
@@ -35,10 +35,9 @@ inline void multiply_pass(const LinearParams& params, const float* x, const floa
     }
 }
 
-template <int kRows>
-inline void multiply_block(const LinearParams& params, int64_t rows, const float* x,
-                           const float* panel, const float* bias, const float* residual, float* y,
-                           int64_t y_stride) {
+template <int kRows, class W>
+inline void multiply_block(const LinearParams& params, int64_t rows, const float* x, const W* panel,
+                           const float* bias, const float* residual, float* y, int64_t y_stride) {
     if constexpr (kRows > 1) {
         if (rows < kRows) {
             return multiply_block<kRows - 1>(params, rows, x, panel, bias, residual, y, y_stride);
@@ -51,8 +50,9 @@ inline void multiply_block(const LinearParams& params, int64_t rows, const float
 }
 
 // Rows `first .. last` times one whole panel, in blocks of even height.
+template <class W>
 inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t first, int64_t last) {
-    const float* weight = params.weight + panel * params.depth * kPanel;
+    const W* weight = static_cast<const W*>(params.weight) + panel * params.depth * kPanel;
     const int64_t column = panel * kPanel;
     const int64_t num_columns =
         params.num_columns - column < kPanel ? params.num_columns - column : kPanel;

@@ -20,12 +20,15 @@ void launch_linear(const LinearParams& params) {
     const int64_t panels = (params.num_columns + kPanel - 1) / kPanel;
     if (params.num_rows == 0 || panels == 0) return;
     int64_t groups = (params.num_rows + kTaskRows - 1) / kTaskRows;
-    while (panels * groups < kEnoughTasks * params.num_threads && params.num_rows / groups > 16) {
+    // a panel that two threads share is read by both
+    while (panels * groups % params.num_threads != 0 &&
+           panels * groups < kEnoughTasks * params.num_threads && params.num_rows / groups > 16) {
         groups *= 2;
     }
     const int64_t work = params.num_rows * params.num_columns * params.depth;
     const int num_threads = threads_for(work, panels * groups, params.num_threads);
-    const MultiplyRows multiply_rows = kernels().multiply_rows;
+    const MultiplyRows multiply_rows =
+        kernels().multiply_rows[static_cast<int>(params.weight_dtype)];
     parallel_for(num_threads, panels * groups, [&](int64_t task) {
         const int64_t group = task / panels;
         multiply_rows(params, task % panels, params.num_rows * group / groups,
