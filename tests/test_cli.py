@@ -50,8 +50,18 @@ def translate(tmp_path, capfd):
 
 def start(*options: str, **pipes) -> subprocess.Popen:
     command = [sys.executable, "-m", "pybeam", "translate", "--model", str(MODEL), *options]
+
+    def heed_interrupts() -> None:
+        # a test run in the background ignores SIGINT, and its children would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        **pipes,
     )
 
 
@@ -220,7 +230,7 @@ def test_a_line_comes_out_before_the_input_ends(expected):
             assert process.stdout.readline().decode() == translation + "\n"
         process.stdin.close()
         assert process.stdout.read() == b""
-        assert process.wait() == 0
+        assert process.wait(timeout=120) == 0
         assert process.stderr.read() == b""
 
 
@@ -230,7 +240,7 @@ def test_closed_output_ends_cleanly(expected):
         process.stdin.close()
         assert process.stdout.readline().decode() == expected[0] + "\n"
         process.stdout.close()
-        assert process.wait() == 141
+        assert process.wait(timeout=120) == 141
         assert process.stderr.read() == b""
 
 
@@ -240,21 +250,22 @@ def test_interrupt_writes_what_is_finished(expected):
         process.stdin.flush()
         assert process.stdout.readline().decode() == expected[0] + "\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.wait(timeout=120) == 130
         errors = process.stderr.read().decode()
         assert "1 lines in" in errors and "Traceback" not in errors
 
 
 def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
     path = tmp_path / "out.txt"
-    with start("--output", str(path), "--batch-size", "1", "--scoring", "power:1") as process:
-        process.stdin.write("\n".join([LINES[0], *[LINES[3] * 3] * 500]).encode())
+    # the first line is the shortest of a window of 512, so it comes last
+    with start("--output", str(path), "--batch-size", "32", "--scoring", "power:1") as process:
+        process.stdin.write("\n".join([LINES[0], *[LINES[3] * 3] * 1000]).encode())
         process.stdin.close()
         while not path.exists():
             time.sleep(0.05)
         time.sleep(2)
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.wait(timeout=120) == 130
         errors = process.stderr.read().decode()
         assert "Traceback" not in errors
         lines = path.read_text(encoding="utf-8").split("\n")
