@@ -182,9 +182,11 @@ class Bench:
         for translate in systems.values():
             translate(data.sources[:64])
         runs = {name: (lambda t=t: t(data.sources)) for name, t in systems.items()}
+        # in turn with the systems, because the machine's speed changes while they run
+        runs["products"] = Products(self.model)
         seconds, outputs = report.interleaved_medians(runs, self.options.repeats)
         baseline = next(iter(seconds.values()))
-        rate = multiply_rate(self.model)
+        rate = runs["products"].flops / seconds["products"]
         self.last = []
         for name, translate in systems.items():
             row = {
@@ -234,26 +236,28 @@ def flops_of(config) -> tuple[int, int]:
     return 2 * row, 2 * source
 
 
-@torch.inference_mode()
-def multiply_rate(model, rows: int = 304) -> float:
-    """Flops per second of a step's matrix products alone, in their order, at its usual batch."""
-    d, inner = model.config.hidden_size, model.config.decoder_inner_size
-    x, wide = torch.randn(rows, d), torch.randn(rows, inner)
+class Products:
+    """A step's matrix products alone, in their order, at the usual batch of width 5."""
 
-    def multiply() -> None:
-        for layer in model.decoder.layers:
-            layer.qkv(x)
-            layer.self_out(x)
-            layer.cross_query(x)
-            layer.cross_out(x)
-            layer.inner(x)
-            layer.inner_out(wide)
-        model.output(x)
+    def __init__(self, model, rows: int = 304, times: int = 30) -> None:
+        self.flops = times * rows * flops_of(model.config)[0]
+        self._model, self._times = model, times
+        self._x = torch.randn(rows, model.config.hidden_size)
+        self._wide = torch.randn(rows, model.config.decoder_inner_size)
 
-    for _ in range(3):
-        multiply()
-    seconds, _ = report.interleaved_medians({"multiply": multiply}, 20)
-    return rows * flops_of(model.config)[0] / seconds["multiply"]
+    @torch.inference_mode()
+    def __call__(self) -> None:
+        x, model = self._x, self._model
+        memory = x.new_empty(x.shape[0], model.vocab_size)
+        for _ in range(self._times):
+            for layer in model.decoder.layers:
+                layer.qkv(x)
+                layer.self_out(x)
+                layer.cross_query(x)
+                layer.cross_out(x)
+                layer.inner(x)
+                layer.inner_out(self._wide)
+            model.output(x, memory)
 
 
 if __name__ == "__main__":

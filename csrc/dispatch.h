@@ -61,6 +61,9 @@ struct Kernels {
 
 constexpr int64_t kBlockVectors = 16;
 
+// Cells whose keys or values stay near while all rows of a task read them.
+constexpr int64_t kTileCells = 16;
+
 extern const Kernels kGenericKernels;
 #ifdef __x86_64__
 extern const Kernels kAvx2Kernels;

@@ -161,6 +161,7 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
 #include "rows-inl.h"
 #include "accept_draft-inl.h"
 #include "linear-inl.h"
+#include "layer_norm-inl.h"
 // clang-format on
 
 std::string isa() { return kernels().name; }

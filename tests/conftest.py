@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
+
 import pytest
 import torch
 
@@ -102,17 +104,27 @@ def backend(request: pytest.FixtureRequest) -> str:
 def kernel(request: pytest.FixtureRequest):
     """The name of every backend but the reference, native on every instruction set."""
     name, _, isa = request.param.partition("-")
-    if not isa:
+    with _native_with(isa) if isa else nullcontext():
         yield name
-        return
-    native = backends.load("native")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest):
+    """Every instruction set in turn, for operators that only the extension has."""
+    with _native_with(request.param):
+        yield request.param
+
+
+@contextmanager
+def _native_with(isa: str):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     before = native.isa()
     try:
         native.set_isa(isa)
     except RuntimeError as error:
         pytest.skip(str(error))
     assert native.isa() == isa
-    yield name
+    yield
     native.set_isa(before)
 
 

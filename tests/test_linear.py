@@ -1,26 +1,11 @@
-"""`linear` and `layer_norm`: exact to rounding, and no row's result depends on the rows beside it."""
+"""The operator `linear`: exact to rounding, and no row's result depends on the rows beside it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pybeam.models.layers import Norm
 from pybeam.models.linear import PackedLinear, PlainLinear
-
-ISAS = ("generic", "avx2", "avx512")
-
-
-@pytest.fixture(params=ISAS)
-def isa(request):
-    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    before = native.isa()
-    try:
-        native.set_isa(request.param)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    yield request.param
-    native.set_isa(before)
 
 
 def layer_of(num_columns: int, depth: int, has_bias: bool = True, activation=None) -> PackedLinear:
@@ -58,6 +43,15 @@ def test_memory_is_used_and_what_lies_behind_is_not(isa):
     y = layer(torch.randn(3, 16), memory)
     assert y.data_ptr() == memory.data_ptr() and y.shape == (3, 70)
     assert (memory[3:] == 9.0).all()
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_plain_layers_use_memory_too(has_bias):
+    layer = PlainLinear(torch.randn(70, 16), torch.randn(70) if has_bias else None)
+    memory, x = torch.full((5, 70), 9.0), torch.randn(3, 16)
+    y = layer(x, memory)
+    assert y.data_ptr() == memory.data_ptr() and (memory[3:] == 9.0).all()
+    assert_close(y, layer(x).double())
 
 
 def test_strided_rows(isa):
@@ -103,40 +97,6 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
             assert torch.equal(layer(x[rows]), together[rows])
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("size", [1, 3, 16, 37, 256])
-@pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
-def test_layer_norm(isa, num_rows, size):
-    weight, bias = torch.randn(size), torch.randn(size)
-    norm = Norm(weight, bias, 1e-3, is_native=True)
-    wide = 3 + 5 * torch.randn(num_rows, size + 7)
-    x = wide[:, 2 : 2 + size]
-    expected = torch.nn.functional.layer_norm(
-        x.double(), (size,), weight.double(), bias.double(), 1e-3
-    )
-    y = norm(x)
-    assert_close(y, expected)
-    if num_rows:
-        assert torch.equal(norm(x[-1:]), y[-1:])
-        wide[0, 2] = float("nan")
-        y = norm(x)
-        assert y[0].isnan().all() and not y[1:].isnan().any()
-
-
-@pytest.mark.parametrize(
-    ("x", "weight", "message"),
-    [
-        (torch.zeros(2, 3, 4), torch.zeros(4), "`x` must have 2 dimensions"),
-        (torch.zeros(2, 4).double(), torch.zeros(4), "`x` must be Float"),
-        (torch.zeros(4, 2).t(), torch.zeros(4), "the last stride of `x` must be 1"),
-        (torch.zeros(2, 4), torch.zeros(5), "`weight` must be"),
-    ],
-)
-def test_wrong_arguments_of_layer_norm(x, weight, message):
-    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    with pytest.raises(ValueError, match=message):
-        native.layer_norm(x, weight, torch.zeros(4), 1e-5)
 
 
 @pytest.mark.parametrize(

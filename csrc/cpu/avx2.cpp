@@ -23,6 +23,7 @@ namespace {
 #include "vec_avx2-inl.h"
 #include "exp-inl.h"
 #include "select-inl.h"
+#include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"

@@ -35,28 +35,23 @@ inline void multiply_pass(const LinearParams& params, const float* x, const W* p
     }
 }
 
+// All columns of a panel.
 template <int kRows, class W>
-inline void multiply_block(const LinearParams& params, int64_t rows, const float* x, const W* panel,
+inline void multiply_block(const LinearParams& params, const float* x, const W* panel,
                            const float* bias, const float* residual, float* y, int64_t y_stride) {
-    if constexpr (kRows > 1) {
-        if (rows < kRows) {
-            return multiply_block<kRows - 1>(params, rows, x, panel, bias, residual, y, y_stride);
-        }
-    }
     for (int64_t c = 0; c < kPanel; c += kPassColumns) {
         multiply_pass<kRows>(params, x, panel + c, bias == nullptr ? nullptr : bias + c,
                              residual == nullptr ? nullptr : residual + c, y + c, y_stride);
     }
 }
 
-// Rows `first .. last` times one whole panel, in blocks of even height.
+// Rows `first .. last` times one whole panel.
 template <class W>
 inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t first, int64_t last) {
     const W* weight = static_cast<const W*>(params.weight) + panel * params.depth * kPanel;
     const int64_t column = panel * kPanel;
     const int64_t num_columns =
         params.num_columns - column < kPanel ? params.num_columns - column : kPanel;
-    const int64_t blocks = (last - first + kPassRows - 1) / kPassRows;
     // what lies behind the last column is not ours to read or write
     float bias_copy[kPanel], y_copy[kPassRows * kPanel];
     const float* bias = params.bias == nullptr ? nullptr : params.bias + column;
@@ -64,23 +59,20 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
         for (int64_t c = 0; c < kPanel; ++c) bias_copy[c] = c < num_columns ? bias[c] : 0.0f;
         bias = bias_copy;
     }
-    for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t begin = first + (last - first) * b / blocks;
-        const int64_t rows = first + (last - first) * (b + 1) / blocks - begin;
-        const float* x = params.x + begin * params.x_stride;
-        float* y = params.y + begin * params.num_columns + column;
-        const float* residual = params.adds ? y : nullptr;
+    RowBlocks<kPassRows>(last - first).for_each([&](auto rows, int64_t begin) {
+        const float* x = params.x + (first + begin) * params.x_stride;
+        float* y = params.y + (first + begin) * params.num_columns + column;
         if (num_columns == kPanel) {
-            multiply_block<kPassRows>(params, rows, x, weight, bias, residual, y,
-                                      params.num_columns);
-            continue;
+            multiply_block<rows()>(params, x, weight, bias, params.adds ? y : nullptr, y,
+                                   params.num_columns);
+            return;
         }
-        multiply_block<kPassRows>(params, rows, x, weight, bias, nullptr, y_copy, kPanel);
-        for (int64_t r = 0; r < rows; ++r) {
+        multiply_block<rows()>(params, x, weight, bias, nullptr, y_copy, kPanel);
+        for (int64_t r = 0; r < rows(); ++r) {
             for (int64_t c = 0; c < num_columns; ++c) {
                 float& out = y[r * params.num_columns + c];
                 out = y_copy[r * kPanel + c] + (params.adds ? out : 0.0f);
             }
         }
-    }
+    });
 }

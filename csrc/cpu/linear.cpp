@@ -12,8 +12,6 @@ constexpr int64_t kTaskRows = 384;
 // Tasks that share the work evenly among threads.
 constexpr int64_t kEnoughTasks = 4;
 
-constexpr int64_t kNormRows = 32;
-
 }  // namespace
 
 void launch_linear(const LinearParams& params) {
@@ -34,18 +32,6 @@ void launch_linear(const LinearParams& params) {
         multiply_rows(params, task % panels, params.num_rows * group / groups,
                       params.num_rows * (group + 1) / groups);
     });
-}
-
-void launch_layer_norm(const LayerNormParams& params) {
-    const int64_t tasks = (params.num_rows + kNormRows - 1) / kNormRows;
-    const NormaliseRow normalise_row = kernels().normalise_row;
-    parallel_for(threads_for(params.num_rows * params.size, tasks, params.num_threads), tasks,
-                 [&](int64_t task) {
-                     const int64_t end = std::min(params.num_rows, (task + 1) * kNormRows);
-                     for (int64_t row = task * kNormRows; row < end; ++row) {
-                         normalise_row(params, row);
-                     }
-                 });
 }
 
 }  // namespace pybeam

@@ -2,13 +2,12 @@
 
 constexpr int kCells = 4;  // keys that share a load of a query
 constexpr int kStreams = 4;
-constexpr int kTile = 16;  // cells whose keys or values stay near while all rows read them
 
 inline int64_t padded(int64_t size) { return (size + kWidth - 1) / kWidth * kWidth; }
 
 // Keys or values of one tile and head: float32 rows of `padded(head_size)`.
 struct Cells {
-    const float* row[kTile];
+    const float* row[kTileCells];
 };
 
 // One row as float32, times `scale`, with zeros up to a whole vector.
@@ -35,49 +34,6 @@ inline Cells tile_of(const T* data, int64_t stride, const int32_t* cell, int64_t
         copy_row(row, size, 1.0f, copy + u * padded(size));
     }
     return cells;
-}
-
-// Rows in blocks of even height: 5 rows are 3 and 2, not 4 and 1.
-struct RowBlocks {
-    explicit RowBlocks(int64_t rows) : num_rows(rows) {
-        const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
-        height = blocks == 0 ? 0 : (rows + blocks - 1) / blocks;
-        num_higher = rows - blocks * (height - 1);
-    }
-
-    int64_t num_rows;
-    int64_t height;  // of the first `num_higher` blocks; the others have one row less
-    int64_t num_higher;
-};
-
-// Calls body(rows, first) for every block, with `rows` a std::integral_constant.
-template <class Body>
-inline void for_each_block(const RowBlocks& blocks, const Body& body) {
-    int64_t left = blocks.num_higher;
-    for (int64_t first = 0; first < blocks.num_rows; --left) {
-        const int64_t rows = left > 0 ? blocks.height : blocks.height - 1;
-        switch (rows) {
-            case 1:
-                body(std::integral_constant<int, 1>(), first);
-                break;
-            case 2:
-                body(std::integral_constant<int, 2>(), first);
-                break;
-            case 3:
-                body(std::integral_constant<int, std::min(3, kMaxRows)>(), first);
-                break;
-            case 4:
-                body(std::integral_constant<int, std::min(4, kMaxRows)>(), first);
-                break;
-            case 5:
-                body(std::integral_constant<int, std::min(5, kMaxRows)>(), first);
-                break;
-            case 6:
-                body(std::integral_constant<int, std::min(6, kMaxRows)>(), first);
-                break;
-        }
-        first += rows;
-    }
 }
 
 // Scores of kRows queries, one after another, against kCells keys.
@@ -207,7 +163,7 @@ struct TaskView {
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
     int64_t tile_size(int64_t begin) const {
-        return begin + kTile < num_cells ? kTile : num_cells - begin;
+        return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
     }
 
     const TreeAttentionParams& params;
@@ -236,13 +192,14 @@ inline void read_rows(const T* data, int64_t cell_stride, int64_t head_stride, c
 
 template <class T>
 inline void read_tile(const TaskView<T>& view, int64_t begin) {
-    constexpr int64_t kApart = kTile / kStreams;
+    constexpr int64_t kApart = kTileCells / kStreams;
     const TreeAttentionParams& p = view.params;
     const int64_t last = view.tile_size(begin) - 1;
     for (int64_t c = 0; c < std::min(kApart, last + 1); ++c) {
         int32_t cell[kStreams];
-        for (int s = 0; s < kStreams; ++s)
+        for (int s = 0; s < kStreams; ++s) {
             cell[s] = view.cell[begin + std::min(c + s * kApart, last)];
+        }
         read_rows(view.key(0), p.key_cell_stride, p.key_head_stride, cell, view.num_heads,
                   p.head_size);
         read_rows(view.value(0), p.value_cell_stride, p.value_head_stride, cell, view.num_heads,
@@ -252,10 +209,10 @@ inline void read_tile(const TaskView<T>& view, int64_t begin) {
 
 // scores[query][u] of all cells.
 template <class T>
-inline void score_all(const TaskView<T>& view, const RowBlocks& blocks, const float* query,
-                      float* copy, float* scores, int64_t stride) {
+inline void score_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks,
+                      const float* query, float* copy, float* scores, int64_t stride) {
     const int64_t size = padded(view.params.head_size);
-    for (int64_t begin = 0; begin < view.num_cells; begin += kTile) {
+    for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin);
         if (view.num_rows > 1) read_tile(view, begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
@@ -264,7 +221,7 @@ inline void score_all(const TaskView<T>& view, const RowBlocks& blocks, const fl
             const float* head_query = query + h * view.num_rows * size;
             float* head_scores = scores + h * view.num_rows * stride + begin;
             for (int64_t u = 0; u < num_cells; u += kCells) {
-                for_each_block(blocks, [&](auto rows, int64_t first) {
+                blocks.for_each([&](auto rows, int64_t first) {
                     score_cells<rows()>(head_query + first * size, keys.row + u, size,
                                         head_scores + first * stride + u, stride);
                 });
@@ -275,19 +232,19 @@ inline void score_all(const TaskView<T>& view, const RowBlocks& blocks, const fl
 
 // out[query] = sum over u of weights[query][u] * value[u].
 template <class T>
-inline void mix_all(const TaskView<T>& view, const RowBlocks& blocks, const float* weights,
-                    int64_t stride, float* copy, float* out) {
+inline void mix_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks,
+                    const float* weights, int64_t stride, float* copy, float* out) {
     const int64_t size = padded(view.params.head_size);
     const int64_t out_size = view.num_heads * view.num_rows * size;
     for (int64_t i = 0; i < out_size; i += kWidth) store(out + i, broadcast(0.0f));
-    for (int64_t begin = 0; begin < view.num_cells; begin += kTile) {
+    for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
             const Cells values = tile_of(view.value(h), view.params.value_cell_stride,
                                          view.cell + begin, num_cells, view.params.head_size, copy);
             const float* head_weights = weights + h * view.num_rows * stride + begin;
             float* head_out = out + h * view.num_rows * size;
-            for_each_block(blocks, [&](auto rows, int64_t first) {
+            blocks.for_each([&](auto rows, int64_t first) {
                 mix_values<rows()>(head_weights + first * stride, stride, values, num_cells, size,
                                    head_out + first * size);
             });
@@ -303,14 +260,14 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     float* query = scratch;
     float* out = query + num_queries * size;
     float* copy = out + num_queries * size;
-    float* scores = copy + kTile * size;
+    float* scores = copy + kTileCells * size;
     for (int64_t h = 0; h < view.num_heads; ++h) {
         for (int64_t i = 0; i < view.num_rows; ++i) {
             copy_row(view.query(h, i), params.head_size, params.scale,
                      query + (h * view.num_rows + i) * size);
         }
     }
-    const RowBlocks blocks(view.num_rows);
+    const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are done with, their place takes the inverse sums
     for (int64_t q = 0; q < num_queries; ++q) {

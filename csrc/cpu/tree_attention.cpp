@@ -50,12 +50,12 @@ int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t b
 
 // What `Attend` needs for queries, results, a tile of cells, and scores.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
-    constexpr int64_t kMostWidth = 16, kTile = 16;
+    constexpr int64_t kMostWidth = 16;
     const auto padded = [](int64_t size) {
         return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
     };
     const int64_t size = padded(params.head_size);
-    return kTile * size + num_queries * (2 * size + padded(num_cells));
+    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
 }
 
 }  // namespace

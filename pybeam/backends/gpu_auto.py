@@ -10,36 +10,9 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import gpu_choice, triton
-from pybeam.backends.triton import (
-    accept_draft,
-    backtrace,
-    beam_close,
-    beam_commit,
-    beam_finished,
-    beam_open,
-    beam_read,
-    gather_rows,
-    scatter_rows,
-    tree_append,
-    tree_attention,
-    tree_release,
-)
+from pybeam.backends.triton import *  # noqa: F403, all but `select` is Triton's
 
-__all__ = [
-    "accept_draft",
-    "backtrace",
-    "beam_close",
-    "beam_commit",
-    "beam_finished",
-    "beam_open",
-    "beam_read",
-    "gather_rows",
-    "scatter_rows",
-    "select",
-    "tree_append",
-    "tree_attention",
-    "tree_release",
-]
+__all__ = triton.__all__
 
 
 def select(logits: Tensor, *arguments) -> tuple[Tensor, ...]:

@@ -49,7 +49,7 @@ class Session(ABC):
 
     @abstractmethod
     def step(self, rows: Rows) -> Tensor:
-        """Logits [R, V] of the next token of every row."""
+        """Logits [R, V] of the next token of every row; the next step may overwrite them."""
 
     @abstractmethod
     def release(self, slots: Sequence[int]) -> None:

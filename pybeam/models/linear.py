@@ -28,8 +28,13 @@ class PlainLinear:
         self._activation = ACTIVATIONS[activation] if activation else None
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """act(x W^T + b) [n, out]; `memory` [at least n, out] may be used for it."""
-        y = F.linear(x, self._weight, self._bias)  # [n, out]
+        """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
+        if memory is None:
+            y = F.linear(x, self._weight, self._bias)  # [n, out]
+        elif self._bias is None:
+            y = torch.mm(x, self._weight.t(), out=memory[: x.shape[0]])
+        else:
+            y = torch.addmm(self._bias, x, self._weight.t(), out=memory[: x.shape[0]])
         return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
@@ -61,7 +66,7 @@ class PackedLinear:
         self._linear = torch.ops.pybeam.linear.default
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """act(x W^T + b) [n, out]; `memory` [at least n, out] may be used for it."""
+        """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         n = x.shape[0]
         y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
         self._linear(y, x, self._weight, self._bias, self._has_relu, False)

@@ -1,0 +1,34 @@
+// Rows in blocks whose height the compiler knows. Included inside a namespace.
+
+template <int kRows, class Body>
+inline void with_rows(int64_t rows, const Body& body) {
+    if constexpr (kRows > 1) {
+        if (rows < kRows) return with_rows<kRows - 1>(rows, body);
+    }
+    body(std::integral_constant<int, kRows>());
+}
+
+// At most kMost rows each, of even height: with kMost 6, 7 rows are 4 and 3, not 6 and 1.
+template <int kMost>
+struct RowBlocks {
+    explicit RowBlocks(int64_t rows) : num_rows(rows) {
+        const int64_t blocks = (rows + kMost - 1) / kMost;
+        height = blocks == 0 ? 0 : (rows + blocks - 1) / blocks;
+        num_higher = rows - blocks * (height - 1);
+    }
+
+    // Calls body(rows, first) for every block, with `rows` a std::integral_constant.
+    template <class Body>
+    void for_each(const Body& body) const {
+        int64_t left = num_higher;
+        for (int64_t first = 0; first < num_rows; --left) {
+            const int64_t rows = left > 0 ? height : height - 1;
+            with_rows<kMost>(rows, [&](auto constant) { body(constant, first); });
+            first += rows;
+        }
+    }
+
+    int64_t num_rows;
+    int64_t height;  // of the first `num_higher` blocks; the others have one row less
+    int64_t num_higher;
+};
