@@ -67,7 +67,8 @@ void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& slot, co
 }
 
 std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const Tensor& row_cell,
-                              at::TensorList arrays, const Tensor& slot, int64_t finishing) {
+                              at::TensorList arrays, const Tensor& slot, int64_t finishing,
+                              int64_t num_rows, int64_t num_entries) {
     check_dim("token", token, 2);
     check_dim("slot", slot, 1);
     BeamReadParams params{};
@@ -85,7 +86,10 @@ std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const
     params.slot = slot_arg;
     params.num_sources = num_sources;
     params.finishing = finishing_of(finishing);
-    const BeamSizes sizes = check_beam_read(params);
+    TORCH_CHECK_VALUE(num_rows >= 0 && num_entries >= 0,
+                      "`num_rows` and `num_entries` must not be negative");
+    params.num_rows = num_rows;
+    params.num_entries = num_entries;
 
     std::vector<Tensor> results;
     const auto result = [&](at::ScalarType dtype, int64_t size) {
@@ -95,15 +99,15 @@ std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const
     const auto floats = [&](int64_t size) { return static_cast<float*>(result(at::kFloat, size)); };
     const auto bools = [&](int64_t size) { return static_cast<bool*>(result(at::kBool, size)); };
     params.row_offset_out = ints(num_sources + 1);
-    params.token_out = ints(sizes.num_rows);
-    params.position_out = ints(sizes.num_rows);
-    params.row_slot_out = ints(sizes.num_rows);
-    params.bit_out = ints(sizes.num_rows);
-    params.node_out = ints(sizes.num_rows);
-    params.cell_out = ints(sizes.num_rows);
-    params.score_out = floats(sizes.num_entries);
+    params.token_out = ints(num_rows);
+    params.position_out = ints(num_rows);
+    params.row_slot_out = ints(num_rows);
+    params.bit_out = ints(num_rows);
+    params.node_out = ints(num_rows);
+    params.cell_out = ints(num_rows);
+    params.score_out = floats(num_entries);
     params.entry_offset_out = ints(num_sources + 1);
-    params.is_ended_out = bools(sizes.num_entries);
+    params.is_ended_out = bools(num_entries);
     params.width_out = ints(num_sources);
     params.max_candidates_out = ints(num_sources);
     params.margin_out = floats(num_sources);
@@ -134,42 +138,13 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     params.survivor_score = score;
     params.has_nan = has_nan_arg;
     params.finishing = finishing_of(finishing);
-    const int64_t num_rows = check_beam_commit(params);
-    Tensor source = at::empty({num_rows}, slot.options());
-    Tensor target = at::empty({num_rows}, slot.options());
+    const int64_t num_entries = survivors.num_sources * params.beams.max_entries;
+    Tensor source = at::empty({num_entries}, slot.options());
+    Tensor target = at::empty({num_entries}, slot.options());
     params.source_out = data<int32_t>(source);
     params.target_out = data<int32_t>(target);
     launch_beam_commit(params);
     return {source, target};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> beam_finished(const Tensor& token, const Tensor& parent,
-                                                         at::TensorList beams, const Tensor& slot) {
-    check_dim("token", token, 2);
-    check_dim("slot", slot, 1);
-    BeamFinishedParams params{};
-    params.beams = beams_of(beams);
-    check_state("token", token, at::kInt, {params.beams.num_slots, token.size(1)});
-    check_state("parent", parent, at::kInt, token.sizes());
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
-    params.token = data<int32_t>(token);
-    params.parent = data<int32_t>(parent);
-    params.max_nodes = token.size(1);
-    params.slot = slot_arg;
-    params.num_sources = slot.size(0);
-    const FinishedSizes sizes = check_beam_finished(params);
-    const int64_t num_hypotheses = sizes.num_hypotheses;
-    Tensor sources = at::empty({slot.size(0), 4}, slot.options());
-    Tensor found = at::empty({num_hypotheses, 5}, slot.options());
-    Tensor scores = at::empty({num_hypotheses, 2}, slot.options().dtype(at::kFloat));
-    Tensor paths = at::empty({num_hypotheses, sizes.longest_path}, slot.options());
-    params.sources_out = data<int32_t>(sources);
-    params.found_out = data<int32_t>(found);
-    params.scores_out = data<float>(scores);
-    params.paths_out = data<int32_t>(paths);
-    params.longest_path = sizes.longest_path;
-    launch_beam_finished(params);
-    return {sources, found, scores, paths};
 }
 
 void beam_close(at::TensorList tree, at::TensorList beams, const Tensor& slot) {

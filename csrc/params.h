@@ -160,11 +160,11 @@ struct Beams {
         kReason,
         kNumRows,
         kDepth,
-        kWaited,
+        kNumFinished,
         kSteps,
         kExpansions,
+        kWaited,
         kNumEntries,
-        kNumFinished,
         kWidth,
         kStopAt,
         kMaxCandidates,
@@ -210,6 +210,8 @@ struct BeamReadParams {
     const int32_t* slot;
     int64_t num_sources;
     Finishing finishing;
+    int64_t num_rows;  // there is room for
+    int64_t num_entries;
 
     int32_t* row_offset_out;  // per source and one more
     int32_t* token_out;       // per row
@@ -230,11 +232,6 @@ struct BeamReadParams {
     bool* ban_eos_out;
 };
 
-struct BeamSizes {
-    int64_t num_rows;
-    int64_t num_entries;
-};
-
 struct BeamCommitParams {
     Beams beams;
     TreeAppendParams append;  // of the same survivors
@@ -242,28 +239,8 @@ struct BeamCommitParams {
     const bool* has_nan;
     Finishing finishing;
 
-    int32_t* source_out;  // per row of the new beams
+    int32_t* source_out;  // per source and entry, -1 where no row lives on
     int32_t* target_out;
-};
-
-struct BeamFinishedParams {
-    Beams beams;
-    const int32_t* token;
-    const int32_t* parent;
-    int64_t max_nodes;
-    const int32_t* slot;
-    int64_t num_sources;
-
-    int32_t* sources_out;  // lines of 4: hypotheses, steps, expansions, depth
-    int32_t* found_out;    // lines of 5: slot, node, length, whether ended, length of its path
-    float* scores_out;     // lines of 2: score, log-probability of EOS
-    int32_t* paths_out;    // [hypotheses, longest_path]
-    int64_t longest_path;
-};
-
-struct FinishedSizes {
-    int64_t num_hypotheses;
-    int64_t longest_path;
 };
 
 struct BeamCloseParams {
@@ -337,14 +314,8 @@ void launch_layer_norm(const LayerNormParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
 void launch_beam_open(const BeamOpenParams& params);
-// The `check_` functions look at everything that the launch will use as an address, and say how
-// much it will write.
-BeamSizes check_beam_read(const BeamReadParams& params);
 void launch_beam_read(const BeamReadParams& params);
-int64_t check_beam_commit(const BeamCommitParams& params);
 void launch_beam_commit(const BeamCommitParams& params);
-FinishedSizes check_beam_finished(const BeamFinishedParams& params);
-void launch_beam_finished(const BeamFinishedParams& params);
 void launch_beam_close(const BeamCloseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);

@@ -47,8 +47,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     const Argument<int32_t> forced_arg("forced", forced, at::kInt, {num_beams});
     const Argument<bool> ban_eos_arg("ban_eos", ban_eos, at::kBool, {num_beams});
     const int32_t* offsets = offset_arg;
-    TORCH_CHECK_VALUE(offsets[num_beams] == num_entries, "the last `offset` must be ", num_entries,
-                      ", the number of entries, but is ", offsets[num_beams]);
+    TORCH_CHECK_VALUE(offsets[num_beams] <= num_entries, "the last `offset` must be at most ",
+                      num_entries, ", the number of entries, but is ", offsets[num_beams]);
 
     const auto floats = score.options();
     const auto ints = width.options();
@@ -152,6 +152,10 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
     params.scale = static_cast<float>(scale);
     params.num_threads = at::get_num_threads();
     launch_tree_attention(params);
+    // rows behind the last offset are padding
+    const int64_t num_counted = params.offset[num_sources];
+    if (num_counted < params.num_rows)
+        out.narrow(0, num_counted, params.num_rows - num_counted).zero_();
     return out;
 }
 
@@ -198,15 +202,12 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor floats, int start_id) -> ()");
     m.def(
         "beam_read(Tensor token, Tensor row_node, Tensor row_cell, Tensor[] beams, Tensor slot, "
-        "int finishing) -> Tensor[]");
+        "int finishing, int num_rows, int num_entries) -> Tensor[]");
     m.def(
         "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
         "Tensor first, Tensor has_nan, int eos_id, int finishing) -> "
         "(Tensor source, Tensor target)");
-    m.def(
-        "beam_finished(Tensor token, Tensor parent, Tensor[] beams, Tensor slot) -> "
-        "(Tensor sources, Tensor found, Tensor scores, Tensor paths)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
@@ -231,7 +232,6 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("beam_open", &pybeam::beam_open);
     m.impl("beam_read", &pybeam::beam_read);
     m.impl("beam_commit", &pybeam::beam_commit);
-    m.impl("beam_finished", &pybeam::beam_finished);
     m.impl("beam_close", &pybeam::beam_close);
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);

@@ -6,31 +6,73 @@ Every array has one line per slot. Exactly two methods move rows: `commit` after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, Beams, Moving
+from pybeam.beams import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    NOBODY,
+    NUM_REPORTED,
+    RUNNING,
+    Beams,
+    Moving,
+)
 from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.token_tree import TokenTree
+from pybeam.transfer import to_device
 
 INF = float("inf")
 INT = torch.int32
 NO_LIMIT = torch.iinfo(INT).max
 
 
-class Finished(NamedTuple):
-    """What one source has found, and how."""
+class Report(NamedTuple):
+    """What the host hears of some slots [A] after a step, as arrays on the host."""
 
-    # (tokens without the start, generated length, score, ended, log-probs or None), as they finished
-    hypotheses: list[tuple]
-    steps: int
-    expansions: int
-    depth: int
+    num_free_pages: int
+    reason: np.ndarray  # [A], into STOP_REASONS
+    num_rows: np.ndarray  # [A]
+    depth: np.ndarray  # [A], tokens after the start token
+    num_finished: np.ndarray  # [A] hypotheses
+    steps: np.ndarray  # [A]
+    expansions: np.ndarray  # [A]
+    num_pages: np.ndarray  # [A], pages that each source holds
+
+    @classmethod
+    def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
+        """From what `BeamState.report` gave, for the first so many of its slots."""
+        lines = numbers[1:].reshape(-1, NUM_REPORTED + 1)
+        return cls(int(numbers[0]), *lines[:num_slots].T)
+
+
+class Found(NamedTuple):
+    """A finished hypothesis."""
+
+    tokens: list[int]  # without the start token
+    length: int  # generated tokens, EOS included
+    score: float
+    has_ended: bool
+    log_probs: list[float] | None
+
+    @classmethod
+    def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
+        """From what `BeamState.finished` gave for paths of that capacity."""
+        floats = numbers[:, 4:].view(np.float32)
+        scores, of_eos = floats[:, 0].tolist(), floats[:, 1].tolist()
+        lines = zip(numbers[:, :4].tolist(), numbers[:, 6 : 6 + capacity].tolist(), strict=True)
+        log_probs = floats[:, 2 + capacity :].tolist()
+        found = []
+        for i, ((_, length, ended, size), path) in enumerate(lines):
+            values = log_probs[i][1:size] + [of_eos[i]] * ended if log_probs[i] else None
+            found.append(cls(path[1:size], length, scores[i], bool(ended), values))
+        return found
 
 
 class BeamState:
@@ -61,6 +103,16 @@ class BeamState:
         self.tree.reserve(num_slots, width, length)
         self.beams = self.beams.reserved(num_slots, width, prefix=1)
 
+    def buffers(self) -> tuple[Tensor, ...]:
+        """All arrays as they are now; a captured step refers to them."""
+        return *self.tree.arrays, *self.beams
+
+    @property
+    def options(self) -> tuple:
+        """What is a constant to a step of this state beside the sizes of its arguments."""
+        uses = self._uses_prefix, self._uses_min_length, self._uses_limit
+        return *uses, self._uses_margin, self._uses_local_margin
+
     def open(
         self,
         slots: Sequence[int],
@@ -81,9 +133,9 @@ class BeamState:
         self._backend.beam_open(
             self.tree.arrays,
             self.beams,
-            torch.tensor(slots, dtype=INT, device=self.device),
-            torch.tensor(ints, dtype=INT, device=self.device),
-            torch.tensor(floats, dtype=torch.float32, device=self.device),
+            to_device(slots, INT, self.device),
+            to_device(ints, INT, self.device),
+            to_device(floats, torch.float32, self.device),
             start_id,
         )
 
@@ -94,16 +146,28 @@ class BeamState:
         self._uses_prefix = True
         self.beams = self.beams.reserved(0, 0, longest)
         for p, prefix in zip(slots, prefixes, strict=True):
-            self.beams.prefix[p, : len(prefix)] = torch.tensor(prefix, dtype=INT)
+            self.beams.prefix[p, : len(prefix)] = to_device(prefix, INT, self.device)
 
-    def read(self, slot: Tensor) -> tuple[Rows, Moving]:
-        """The rows of these slots [A], beams one after another, and what `select` needs of them."""
+    def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, Moving]:
+        """The rows of these slots [A], beams one after another, and what `select` needs of them.
+
+        There is room for `num_rows` rows of at most `longest` tokens, start included.
+        """
         tree = self.tree
+        is_held = self.algorithm.finishing == Finishing.HELD
+        num_entries = slot.numel() * self.width_capacity if is_held else num_rows
         fields = self._backend.beam_read(
-            tree.token, tree.row_node, tree.row_cell, self.beams, slot, self._finishing
+            tree.token,
+            tree.row_node,
+            tree.row_cell,
+            self.beams,
+            slot,
+            self._finishing,
+            num_rows,
+            num_entries,
         )
         rows, moving = fields[: -len(Moving._fields)], fields[-len(Moving._fields) :]
-        return Rows(tree, slot, *rows), Moving(*moving)
+        return Rows(tree, slot, *rows, longest), Moving(*moving)
 
     def select(self, moving: Moving, logits: Tensor) -> Survivors:
         """The survivors of the beams that move, by the algorithm's rules and each source's limits."""
@@ -131,45 +195,62 @@ class BeamState:
     def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
         """Finish, append and stop: survivors become the beams of slots [A].
 
-        Returns source and target entries [n] int32 of the rows that live on, for `Session.advance`.
+        Returns source and target entries [A * K] int32 for `Session.advance`.
         """
         return self._backend.beam_commit(
             self.tree.arrays, self.beams, slot, *survivors, self.eos_id, self._finishing
         )
 
+    def plan(
+        self, choose: Callable[..., Tensor], slot: Tensor, limit: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """Let `Schedule.plan` choose among these slots [A].
+
+        Returns the slots [A], nobody's in place of those that do not move, and the rows of each [A].
+        """
+        reason, num_rows, depth, *_, waited = (
+            self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
+        )
+        num_rows = torch.where(reason == RUNNING, num_rows, 0)
+        moves = choose(depth, num_rows, waited, limit)
+        self.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
+        return torch.where(moves, slot, NOBODY), torch.where(moves, num_rows, 0)
+
+    def report(self, slot: Tensor) -> Tensor:
+        """What the host shall know of these slots [A]; `Report.parse` reads a copy of it."""
+        lines = self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot)
+        # in place of the first column that the host does not need
+        lines[:, NUM_REPORTED] = self.tree.num_pages.index_select(0, slot)
+        return torch.cat((self.tree.num_free_pages, lines.view(-1)))
+
+    def finished(
+        self,
+        slots: Sequence[int],
+        counts: Sequence[int],
+        capacity: int,
+        *,
+        wants_log_probs: bool,
+    ) -> Tensor:
+        """What these slots have found, so many hypotheses each, in the order of finishing.
+
+        `capacity` is at least the tokens of the longest one, start included. `Found.parse` reads a copy.
+        """
+        tree = self.tree
+        index = np.stack((np.repeat(slots, counts), np.concatenate([np.arange(n) for n in counts])))
+        owner, place = to_device(index, torch.long, self.device)
+        ints = self.beams.finished_ints[owner, place]  # [n, 3]
+        owner, node = owner.to(INT), ints[:, 0]
+        paths, length = self._backend.backtrace(tree.token, tree.parent, owner, node, capacity)
+        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 2]
+        parts = [ints, length[:, None], floats, paths]
+        if wants_log_probs:
+            values = tree.log_prob.view(INT)
+            parts.append(self._backend.backtrace(values, tree.parent, owner, node, capacity)[0])
+        return torch.cat(parts, 1)
+
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
-        slot = torch.tensor(slots, dtype=INT, device=self.device)
-        self._backend.beam_close(self.tree.arrays, self.beams, slot)
-
-    def progress(self, slot: Tensor) -> Tensor:
-        """Stop reason, rows, depth and steps waited of each of these slots: [A, 4] int32."""
-        return self.beams.ints[:, :4].index_select(0, slot)
-
-    def finished(self, slots: Sequence[int], wants_log_probs: bool) -> list[Finished]:
-        """What each of these slots has found."""
-        tree, slot = self.tree, torch.tensor(slots, dtype=INT, device=self.device)
-        sources, found, scores, paths = self._backend.beam_finished(
-            tree.token, tree.parent, self.beams, slot
-        )
-        log_probs: list = [None] * len(found)
-        if wants_log_probs:
-            owner, node, *_ = found.unbind(1)
-            values, _ = self._backend.backtrace(
-                tree.log_prob.view(INT), tree.parent, owner, node, paths.shape[1]
-            )
-            log_probs = values.view(torch.float32).tolist()
-        hypotheses = []
-        lines = zip(found.tolist(), scores.tolist(), paths.tolist(), log_probs, strict=True)
-        for (_, _, length, ended, n), (score, of_eos), path, values in lines:
-            if values is not None:
-                values = values[1:n] + [of_eos] * ended
-            hypotheses.append((path[1:n], length, score, bool(ended), values))
-        remaining = iter(hypotheses)
-        return [
-            Finished([next(remaining) for _ in range(count)], *numbers)
-            for count, *numbers in sources.tolist()
-        ]
+        self._backend.beam_close(self.tree.arrays, self.beams, to_device(slots, INT, self.device))
 
     def check(self) -> None:
         """Assert the invariants; tests call this after every step."""

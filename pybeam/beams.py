@@ -1,6 +1,7 @@
 """The arrays that hold every beam, one line per slot; `pybeam.beam_state` says what happens to them.
 
 They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
+Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
 `csrc/params.h` has the same columns and stop reasons in the same order.
 """
 
@@ -14,15 +15,15 @@ from torch import Tensor
 from pybeam.token_tree import grown
 
 INT_COLUMNS = (
-    # what the engine reads in every step stands first
+    # what the engine hears of in every step stands first
     "reason",  # why the source stopped, a number into STOP_REASONS
     "num_rows",
     "depth",  # tokens after the start token
-    "waited",
+    "num_finished",
     "steps",
     "expansions",
+    "waited",  # steps in which it could have moved and did not
     "num_entries",
-    "num_finished",
     "width",
     "stop_at",
     "max_candidates",
@@ -30,6 +31,7 @@ INT_COLUMNS = (
     "max_length",
     "prefix_length",
 )
+NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = ("margin", "local_margin", "best_finished")
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
 FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob")  # of EOS
@@ -41,6 +43,7 @@ COLUMNS = dict(
 )
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
+NOBODY = 0
 RUNNING, WIDTH, N_BEST, EMPTY_BEAM, MAX_LENGTH, NAN = range(6)
 STOP_REASONS = ("running", "width", "n_best", "empty_beam", "max_length", "error")
 
@@ -96,7 +99,10 @@ class Beams(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """What `select` needs to know of the ``A`` beams that move and of their ``B`` entries."""
+    """What `select` needs to know of the ``A`` beams that move and of their entries.
+
+    There is room for ``B`` entries; those behind the last offset are padding.
+    """
 
     score: Tensor  # [B] float32
     offset: Tensor  # [A + 1] int32, entries of the a-th beam are offset[a] .. offset[a + 1]

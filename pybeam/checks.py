@@ -198,9 +198,9 @@ def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
         if tensor.shape[0] != tensors[0].shape[0]:
             _fail(name, f"of {tensors[0].shape[0]} rows, as tensors[0]", f"of {tensor.shape[0]}")
     if tensors:
-        _range("source", source, 0, tensors[0].shape[0], "the tensors have that many rows")
-        _range("target", target, 0, tensors[0].shape[0], "the tensors have that many rows")
-    _distinct("target", target)
+        _range("source", source, -1, tensors[0].shape[0], "the tensors have that many rows")
+        _range("target", target, -1, tensors[0].shape[0], "the tensors have that many rows")
+    _distinct("target", target[target >= 0])
 
 
 def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor) -> None:
@@ -211,8 +211,8 @@ def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor) -> None:
     _dtype("rows", rows, pool.dtype)
     _device("rows", rows, pool.device)
     _shape("rows", rows, "[n, ...]", (index.numel(), *pool.shape[1:]), "rows like those of `pool`")
-    _range("index", index, 0, pool.shape[0], "`pool` has that many rows")
-    _distinct("index", index)
+    _range("index", index, -1, pool.shape[0], "`pool` has that many rows")
+    _distinct("index", index[index >= 0])
 
 
 def backtrace(token: Tensor, parent: Tensor, slot: Tensor, node: Tensor) -> None:

@@ -12,6 +12,7 @@ from pybeam.models.base import Model
 from pybeam.request import Result
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
+from pybeam.workspace import Workspace
 
 
 class DecodeError(RuntimeError):
@@ -36,6 +37,13 @@ class Decoder:
         schedule: `Batch`, `Streaming` or `Fifo`; default ``Fifo(64)``.
         backend: "auto", "reference" or "native", see `pybeam.ops`.
         log_probs: whether `Hypothesis.log_probs` is filled.
+        graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model allows it and
+            there are no `processors`.
+        memory_limit: bytes that keys and values may take. Sources wait until there is room for all they
+            may need; one that can never fit fails alone. None: no limit on a CPU, 90 % of what is free
+            on a GPU.
+
+    Memory is kept from one call to the next; `release` gives it back.
 
     Raises:
         ValueError, TypeError: options do not fit together.
@@ -49,6 +57,8 @@ class Decoder:
         backend: str = "auto",
         *,
         log_probs: bool = False,
+        graphs: bool | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise TypeError(
@@ -72,6 +82,26 @@ class Decoder:
         self.log_probs = log_probs
         self.stats = Stats()
         self._backend = backends.resolve(backend, model.device)
+        self._reads_late = model.device.type == "cuda"
+        self._uses_graphs = self._decide_on_graphs(graphs)
+        if memory_limit is not None and memory_limit < 1:
+            raise ValueError(
+                f"`memory_limit` must be a positive number of bytes, but is {memory_limit}"
+            )
+        self._memory_limit = memory_limit
+        self._idle: list[Workspace] = []
+
+    def _decide_on_graphs(self, graphs: bool | None) -> bool:
+        obstacles = []
+        if self.model.device.type != "cuda":
+            obstacles.append(f"the model is on {self.model.device}")
+        if not self.model.can_capture:
+            obstacles.append(f"a {type(self.model).__name__} cannot be captured")
+        if graphs and obstacles:
+            raise ValueError(
+                f"`graphs` needs a GPU and a model whose steps are static: {obstacles[0]}"
+            )
+        return not (obstacles or self.algorithm.processors) if graphs is None else graphs
 
     def decode(self, requests: Iterable[Any], *, on_error: str = "return") -> list[Result]:
         """Results in the order of the requests.
@@ -95,15 +125,36 @@ class Decoder:
         at a time; `stats` is that of the latest call.
         """
         stats = self.stats = Stats()
+        return _timed(self._stream(requests, stats), stats)
+
+    def release(self) -> None:
+        """Give back the memory that is kept between calls: keys, values, beams, captured steps."""
+        self._idle.clear()
+
+    def _stream(self, requests: Iterable[Any], stats: Stats) -> Iterator[Result]:
+        workspace = self._idle.pop() if self._idle else self._workspace()
         engine = Engine(
             self.model,
             self.algorithm,
             self.schedule,
-            self._backend,
+            workspace,
             stats,
             wants_log_probs=self.log_probs,
+            reads_late=self._reads_late,
         )
-        return _timed(engine.run(requests), stats)
+        yield from engine.run(requests)
+        # only here, so that a stream that was given up takes its half-done sources with it
+        if not self._idle:
+            self._idle.append(workspace)
+
+    def _workspace(self) -> Workspace:
+        return Workspace(
+            self.model,
+            self.algorithm,
+            self._backend,
+            uses_graphs=self._uses_graphs,
+            memory_limit=self._memory_limit,
+        )
 
 
 def _timed(results: Iterator[Result], stats: Stats) -> Iterator[Result]:

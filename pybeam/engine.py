@@ -1,4 +1,11 @@
-"""The one loop. It never names an algorithm; an algorithm never calls the model and never loops."""
+"""The one loop. It never names an algorithm; an algorithm never calls the model and never loops.
+
+A step is a program for the device: sizes are known before it starts and nothing is read back in it.
+What the host must know comes in one small report per step. On a CPU the host reads it at once; on a GPU
+it reads the report of one step while the device is busy with the next (`reads_late`), so it knows a
+little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
+source that is done is noticed one step later. Results are the same.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +14,22 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.beam_state import BeamState
+from pybeam.admission import ENCODE_AHEAD, Admission, Source
+from pybeam.beam_state import Found, Report
 from pybeam.beams import STOP_REASONS
+from pybeam.graphs import bucket
 from pybeam.models.base import Model
-from pybeam.request import Hypothesis, Request, Result
+from pybeam.request import Hypothesis, Result
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
-
-# sources encoded together when the schedule admits one at a time
-ENCODE_AHEAD = 16
-# tokens per hypothesis that there is room for at first
-FIRST_LENGTH = 32
+from pybeam.transfer import HostCopy, to_device
+from pybeam.workspace import Workspace
 
 
 @dataclass
@@ -46,21 +53,24 @@ class Stats:
         return self.expansions / self.steps if self.steps else 0.0
 
 
-PHASES = ("encode", "plan", "model", "select", "commit", "close")
+PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
 
 
-@dataclass(eq=False)
-class Source:
-    """A request being decoded."""
+class Pending(NamedTuple):
+    """A report on its way to the host."""
 
-    index: int
-    request: Request
-    content: Any  # as the model's `check` returned it
-    length: int
-    limits: Algorithm
-    prefix: list[int]
-    slot: int = -1
-    opened: int = -1  # step at which it was admitted
+    copy: HostCopy
+    slots: np.ndarray  # of the sources that were live
+    claimed_pages: int  # when it was sent for
+
+
+class Leaving(NamedTuple):
+    """What sources have found, on its way to the host."""
+
+    copy: HostCopy
+    sources: list[Source]
+    report: Report  # of these sources
+    capacity: int  # of the paths
 
 
 class Engine:
@@ -71,151 +81,180 @@ class Engine:
         model: Model,
         algorithm: Algorithm,
         schedule: Schedule,
-        backend,
+        workspace: Workspace,
         stats: Stats,
         *,
         wants_log_probs: bool = False,
+        reads_late: bool = False,
         check_every_step: bool = False,
     ) -> None:
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.stats, self.wants_log_probs = stats, wants_log_probs
-        self._check_every_step = check_every_step
-        self._session = model.session(backend)
-        self._state = BeamState(algorithm, model.eos_id, backend, model.device)
-        self._queue: deque[Source] = deque()  # sorted within a window
-        self._encoded: deque[Source] = deque()  # encoded, waiting for a place
+        self._check_every_step, self._reads_late = check_every_step, reads_late
+        self._work, self._session, self._state = workspace, workspace.session, workspace.state
         self._live: dict[int, Source] = {}  # by slot, in order of admission
-        self._live_slot = torch.zeros(0, dtype=torch.int32)
-        self._live_tokens = self._live_rows = 0
-        self._free_slots: list[int] = []
-        self._num_slots = 0
-        self._reserved: tuple[int, int, int] = (0, 0, 0)
+        self._live_tokens = 0
+        self._slots = np.zeros(0, dtype=np.int32)  # of the live sources
+        self._slot = to_device(self._slots, torch.int32, model.device)  # and on the device
+        self._num_rows = np.zeros(0, dtype=np.int64)  # by slot, of live sources as last heard
+        self._expansions = np.zeros(0, dtype=np.int64)
+        self._pending: deque[Pending] = deque()
+        self._leaving: deque[Leaving] = deque()
+        self._resting: list[int] = []  # slots that a pending report may still name
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Any]) -> Iterator[Result]:
         """Results as they are known, in no particular order."""
-        arriving = enumerate(requests)
+        admission = Admission(
+            requests,
+            self.model,
+            self.algorithm,
+            self.schedule,
+            self._check_memory,
+            wants_log_probs=self.wants_log_probs,
+        )
         while True:
-            yield from self._admit(arriving)
+            yield from self._admit(admission)
             if not self._live:
-                return
-            with self._timed("plan"):
-                slot = self._plan()
-                rows, moving = self._state.read(slot)
-            with self._timed("model"):
-                logits = self._session.step(rows)
-                for process in self.algorithm.processors:
-                    logits = process(logits, rows)
-            with self._timed("select"):
-                survivors = self._state.select(moving, logits)
-            with self._timed("commit"):
-                source, target = self._state.commit(slot, survivors)
-                self._session.advance(source, target)
-            self.stats.steps += 1
-            self.stats.expansions += rows.token.numel()
-            if self._check_every_step:
-                self._state.check()
-            yield from self._close()
+                break
+            self._advance()
+            if len(self._pending) > self._reads_late:
+                yield from self._results()
+                self._hear(self._pending.popleft())
+            if not self._reads_late:
+                yield from self._results()
+        yield from self._results()
+        self._pending.clear()
+        self._work.give_back(self._resting)
 
-    def _admit(self, arriving: Iterator[tuple[int, Any]]) -> Iterator[Result]:
+    def _advance(self) -> None:
+        """One step of the sources that move."""
+        self._reserve()
+        work, state = self._work, self._state
+        self._work.claim_pages(len(self._live))
+        self.stats.pages = state.tree.num_total_pages
+        oldest = next(iter(self._live.values()))
+        # a source gets at most one token a step after the start token
+        longest = self.stats.steps - oldest.opened + 1
+        slot, limit = self._slot, self._row_limit() if self._reads_late else None
+        if work.graphs is None:
+            report = self._step(slot, limit, longest)
+        else:
+            padded = np.zeros(bucket(len(self._slots)), dtype=np.int32)
+            padded[: len(self._slots)] = self._slots
+            slot = to_device(padded, torch.int32, self.model.device)
+            key = slot.numel(), limit, self._state.options
+            with self._timed("replay"):
+                report = work.graphs.run(
+                    key, work.buffers(), lambda slot: self._step(slot, limit, longest), slot
+                )
+        with self._timed("report"):
+            self._pending.append(Pending(HostCopy(report), self._slots, work.claimed_pages))
+        self.stats.steps += 1
+        if self._check_every_step:
+            state.check()
+
+    def _step(self, slot: Tensor, limit: int | None, longest: int) -> Tensor:
+        """The program of one step for these slots [A]; returns the report on them.
+
+        `limit` rows are sent through the model, or as many as there are if it is None.
+        """
+        state, live = self._state, slot
+        with self._timed("plan"):
+            num_rows = limit
+            if limit is None and self.schedule.moves_all:
+                num_rows = int(self._num_rows.sum())
+            else:
+                slot, rows_of = state.plan(self.schedule.plan, slot, limit)
+                if limit is None:
+                    num_rows = int(rows_of.sum())
+            rows, moving = state.read(slot, num_rows, longest)
+        with self._timed("model"):
+            logits = self._session.step(rows)
+            for process in self.algorithm.processors:
+                logits = process(logits, rows)
+        with self._timed("select"):
+            survivors = state.select(moving, logits)
+        with self._timed("commit"):
+            self._session.advance(*state.commit(slot, survivors))
+        with self._timed("report"):
+            return state.report(live)
+
+    def _row_limit(self) -> int:
+        """Rows that the next step has room for: few beams will want more than what is known of them says."""
+        num_rows = self._num_rows[self._slots]
+        width, growth = np.array(
+            [(source.limits.width, source.limits.growth) for source in self._live.values()]
+        ).T
+        # the widest beam must fit, or it would wait for ever
+        return bucket(int(max(np.minimum(width, num_rows * growth).sum(), width.max())))
+
+    def _admit(self, admission: Admission) -> Iterator[Result]:
         """Refill: let the schedule take sources from the queue."""
-        if not self.schedule.refills(len(self._live), self._live_tokens, self._live_rows):
+        live_rows = int(self._num_rows.sum())
+        if not self.schedule.refills(len(self._live), self._live_tokens, live_rows):
             return
         admitted: list[Source] = []
         while True:
-            if not self._encoded and not self._queue:
-                yield from self._read(arriving)
-            source = next(iter(self._encoded or self._queue), None)
+            source = admission.next()
+            if source is None:
+                for result in admission.read():
+                    yield self._counted(result)
+                source = admission.next()
+            num_live = len(self._live) + len(admitted)
             if source is None or not self.schedule.has_room(
-                len(self._live) + len(admitted),
+                num_live,
                 self._live_tokens,
-                self._live_rows + len(admitted),
+                live_rows + len(admitted),
                 source.length,
                 source.limits.width,
             ):
                 break
-            if self._encoded:
-                self._encoded.popleft()
-            else:
-                self._queue.popleft()
-            admitted.append(source)
+            limit = self._work.memory_limit
+            if limit is not None and num_live:
+                if self._work.taken_bytes + source.most_bytes > limit:
+                    break
+            admitted.append(admission.take())
             self._live_tokens += source.length
+            self._work.taken_bytes += source.most_bytes
         if not admitted:
             return
-        self._encode([source for source in admitted if source.slot < 0])
+        missing = [source for source in admitted if source.slot < 0]
+        if missing:
+            # some that come next too, so that encoder batches are not tiny
+            self._encode(missing + admission.take_ahead(ENCODE_AHEAD - len(missing)))
         self._open(admitted)
 
-    def _read(self, arriving: Iterator[tuple[int, Any]]) -> Iterator[Result]:
-        """Take the next window of requests, longest sources first; bad requests become results."""
-        window: list[Source] = []
-        for index, request in arriving:
-            result = self._receive(index, request, window)
-            if result is not None:
-                yield self._counted(result)
-            if len(window) >= self.schedule.queue_window:
-                break
-        self._queue.extend(sorted(window, key=lambda source: -source.length))
-
-    def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
-        """Check one request. It joins the window, or a result says at once what became of it."""
-        if not isinstance(request, Request):
-            request = Request(request)
-        try:
-            content = self.model.check(request.source)
-            prefix = self._check_prefix(request.prefix)
-            limits = self.algorithm.overridden(request, self.model.max_positions)
-            self.schedule.check_width(limits.width)
-        except (TypeError, ValueError) as error:
-            return Result(index, request.id, [], "error", error=error)
-        length = self.model.source_length(content)
-        if length == 0:
-            empty = Hypothesis(prefix, 0.0, 0.0, True, [] if self.wants_log_probs else None)
-            return Result(index, request.id, [empty], "empty_source")
-        window.append(Source(index, request, content, length, limits, prefix))
-        return None
-
-    def _check_prefix(self, prefix) -> list[int]:
-        if prefix is None:
-            return []
-        tokens = prefix.tolist() if isinstance(prefix, Tensor) else list(prefix)
-        for token in tokens:
-            if not isinstance(token, int) or not 0 <= token < self.model.vocab_size:
-                raise ValueError(
-                    f"`prefix` must hold token ids from 0 to {self.model.vocab_size - 1}, but holds {token!r}"
-                )
-            if token == self.model.eos_id:
-                raise ValueError(
-                    f"`prefix` must not hold EOS ({token}): nothing could follow it; leave it out"
-                )
-        return tokens
+    def _check_memory(self, source: Source) -> None:
+        """Note what a source may need; raises ValueError if it can never fit."""
+        limits, limit = source.limits, self._work.memory_limit
+        source.most_bytes = self._work.most_bytes(limits.width, source.most_tokens, source.length)
+        if limit is not None and source.most_bytes > limit:
+            raise ValueError(
+                f"this request may need {source.most_bytes / 1e6:.1f} MB for keys and values "
+                f"({limits.width} rows of {source.most_tokens} tokens, {source.length} source "
+                f"positions), but `memory_limit` is {limit / 1e6:.1f} MB; lower `width` or "
+                "`max_length`, or raise the limit"
+            )
 
     def _encode(self, sources: list[Source]) -> None:
-        """Encode these and, where few are, some that come next, so that encoder batches are not tiny."""
-        if not sources:
-            return
-        while len(sources) < ENCODE_AHEAD and self._queue:
-            self._encoded.append(self._queue.popleft())
-            sources.append(self._encoded[-1])
-        missing = len(sources) - len(self._free_slots)
-        if missing > 0:
-            self._free_slots += range(self._num_slots, self._num_slots + missing)
-            self._num_slots += missing
-        for source in sources:
-            source.slot = self._free_slots.pop()
+        slots = self._work.take_slots(len(sources))
+        for source, slot in zip(sources, slots, strict=True):
+            source.slot = slot
         self._reserve(sources)
-        self._session.reserve(
-            self._num_slots, self._state.width_capacity, self._state.tree.num_cells
-        )
+        missing = self._work.num_slots - len(self._num_rows)
+        self._num_rows = np.pad(self._num_rows, (0, missing))
+        self._expansions = np.pad(self._expansions, (0, missing))
         with self._timed("encode"):
             self._session.encode(
                 [source.content for source in sources],
                 [source.index for source in sources],
-                [source.slot for source in sources],
+                slots,
             )
 
     def _open(self, admitted: list[Source]) -> None:
         self._reserve(admitted)
-        self._state.tree.reserve_pages(len(admitted))
+        self._work.claim_pages(len(admitted))
         self._state.open(
             [source.slot for source in admitted],
             [source.limits for source in admitted],
@@ -225,96 +264,108 @@ class Engine:
         for source in admitted:
             source.opened = self.stats.steps
             self._live[source.slot] = source
+            self._num_rows[source.slot] = 1
+            self._expansions[source.slot] = 0
         self._live_changed()
         self.stats.refills += 1
 
     def _live_changed(self) -> None:
-        self._live_slot = torch.tensor(
-            list(self._live), dtype=torch.int32, device=self.model.device
-        )
+        self._slots = np.fromiter(self._live, dtype=np.int32)
+        self._slot = to_device(self._slots, torch.int32, self.model.device)
 
     def _reserve(self, sources: Iterable[Source] = ()) -> None:
-        """Room for every slot, the widest beam, the longest hypothesis and the next step's pages."""
-        slots, width, length = self._reserved
-        width = max([width] + [source.limits.width for source in sources])
+        """Room for the widest beam and the longest hypothesis that the next step may bring."""
+        width = max((source.limits.width for source in sources), default=0)
         oldest = next(iter(self._live.values()), None)
-        # a source has at most one token a step since it was admitted; two more are for start and next
-        needed = 2 if oldest is None else self.stats.steps - oldest.opened + 2
-        while length < needed:
-            length = max(FIRST_LENGTH, 2 * length)
-        reserved = (max(slots, self._num_slots), width, length)
-        if reserved != self._reserved:
-            self._reserved = reserved
-            self._state.reserve(*reserved)
+        # at most one token a step since it was admitted; two more are for start and next
+        self._work.reserve(width, 2 if oldest is None else self.stats.steps - oldest.opened + 2)
 
-    def _plan(self) -> Tensor:
-        """Slots that move in this step, in order of admission."""
-        state, slot = self._state, self._live_slot
-        _, num_rows, depth, waited = state.progress(slot).unbind(1)  # each [L]
-        moves = self.schedule.plan(depth, num_rows, waited)
-        if moves is not None:
-            state.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1).to(torch.int32)
-            slot = slot[moves]
-        self._reserve()
-        # survivors of a beam of width K need at most ceil(K / PAGE_CELLS) new pages
-        tree = state.tree
-        tree.reserve_pages(slot.numel() * tree.pages_per_step)
-        self.stats.pages = tree.num_total_pages
-        self._session.reserve(self._num_slots, state.width_capacity, tree.num_cells)
-        return slot
+    def _hear(self, pending: Pending) -> None:
+        """Read a report; sources that are done leave. The one place that waits for the device."""
+        with self._timed("report"):
+            numbers = pending.copy.numpy()
+        self._work.give_back(self._resting)
+        self._resting = []
+        slots, report = pending.slots, Report.parse(numbers, len(pending.slots))
+        self._work.hear(report, pending.claimed_pages)
+        self._num_rows[slots] = report.num_rows
+        self.stats.expansions += int((report.expansions - self._expansions[slots]).sum())
+        self._expansions[slots] = report.expansions
+        if report.reason.any():
+            done = np.flatnonzero(report.reason)
+            self._num_rows[slots[done]] = 0
+            self._close(slots, report, done)
 
-    def _close(self) -> Iterator[Result]:
-        """Hand out the results of sources that are done. The one place that waits for the device."""
-        progress = self._state.progress(self._live_slot).tolist()
-        self._live_rows = sum(num_rows for reason, num_rows, *_ in progress if not reason)
-        done = [
-            (source, STOP_REASONS[reason])
-            for source, (reason, *_) in zip(self._live.values(), progress, strict=True)
-            if reason
-        ]
-        if not done:
+    def _close(self, slots: np.ndarray, report: Report, done: np.ndarray) -> None:
+        """Send for what these sources have found, and empty their slots."""
+        # one that left after the step before is still named by this report
+        done = np.array([i for i in done if slots[i] in self._live], dtype=np.int64)
+        if not done.size:
             return
         with self._timed("close"):
-            results = self._results(done)
-            slots = [source.slot for source, _ in done]
-            self._session.release(slots)
-            self._state.close(slots)
-            self._free_slots += slots
-            for source, _ in done:
-                del self._live[source.slot]
-                self._live_tokens -= source.length
-            self._live_changed()
-        for result in results:
-            yield self._counted(result)
-
-    def _results(self, done: list[tuple[Source, str]]) -> list[Result]:
-        found = self._state.finished([source.slot for source, _ in done], self.wants_log_probs)
-        results = []
-        for (source, reason), (hypotheses, steps, expansions, depth) in zip(
-            done, found, strict=True
-        ):
-            scored = [self._hypothesis(source, *parts) for parts in hypotheses]
-            scored.sort(
-                key=lambda hypothesis: -hypothesis.final_score
-            )  # stable: ties as they finished
-            error = None
-            if reason == "error":
-                error = ValueError(
-                    f"the model returned NaN or +inf logits for request {source.index} at generated token "
-                    f"{depth}; check its weights, dtype and this source"
-                )
-                scored = []
-            n_best = scored[: source.limits.n_best]
-            results.append(
-                Result(source.index, source.request.id, n_best, reason, steps, expansions, error)
+            sources = [self._live.pop(int(slot)) for slot in slots[done]]
+            report = Report(report.num_free_pages, *(column[done] for column in report[1:]))
+            closed, capacity = slots[done].tolist(), int(report.depth.max()) + 1
+            found = self._state.finished(
+                closed,
+                report.num_finished.tolist(),
+                capacity,
+                wants_log_probs=self.wants_log_probs,
             )
-        return results
+            self._leaving.append(Leaving(HostCopy(found), sources, report, capacity))
+            self._work.close(closed, int(report.num_pages.sum()))
+            if self._reads_late:
+                self._resting += closed
+            else:
+                self._work.give_back(closed)
+            for source in sources:
+                self._live_tokens -= source.length
+                self._work.taken_bytes -= source.most_bytes
+            self._live_changed()
 
-    def _hypothesis(self, source: Source, tokens, length, score, ended, log_probs) -> Hypothesis:
-        final_score = source.limits.scoring.final_score(score, length, source.length)
+    def _results(self) -> Iterator[Result]:
+        """The results of sources that have left."""
+        while self._leaving:
+            leaving = self._leaving.popleft()
+            found = iter(Found.parse(leaving.copy.numpy(), leaving.capacity))
+            lines = zip(*leaving.report[1:], strict=True)
+            for source, (reason, _, depth, num_finished, steps, expansions, _) in zip(
+                leaving.sources, lines, strict=True
+            ):
+                hypotheses = [next(found) for _ in range(num_finished)]
+                yield self._counted(
+                    self._result(
+                        source,
+                        STOP_REASONS[reason],
+                        hypotheses,
+                        int(depth),
+                        int(steps),
+                        int(expansions),
+                    )
+                )
+
+    def _result(
+        self, source: Source, reason, found: list[Found], depth, steps, expansions
+    ) -> Result:
+        error = None
+        if reason == "error":
+            error = ValueError(
+                f"the model returned NaN or +inf logits for request {source.index} at generated token "
+                f"{depth}; check its weights, dtype and this source"
+            )
+            found = []
+        scored = [self._hypothesis(source, hypothesis) for hypothesis in found]
+        # stable: ties as they finished
+        scored.sort(key=lambda hypothesis: -hypothesis.final_score)
+        n_best = scored[: source.limits.n_best]
+        return Result(source.index, source.request.id, n_best, reason, steps, expansions, error)
+
+    def _hypothesis(self, source: Source, found: Found) -> Hypothesis:
+        final_score = source.limits.scoring.final_score(found.score, found.length, source.length)
+        log_probs = found.log_probs
         if log_probs is not None:
             log_probs = log_probs[len(source.prefix) :]
-        return Hypothesis(tokens, score, final_score, ended, log_probs)
+        return Hypothesis(found.tokens, found.score, final_score, found.has_ended, log_probs)
 
     def _counted(self, result: Result) -> Result:
         self.stats.sources += 1

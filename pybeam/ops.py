@@ -203,11 +203,12 @@ def gather_rows(
 ) -> None:
     """Move rows of per-row state in place: ``t[target[i]] = old t[source[i]]`` for every tensor.
 
-    Safe when a source is also a target. Rows that are no target stay as they are.
+    Safe when a source is also a target. Rows that are no target stay as they are, and where source or
+    target is -1 nothing is moved.
 
     Args:
         tensors: each [N, ...], contiguous in all but the first dimension, any dtypes.
-        source, target: [n] int32, row numbers; no target twice.
+        source, target: [n] int32, row numbers or -1; no row is a target twice.
 
     Raises:
         ValueError: a shape, dtype, device or index is wrong.
@@ -218,11 +219,11 @@ def gather_rows(
 
 
 def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor, *, backend: str = "auto") -> None:
-    """Write rows into a pool: ``pool[index[i]] = rows[i]``.
+    """Write rows into a pool: ``pool[index[i]] = rows[i]``; a row whose index is -1 is dropped.
 
     Args:
         pool: [N, ...], contiguous in all but the first dimension.
-        index: [n] int32, no number twice.
+        index: [n] int32, numbers of the pool's rows, none twice, or -1.
         rows: [n, ...], contiguous in all but the first dimension, dtype of pool.
 
     Raises:

@@ -69,23 +69,34 @@ class Schedule:
         load, limit = self._load(num_live, live_tokens)
         return load + (1 if self.tokens is None else source_length) <= limit
 
-    def plan(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor | None:
-        """Which sources move now, as a mask [L] over the live ones in order of admission; None: all.
+    @property
+    def moves_all(self) -> bool:
+        """Whether every source moves in every step for which there is room."""
+        return self.row_budget is None
+
+    def plan(
+        self, depth: Tensor, num_rows: Tensor, waited: Tensor, limit: int | None = None
+    ) -> Tensor:
+        """Which sources move now, as a mask [L] over the live ones in order of admission.
 
         Args:
             depth: [L] int32, tokens each source's rows have.
-            num_rows: [L], rows it would send through the model.
+            num_rows: [L], rows it would send through the model; 0 for one that cannot move.
             waited: [L] int32, steps since it last moved.
+            limit: rows that there is room for beside the budget; those that waited longest go first.
         """
-        if self.row_budget is None:
-            return self._plan_unbounded(depth, waited)
-        key = self._precedence(depth)
+        moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
+        limits = [most for most in (self.row_budget, limit) if most is not None]
+        if not limits:
+            return moves
+        key = -waited if self.row_budget is None else self._precedence(depth)
         if self.max_wait is not None:
             key = torch.where(waited >= self.max_wait, torch.iinfo(key.dtype).min, key)
+        key = torch.where(moves, key, torch.iinfo(key.dtype).max)
         order = torch.argsort(key, stable=True)
-        moves = torch.zeros_like(order, dtype=torch.bool)
-        moves[order] = num_rows[order].cumsum(0) <= self.row_budget
-        return moves
+        fits = torch.zeros_like(moves)
+        fits[order] = num_rows[order].cumsum(0) <= min(limits)
+        return moves & fits
 
     @property
     def _fills_budget(self) -> bool:
@@ -94,8 +105,9 @@ class Schedule:
     def _load(self, num_live: int, live_tokens: int) -> tuple[int, int]:
         return (num_live, self.n) if self.tokens is None else (live_tokens, self.tokens)
 
-    def _plan_unbounded(self, depth: Tensor, waited: Tensor) -> Tensor | None:
-        return None
+    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
+        """Which of the sources that have rows may move, were there no limit."""
+        return num_rows > 0
 
     def _precedence(self, depth: Tensor) -> Tensor:
         return depth
@@ -120,9 +132,16 @@ class Streaming(Schedule):
 
     epsilon: float = 1 / 6
 
-    def _plan_unbounded(self, depth: Tensor, waited: Tensor) -> Tensor | None:
-        moves = depth == depth.min()
-        return moves if self.max_wait is None else moves | (waited >= self.max_wait)
+    @property
+    def moves_all(self) -> bool:
+        return False
+
+    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
+        if self.row_budget is not None:
+            return num_rows > 0
+        depth = torch.where(num_rows > 0, depth, torch.iinfo(depth.dtype).max)
+        is_least = depth == depth.min()
+        return is_least if self.max_wait is None else is_least | (waited >= self.max_wait)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,9 @@ class TokenTree:
         self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.num_total_pages = 0
+        self.max_pages: int | None = (
+            None  # the pool doubles up to here; the caller asks for no more
+        )
 
     @property
     def arrays(self) -> TreeArrays:
@@ -115,7 +118,9 @@ class TokenTree:
         num_nodes = width * length
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
         for name in ("token", "parent", "log_prob"):
-            setattr(self, name, grown(getattr(self, name), (num_slots, num_nodes)))
+            # the parent of a root is -1, that of slots which were never used too
+            fill = -1 if name == "parent" else 0
+            setattr(self, name, grown(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
             setattr(self, name, grown(getattr(self, name), (num_slots, width)))
         self.live_cell = grown(self.live_cell, (num_slots, num_nodes))
@@ -125,21 +130,24 @@ class TokenTree:
         for name in ("num_nodes", "num_live", "num_free", "num_pages"):
             setattr(self, name, grown(getattr(self, name), (num_slots,)))
 
-    def reserve_pages(self, num_new: int) -> None:
-        """Make sure that `num_new` pages are free; the pool doubles when it grows."""
-        num_free = int(self.num_free_pages)
+    def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
+        """Make sure that `num_new` pages are free; returns how many were added. The pool doubles.
+
+        `num_free` are free for certain; without it the device is asked.
+        """
+        num_free = int(self.num_free_pages) if num_free is None else num_free
         if num_free >= num_new:
-            return
-        old, total = (
-            self.num_total_pages,
-            max(2 * self.num_total_pages, self.num_total_pages + num_new),
-        )
+            return 0
+        old = self.num_total_pages
+        doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
+        total = max(old + num_new - num_free, doubled)
         self.free_page = grown(self.free_page, (total,))
-        self.free_page[num_free : num_free + total - old] = torch.arange(
-            total - 1, old - 1, -1, dtype=INT
-        )
+        added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)
+        place = torch.arange(total - old, device=added.device) + self.num_free_pages
+        self.free_page[place] = added
         self.num_free_pages += total - old
         self.num_total_pages = total
+        return total - old
 
     def open(self, slot: Tensor, start_id: int) -> None:
         """Start empty slots [A] with one row each: the start token."""

@@ -61,6 +61,7 @@ class SessionDriver:
             bit=self._int(bit),
             node=self.tree.row_node[row_slot, bit],
             cell=self.tree.row_cell[row_slot, bit],
+            longest=max(len(prefix) for prefix in prefixes),
         )
         logits = self.session.step(rows)
         assert logits.shape == (len(prefixes), self.model.vocab_size)

@@ -16,6 +16,9 @@ LAYERS = [
     "cli",
     "decoder",
     "engine",
+    "admission",
+    "workspace",
+    "graphs",
     "schedule",
     "beam_state",
     "search",
@@ -23,6 +26,7 @@ LAYERS = [
     "beams",
     "token_tree",
     "ops",
+    "transfer",
 ]
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import pybeam
 from asserts import tree_in_use
 from pybeam import backends
-from pybeam.beam_state import BeamState
+from pybeam.beam_state import BeamState, Found, Report
 from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, STOP_REASONS, Beams
 from pybeam.ops import Survivors
 from pybeam.search.algorithms import Algorithm
 
 START, EOS, VOCAB = 1, 2, 9
 NUM_SLOTS, LENGTH = 5, 24
+EMPTY = NUM_SLOTS  # a slot that is never opened
 CPU = torch.device("cpu")
 
 ALGORITHMS = {
@@ -85,7 +87,7 @@ class Searches:
         self.live: list[int] = []
         self.reasons: set[str] = set()
         for state in self.states:
-            state.reserve(NUM_SLOTS, algorithm.width, LENGTH)
+            state.reserve(NUM_SLOTS + 1, algorithm.width, LENGTH)
             state.tree.reserve_pages(NUM_SLOTS * (algorithm.width * LENGTH // 16 + 1))
 
     def random(self, high: int) -> int:
@@ -131,8 +133,10 @@ class Searches:
         return logits
 
     def step(self) -> None:
-        slot = ints([p for p in reversed(self.live) if self.random(4)])
-        both = [state.read(slot) for state in self.states]
+        moving = [p if self.random(4) else EMPTY for p in reversed(self.live)]
+        slot = ints(moving + [EMPTY] * self.random(3))
+        num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
+        both = [state.read(slot, num_rows, LENGTH) for state in self.states]
         (rows, moving), (native_rows, native_moving) = both
         assert_equal(tuple(vars(rows).values()), tuple(vars(native_rows).values()))
         assert_equal(moving, native_moving)
@@ -145,9 +149,19 @@ class Searches:
         if not done:
             return
         self.reasons |= {STOP_REASONS[reasons[p]] for p in done}
+        report, native_report = (
+            Report.parse(s.report(ints(done)).numpy(), len(done)) for s in self.states
+        )
+        for ours, theirs in zip(report, native_report, strict=True):
+            assert np.array_equal(ours, theirs)
         for wants_log_probs in (False, True):
-            ours, theirs = (state.finished(done, wants_log_probs) for state in self.states)
-            assert ours == theirs
+            found = []
+            for state in self.states:
+                counts, capacity = report.num_finished.tolist(), int(report.depth.max()) + 1
+                numbers = state.finished(done, counts, capacity, wants_log_probs=wants_log_probs)
+                found.append(Found.parse(numbers.numpy(), capacity))
+            assert found[0] == found[1]
+            assert len(found[0]) == report.num_finished.sum()
         for state in self.states:
             state.close(done)
         self.live = [p for p in self.live if p not in done]
@@ -241,7 +255,7 @@ def test_read_refuses_a_broken_beam(array, place, value, message):
     state = open_state()
     getattr(state.beams, array)[place] = value
     with pytest.raises(RuntimeError, match=message):
-        state.read(ints([0]))
+        state.read(ints([0]), 9, 9)
 
 
 @pytest.mark.parametrize("node", [-1, 10**6])
@@ -249,17 +263,37 @@ def test_read_refuses_a_node_that_is_not_there(node):
     state = open_state()
     state.tree.row_node[0, 1] = node
     with pytest.raises(RuntimeError, match="node is out of range"):
-        state.read(ints([0]))
+        state.read(ints([0]), 9, 9)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("num_finished", -1), ("num_finished", 6), ("depth", -1)]
-)
-def test_finished_refuses_a_broken_beam(column, value):
+def test_read_refuses_more_than_there_is_room_for():
     state = open_state()
-    getattr(state.beams, column)[0] = value
-    with pytest.raises(RuntimeError, match="finished hypotheses or depth"):
-        state.finished([0], False)
+    state.read(ints([0, 1]), 2, 9)  # the second is empty
+    with pytest.raises(RuntimeError, match="more rows or entries than there is room for"):
+        state.read(ints([0]), 1, 9)
+
+
+@pytest.mark.parametrize("program", ["reference", "native"])
+def test_what_is_left_of_the_room_is_padding(program):
+    state = open_state(program)
+    rows, moving = state.read(ints([1, 0, 1]), 4, 9)
+    assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
+    assert rows.token.tolist() == [5, 6, 0, 0]
+    assert rows.cell.tolist()[2:] == [-1, -1]
+    for field in (rows.position, rows.row_slot, rows.bit, rows.node):
+        assert field.tolist()[2:] == [0, 0]
+    assert moving.score.numel() == moving.is_ended.numel() == 3 * 2
+    assert not moving.is_ended.any()
+
+
+@pytest.mark.parametrize("program", ["reference", "native"])
+def test_an_empty_slot_stays_as_it_is(program):
+    state = open_state(program)
+    nothing = dict(token=[-1, -1], parent=[-1, -1], count=0, num_finished=0)
+    before = in_use(state)
+    source, target = state.commit(ints([1, 1, 2]), survivors(3, **nothing))
+    assert in_use(state) == before
+    assert source.tolist() == target.tolist() == [-1] * 6
 
 
 @pytest.mark.parametrize("slots", [[3], [-1], [1, 3]])
@@ -268,8 +302,7 @@ def test_slots_that_are_not_there(slots):
     algorithm, before = state.algorithm, in_use(state)
     calls = [
         lambda: state.open(slots, [algorithm] * len(slots), [[]] * len(slots), START),
-        lambda: state.read(ints(slots)),
-        lambda: state.finished(slots, False),
+        lambda: state.read(ints(slots), 9, 9),
         lambda: state.close(slots),
     ]
     for call in calls:
@@ -299,9 +332,8 @@ def test_arrays_of_the_wrong_form(name, change):
     state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
     calls = [
         lambda: state.open([1], [state.algorithm], [[]], START),
-        lambda: state.read(ints([0])),
+        lambda: state.read(ints([0]), 9, 9),
         lambda: state.commit(ints([0]), survivors()),
-        lambda: state.finished([0], False),
         lambda: state.close([0]),
     ]
     for call in calls:

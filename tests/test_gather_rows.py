@@ -32,7 +32,8 @@ def check(backend: str, num_rows: int, source: list[int], target: list[int], dev
     expected = [tensor.clone() for tensor in tensors]
     for before, after in zip(tensors, expected, strict=True):
         for s, t in zip(source, target, strict=True):
-            after[t] = before[s]
+            if s >= 0 and t >= 0:
+                after[t] = before[s]
     moves = (ints(source).to(device), ints(target).to(device))
     ops.gather_rows(tensors, *moves, backend=backend)
     for actual, wanted in zip(tensors, expected, strict=True):
@@ -49,6 +50,7 @@ def check(backend: str, num_rows: int, source: list[int], target: list[int], dev
         pytest.param([0, 1, 2], [1, 2, 3], id="chain"),
         pytest.param([0, 0, 0, 0], [0, 1, 2, 3], id="one-to-all"),
         pytest.param([0, 1, 0, 1, 4], [1, 0, 2, 3, 4], id="cycle-with-branches"),
+        pytest.param([-1, 1, 0, -1, 3, 2], [-1, 0, 1, 2, -1, -1], id="some-do-not-move"),
     ],
 )
 def test_overlaps(backend, device, source, target):
@@ -81,8 +83,8 @@ def test_no_tensors(backend):
 @pytest.mark.parametrize(
     ("tensor", "source", "target", "message"),
     [
-        (torch.zeros(3, 2), [3], [0], r"`source` must be from 0 to 2, but is 3"),
-        (torch.zeros(3, 2), [0], [-1], r"`target` must be from 0 to 2, but is -1"),
+        (torch.zeros(3, 2), [3], [0], r"`source` must be from -1 to 2, but is 3"),
+        (torch.zeros(3, 2), [0], [-2], r"`target` must be from -1 to 2, but is -2"),
         (torch.zeros(3, 2), [0, 1], [2, 2], r"`target` must be free of repeats, but is 2 more"),
         (torch.zeros(3, 2), [0, 1], [2], r"`target` must be \[n\] = \[2\], but is \[1\]"),
         (torch.zeros(3, 2, 2).mT, [0], [1], r"`tensors\[0\]` must be contiguous in all but"),
@@ -96,6 +98,6 @@ def test_wrong_arguments(tensor, source, target, message):
 def test_native_refuses_what_the_door_would_have():
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     tensor = torch.zeros(3, 2)
-    for source, target in (([3], [0]), ([0], [3]), ([0], [-1]), ([0, 1], [2, 2])):
+    for source, target in (([3], [0]), ([0], [3]), ([0], [-2]), ([0, 1], [2, 2])):
         with pytest.raises(RuntimeError):
             native.gather_rows([tensor], ints(source), ints(target))

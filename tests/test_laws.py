@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import pybeam
+from pybeam import backends
 from pybeam.engine import Engine, Stats
+from pybeam.workspace import Workspace
 from search_models import random_model
 
 ALGORITHMS = {
@@ -44,12 +46,11 @@ def schedules(width: int) -> dict:
 SOURCES = [[1] * (1 + i * 7 % 5) for i in range(17)]
 
 
-def decoded(model, algorithm, schedule, backend, requests=SOURCES):
+def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
     """Results through an engine that checks the state's invariants after every step."""
-    from pybeam import backends
-
+    workspace = workspace or Workspace(model, algorithm, backends.load(backend))
     engine = Engine(
-        model, algorithm, schedule, backends.load(backend), Stats(), check_every_step=True
+        model, algorithm, schedule, workspace, Stats(), check_every_step=True, **options
     )
     return sorted(engine.run(requests), key=lambda result: result.index)
 
@@ -67,6 +68,18 @@ def test_results_do_not_depend_on_the_schedule(backend, name, levels):
     assert any(len(hypotheses) > 0 for _, hypotheses, *_ in expected)
     for schedule in schedules(algorithm.width).values():
         assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_results_do_not_depend_on_when_the_host_reads(backend, name):
+    """Late: rows are padded, beams wait for room, and a source that is done is noticed a step later."""
+    model = random_model(7, eos_bonus=0.5)
+    algorithm = ALGORITHMS[name]
+    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
+    workspace = Workspace(model, algorithm, backends.load(backend))
+    for schedule in schedules(algorithm.width).values():
+        results = decoded(model, algorithm, schedule, backend, workspace=workspace, reads_late=True)
+        assert essence(results) == expected, schedule
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

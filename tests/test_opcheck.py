@@ -103,7 +103,8 @@ def survivors_of_one_row() -> tuple:
 def read_arguments() -> tuple:
     state = open_beams()
     tree = state.tree
-    return tree.token, tree.row_node, tree.row_cell, list(state.beams), ints([2, 0]), 1
+    arrays = tree.token, tree.row_node, tree.row_cell, list(state.beams)
+    return *arrays, ints([2, 0, 1]), 1, 5, 6
 
 
 def commit_arguments() -> tuple:
@@ -115,11 +116,6 @@ def open_arguments() -> tuple:
     state = open_beams()
     lines = torch.ones(1, len(INT_COLUMNS), dtype=torch.int32), torch.ones(1, len(FLOAT_COLUMNS))
     return list(state.tree.arrays), list(state.beams), ints([1]), *lines, 1
-
-
-def finished_arguments() -> tuple:
-    state = open_beams()
-    return state.tree.token, state.tree.parent, list(state.beams), ints([2, 0])
 
 
 def close_arguments() -> tuple:
@@ -135,7 +131,6 @@ ARGUMENTS = {
     "beam_open": open_arguments,
     "beam_read": read_arguments,
     "beam_commit": commit_arguments,
-    "beam_finished": finished_arguments,
     "beam_close": close_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),

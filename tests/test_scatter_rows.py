@@ -32,11 +32,17 @@ def test_a_pool_with_wide_rows(backend, device):
     assert pool.nonzero().tolist() == [[r, c] for r in (0, 6) for c in range(3, 7)]
 
 
+def test_rows_without_a_place_are_dropped(backend, device):
+    pool, rows = torch.zeros(3, 4, device=device), torch.ones(4, 4, device=device)
+    ops.scatter_rows(pool, ints([-1, 2, -1, -1]).to(device), rows, backend=backend)
+    assert pool.tolist() == [[0] * 4, [0] * 4, [1] * 4]
+
+
 @pytest.mark.parametrize(
     ("index", "rows", "message"),
     [
-        ([7], torch.zeros(1, 4), r"`index` must be from 0 to 6, but is 7"),
-        ([-1], torch.zeros(1, 4), r"`index` must be from 0 to 6, but is -1"),
+        ([7], torch.zeros(1, 4), r"`index` must be from -1 to 6, but is 7"),
+        ([-2], torch.zeros(1, 4), r"`index` must be from -1 to 6, but is -2"),
         ([1, 1], torch.zeros(2, 4), r"`index` must be free of repeats"),
         ([1], torch.zeros(1, 3), r"`rows` must be \[n, ...\] = \[1, 4\], but is \[1, 3\]"),
         ([1], torch.zeros(1, 4).half(), r"`rows` must be torch.float32"),
@@ -49,6 +55,6 @@ def test_wrong_arguments(index, rows, message):
 
 def test_native_refuses_what_the_door_would_have():
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    for index in (7, -1):
+    for index in (7, -2):
         with pytest.raises(RuntimeError, match="`index` must be from 0 to 6"):
             native.scatter_rows(torch.zeros(7, 4), ints([index]), torch.zeros(1, 4))

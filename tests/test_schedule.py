@@ -6,16 +6,16 @@ import torch
 import pybeam
 
 
-def plan(schedule, depth, rows, waited=None):
+def plan(schedule, depth, rows, waited=None, limit=None):
     depth, rows = torch.tensor(depth, dtype=torch.int32), torch.tensor(rows, dtype=torch.int32)
     waited = torch.tensor(waited or [0] * len(depth), dtype=torch.int32)
-    moves = schedule.plan(depth, rows, waited)
-    return "all" if moves is None else moves.nonzero().flatten().tolist()
+    return schedule.plan(depth, rows, waited, limit).nonzero().flatten().tolist()
 
 
 def test_batch_moves_all_and_refills_when_empty():
     batch = pybeam.Batch(3)
-    assert plan(batch, [4, 9, 2], [1, 1, 1]) == "all"
+    assert plan(batch, [4, 9, 2], [1, 1, 1]) == [0, 1, 2]
+    assert batch.moves_all
     assert not batch.refills(1, 10, 5)
     assert batch.refills(0, 0, 0)
     assert batch.has_room(2, 10, 5, 7, 50)
@@ -68,3 +68,21 @@ def test_a_budget_admits_until_rows_fill_it():
     assert fifo.has_room(5, 0, 9, 1, 5)
     assert not fifo.has_room(10, 0, 9, 1, 5)
     assert not fifo.has_room(5, 0, 10, 1, 5)
+
+
+@pytest.mark.parametrize("schedule", [pybeam.Batch(4), pybeam.Fifo(4)], ids=["batch", "fifo"])
+def test_what_does_not_fit_waits_and_goes_first_next_time(schedule):
+    assert plan(schedule, [4, 2, 2, 9], [3, 2, 4, 5], limit=9) == [0, 1, 2]
+    assert plan(schedule, [4, 2, 2, 9], [3, 2, 4, 5], [0, 0, 0, 1], limit=9) == [0, 3]
+
+
+def test_a_limit_and_a_budget():
+    assert plan(pybeam.Streaming(4, row_budget=6), [4, 2, 2, 9], [3, 2, 4, 5], limit=4) == [1]
+    assert plan(pybeam.Streaming(4), [4, 2, 2, 9], [3, 2, 4, 5], limit=4) == [1]
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+def test_a_source_without_rows_never_moves(limit):
+    """It has stopped, or the slot is nobody's; its depth counts for nothing."""
+    for schedule in (pybeam.Batch(4), pybeam.Fifo(4, row_budget=50), pybeam.Streaming(4)):
+        assert plan(schedule, [2, 4, 0], [0, 2, 0], [9, 0, 9], limit) == [1]

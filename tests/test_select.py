@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asserts import assert_same_survivors
-from pybeam import ops
+from pybeam import backends, ops
 from pybeam.ops import Finishing
 
 INF = math.inf
@@ -352,3 +352,26 @@ def test_wrong_arguments(changes, message):
     )
     with pytest.raises(ValueError, match=message):
         ops.select(**{**case, **changes})
+
+
+@pytest.mark.parametrize("held", [0.0, 0.4], ids=["", "held"])
+def test_padding_is_not_looked_at(kernel, device, held):
+    """Rows and entries behind those that `offset` counts, which a step of fixed size has."""
+    case = random_case(31, 300, held=held)
+    case["logits"] = case["logits"].contiguous()
+    expected = oracle(case, finishing=Finishing.HELD)
+    padded = dict(
+        logits=torch.cat((case["logits"], torch.full((3, 300), math.nan))),
+        score=torch.cat((case["score"], torch.zeros(40))),
+        offset=case["offset"],
+        width=case["width"],
+    )
+    if held:
+        padded["is_ended"] = torch.cat((case["is_ended"], torch.zeros(40, dtype=torch.bool)))
+    options = [padded.pop("is_ended", None), *[None] * len(OPTIONS)]
+    arrays = [value.to(device) for value in padded.values()]
+    options = [value if value is None else value.to(device) for value in options]
+    numbers = case["eos_id"], int(Finishing.HELD), expected.token.shape[1]
+    actual = backends.resolve(kernel, device).select(*arrays, *options, *numbers)
+    actual = ops.Survivors(*(field.cpu() for field in actual))
+    assert_same_survivors(actual, expected)

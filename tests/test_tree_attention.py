@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asserts import assert_close
-from pybeam import ops
+from pybeam import backends, ops
 
 
 def ints(values) -> torch.Tensor:
@@ -153,6 +153,22 @@ def test_nan_is_not_hidden(kernel, device):
 
 def test_no_rows(kernel, device):
     assert attend(random_case([], []), kernel, device).shape == (0, 4, 64)
+
+
+def test_rows_behind_the_last_offset_change_nothing(kernel, device):
+    """A step of fixed size has them, and sources without rows in the empty slot."""
+    case = random_case([3, 2], [40, 7])
+    expected = attend(case, kernel, device)
+    empty = next(p for p in range(4) if p not in case["slot"].tolist())
+    padded = case | dict(
+        query=torch.cat((case["query"], torch.full((4, 4, 64), math.nan))),
+        offset=ints([0, 0, 3, 5, 5]),
+        slot=ints([empty, *case["slot"].tolist(), empty]),
+        bit=torch.cat((case["bit"], ints([0] * 4))),
+    )
+    arguments = [value.to(device) for value in padded.values()]
+    actual = backends.resolve(kernel, device).tree_attention(*arguments, 0.125)
+    assert torch.equal(actual[:5].cpu(), expected)
 
 
 def test_results_do_not_depend_on_threads_or_mode(device):

@@ -52,7 +52,6 @@ def arrives_last(p_counter, num_programs):
         "num_columns",
         "num_rows",
         "num_beams",
-        "num_entries",
         "num_slices",
         "num_tiles",
         "given",
@@ -88,7 +87,6 @@ def select_kernel(
     num_columns,
     num_rows,
     num_beams,
-    num_entries,
     num_slices,
     num_tiles,
     given,
@@ -133,35 +131,38 @@ def select_kernel(
             peak, log_sum = merge_slices(p_stat, num_slices, MAX_SLICES)
             tl.store(p_stats + 2 * i_row, peak)
             tl.store(p_stats + 2 * i_row + 1, log_sum)
+            # rows and entries behind the last offset are padding
+            num_counted = tl.load(p_offset + num_beams)
             entry = i_row
             if has_ended:
-                entry = entry_of(p_is_ended, i_row, num_entries)
-            i_beam = beam_of(p_offset, entry, num_beams)
-            limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
-            forced = load_given(p_forced, i_beam, given, FORCED, -1)
-            is_banned = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32)
-            if (limit > 0) & (forced < 0):
-                rank_tokens(
-                    p_pack0,
-                    shift,
-                    num_columns,
-                    p_key,
-                    num_slices * LANES,
-                    p_list,
-                    p_list + LIST,
-                    limit,
-                    tl.where(is_banned > 0, eos_id, -1),
-                    num_tiles,
-                    PACK,
-                    MAX_SLICES * LANES,
-                )
-            begin = tl.load(p_offset + i_beam)
-            end = tl.load(p_offset + i_beam + 1)
-            num_before = count_live(p_is_ended, begin, entry, has_ended)
-            num_live = count_live(p_is_ended, begin, end, has_ended)
-            if arrives_last(p_counters + num_rows + i_beam, num_live):
-                beam = i_beam
-                first_row = i_row - num_before
+                entry = entry_of(p_is_ended, i_row, num_counted)
+            if entry < num_counted:
+                i_beam = beam_of(p_offset, entry, num_beams)
+                limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
+                forced = load_given(p_forced, i_beam, given, FORCED, -1)
+                is_banned = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32)
+                if (limit > 0) & (forced < 0):
+                    rank_tokens(
+                        p_pack0,
+                        shift,
+                        num_columns,
+                        p_key,
+                        num_slices * LANES,
+                        p_list,
+                        p_list + LIST,
+                        limit,
+                        tl.where(is_banned > 0, eos_id, -1),
+                        num_tiles,
+                        PACK,
+                        MAX_SLICES * LANES,
+                    )
+                begin = tl.load(p_offset + i_beam)
+                end = tl.load(p_offset + i_beam + 1)
+                num_before = count_live(p_is_ended, begin, entry, has_ended)
+                num_live = count_live(p_is_ended, begin, end, has_ended)
+                if arrives_last(p_counters + num_rows + i_beam, num_live):
+                    beam = i_beam
+                    first_row = i_row - num_before
     else:
         i_beam = i_program - num_rows * num_slices
         begin = tl.load(p_offset + i_beam)
@@ -280,7 +281,6 @@ def select(
         num_columns,
         num_rows,
         num_beams,
-        score.numel(),
         num_slices,
         num_tiles,
         given,

@@ -13,7 +13,10 @@ ENTRIES = tl.constexpr(1024)
 
 @triton.jit
 def entry_of(p_is_ended, i_row, num_entries):
-    """The entry that a row belongs to: the one that has i_row entries before it which go on."""
+    """The entry that a row belongs to: the one that has i_row entries before it which go on.
+
+    `num_entries` if there is none.
+    """
     entry = i_row * 0
     num_live = i_row * 0
     start = i_row * 0
@@ -25,7 +28,7 @@ def entry_of(p_is_ended, i_row, num_entries):
         entry += tl.sum(tl.where((b_live > 0) & (b_row == i_row), o_entry, 0), 0)
         num_live += tl.sum(b_live, 0)
         start += ENTRIES
-    return entry
+    return tl.where(num_live > i_row, entry, num_entries)
 
 
 @triton.jit

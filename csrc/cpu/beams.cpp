@@ -146,15 +146,15 @@ void finish(const BeamCommitParams& p, int64_t a, const Outcome& outcome, const 
     ints[Beams::kNumFinished] += num_added;
 }
 
-// Returns how many rows it has written to source and target.
-int32_t replace_beam(const BeamCommitParams& p, int64_t a, const Outcome& outcome,
-                     const Ending* endings, int32_t* source, int32_t* target) {
+void replace_beam(const BeamCommitParams& p, int64_t a, const Outcome& outcome,
+                  const Ending* endings) {
     const Beams& beams = p.beams;
     const Survivors survivors = survivors_of(p, a);
     const int64_t slot = p.append.slot[a], entries = slot * beams.max_entries;
     int32_t* ints = ints_of(beams, slot);
+    int32_t* source = p.source_out + a * beams.max_entries;
+    int32_t* target = p.target_out + a * beams.max_entries;
     std::fill_n(beams.is_alive + entries, beams.max_entries, false);
-    int32_t num_rows = 0;
     for (int32_t j = survivors.first; j < survivors.count; ++j) {
         const int64_t entry = entries + j - survivors.first;
         beams.score[entry] = survivors.score[j];
@@ -164,16 +164,15 @@ int32_t replace_beam(const BeamCommitParams& p, int64_t a, const Outcome& outcom
         }
         if (survivors.token[j] == p.append.eos_id) continue;
         beams.is_alive[entry] = true;
-        source[num_rows] = static_cast<int32_t>(entries + survivors.parent[j]);
-        target[num_rows++] = static_cast<int32_t>(entry);
+        source[j - survivors.first] = static_cast<int32_t>(entries + survivors.parent[j]);
+        target[j - survivors.first] = static_cast<int32_t>(entry);
     }
     ints[Beams::kReason] = static_cast<int32_t>(outcome.reason);
     ints[Beams::kExpansions] += ints[Beams::kNumRows];
-    ints[Beams::kNumRows] = num_rows;
+    ints[Beams::kNumRows] = outcome.num_rows;
     ints[Beams::kNumEntries] = survivors.count - survivors.first;
     ++ints[Beams::kSteps];
     ++ints[Beams::kDepth];
-    return num_rows;
 }
 
 }  // namespace
@@ -205,9 +204,12 @@ void launch_beam_open(const BeamOpenParams& p) {
     }
 }
 
-BeamSizes check_beam_read(const BeamReadParams& p) {
+namespace {
+
+// Looks at everything that will be used as an address.
+void check_beam_read(const BeamReadParams& p) {
     const Beams& beams = p.beams;
-    BeamSizes sizes{0, 0};
+    int64_t num_all_rows = 0, num_all_entries = 0;
     for (int64_t a = 0; a < p.num_sources; ++a) {
         const int64_t slot = checked_slot(beams, p.slot[a]);
         const int32_t* ints = ints_of(beams, slot);
@@ -226,13 +228,28 @@ BeamSizes check_beam_read(const BeamReadParams& p) {
             std::min(ints[Beams::kPrefixLength], ints[Beams::kDepth] + 1) > beams.max_prefix) {
             fail("a slot's depth or prefix is out of range");
         }
-        sizes.num_rows += num_rows;
-        sizes.num_entries += num_entries;
+        num_all_rows += num_rows;
+        num_all_entries += num_entries;
     }
-    return sizes;
+    if (num_all_rows > p.num_rows || num_all_entries > p.num_entries) {
+        fail("there are more rows or entries than there is room for");
+    }
 }
 
+// Rows without a source: what is computed for them stands nowhere and reads places that exist.
+void pad(const BeamReadParams& p, int64_t num_rows, int64_t num_entries) {
+    for (int32_t* out : {p.token_out, p.position_out, p.row_slot_out, p.bit_out, p.node_out}) {
+        std::fill(out + num_rows, out + p.num_rows, 0);
+    }
+    std::fill(p.cell_out + num_rows, p.cell_out + p.num_rows, -1);
+    std::fill(p.score_out + num_entries, p.score_out + p.num_entries, 0.0f);
+    std::fill(p.is_ended_out + num_entries, p.is_ended_out + p.num_entries, false);
+}
+
+}  // namespace
+
 void launch_beam_read(const BeamReadParams& p) {
+    check_beam_read(p);
     const Beams& beams = p.beams;
     int32_t row = 0, place = 0;
     for (int64_t a = 0; a < p.num_sources; ++a) {
@@ -268,11 +285,19 @@ void launch_beam_read(const BeamReadParams& p) {
     }
     p.row_offset_out[p.num_sources] = row;
     p.entry_offset_out[p.num_sources] = place;
+    pad(p, row, place);
 }
 
-int64_t check_beam_commit(const BeamCommitParams& p) {
+namespace {
+
+// A slot without entries: it stays as it is.
+bool is_empty(const BeamCommitParams& p, int64_t a) {
+    return ints_of(p.beams, p.append.slot[a])[Beams::kNumEntries] == 0;
+}
+
+// Looks at everything that will be used as an address.
+void check_beam_commit(const BeamCommitParams& p) {
     const Beams& beams = p.beams;
-    int64_t num_rows = 0;
     for (int64_t a = 0; a < p.append.num_sources; ++a) {
         const int64_t slot = checked_slot(beams, p.append.slot[a]);
         const int32_t num_entries = checked_entries(beams, slot);
@@ -294,6 +319,7 @@ int64_t check_beam_commit(const BeamCommitParams& p) {
         if (num_finished < 0 || num_finished >= beams.max_finished) {
             fail("the finished hypotheses of a slot are out of range");
         }
+        if (num_entries == 0) continue;
         const Outcome outcome = outcome_of(p, a);
         for (int32_t j = 0; j < survivors.count; ++j) {
             num_finished += outcome.finishes(p, ints, survivors.first, j);
@@ -301,77 +327,25 @@ int64_t check_beam_commit(const BeamCommitParams& p) {
         if (num_finished >= beams.max_finished) {
             fail("more hypotheses have finished than there is room for");
         }
-        num_rows += outcome.num_rows;
     }
-    return num_rows;
 }
 
+}  // namespace
+
 void launch_beam_commit(const BeamCommitParams& p) {
+    check_beam_commit(p);
     const int64_t num_sources = p.append.num_sources, capacity = p.append.capacity;
     std::vector<Ending> endings(num_sources * capacity);
     for (int64_t a = 0; a < num_sources; ++a) read_endings(p, a, &endings[a * capacity]);
     launch_tree_append(p.append);  // the first that writes
-    int32_t* source = p.source_out;
-    int32_t* target = p.target_out;
+    std::fill_n(p.source_out, num_sources * p.beams.max_entries, -1);
+    std::fill_n(p.target_out, num_sources * p.beams.max_entries, -1);
     for (int64_t a = 0; a < num_sources; ++a) {
+        if (is_empty(p, a)) continue;
         const Outcome outcome = outcome_of(p, a);
         finish(p, a, outcome, &endings[a * capacity]);
-        const int32_t num_rows =
-            replace_beam(p, a, outcome, &endings[a * capacity], source, target);
-        source += num_rows;
-        target += num_rows;
+        replace_beam(p, a, outcome, &endings[a * capacity]);
     }
-}
-
-FinishedSizes check_beam_finished(const BeamFinishedParams& p) {
-    FinishedSizes sizes{0, 1};
-    for (int64_t a = 0; a < p.num_sources; ++a) {
-        const int32_t* ints = ints_of(p.beams, checked_slot(p.beams, p.slot[a]));
-        const int32_t num_finished = ints[Beams::kNumFinished];
-        if (num_finished < 0 || num_finished > p.beams.max_finished || ints[Beams::kDepth] < 0) {
-            fail("a slot's finished hypotheses or depth are out of range");
-        }
-        sizes.num_hypotheses += num_finished;
-        sizes.longest_path =
-            std::max<int64_t>(sizes.longest_path, int64_t{ints[Beams::kDepth]} + 1);
-    }
-    return sizes;
-}
-
-void launch_beam_finished(const BeamFinishedParams& p) {
-    const Beams& beams = p.beams;
-    std::vector<int32_t> slots, nodes;
-    int32_t* found = p.found_out;
-    float* scores = p.scores_out;
-    for (int64_t a = 0; a < p.num_sources; ++a) {
-        const int64_t slot = p.slot[a];
-        const int32_t* ints = ints_of(beams, slot);
-        const int32_t numbers[4] = {ints[Beams::kNumFinished], ints[Beams::kSteps],
-                                    ints[Beams::kExpansions], ints[Beams::kDepth]};
-        std::copy_n(numbers, 4, p.sources_out + 4 * a);
-        for (int32_t j = 0; j < ints[Beams::kNumFinished]; ++j, found += 5, scores += 2) {
-            const int64_t place = slot * beams.max_finished + j;
-            found[0] = static_cast<int32_t>(slot);
-            std::copy_n(beams.finished_ints + place * Beams::kNumFinishedInts, 3, found + 1);
-            std::copy_n(beams.finished_floats + place * Beams::kNumFinishedFloats, 2, scores);
-            slots.push_back(found[0]);
-            nodes.push_back(found[1]);
-        }
-    }
-    std::vector<int32_t> lengths(slots.size());
-    BacktraceParams backtrace{};
-    backtrace.token = p.token;
-    backtrace.parent = p.parent;
-    backtrace.slot = slots.data();
-    backtrace.node = nodes.data();
-    backtrace.num_slots = beams.num_slots;
-    backtrace.max_nodes = p.max_nodes;
-    backtrace.num_hypotheses = static_cast<int64_t>(slots.size());
-    backtrace.capacity = p.longest_path;
-    backtrace.tokens_out = p.paths_out;
-    backtrace.length_out = lengths.data();
-    launch_backtrace(backtrace);
-    for (size_t i = 0; i < lengths.size(); ++i) p.found_out[5 * i + 4] = lengths[i];
 }
 
 void launch_beam_close(const BeamCloseParams& p) {

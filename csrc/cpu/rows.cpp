@@ -15,11 +15,14 @@ constexpr int64_t kTaskBytes = 1 << 14;
 // Copying a byte costs about as much as this many multiply-adds, times 4.
 constexpr int64_t kCopiesPerWork = 4;
 
+constexpr int32_t kNoRow = -1;  // in an index: nothing is copied
+
 void check_index(const char* name, const int32_t* index, int64_t count, int64_t size) {
     for (int64_t i = 0; i < count; ++i) {
-        if (index[i] >= 0 && index[i] < size) continue;
+        if (index[i] >= kNoRow && index[i] < size) continue;
         throw std::runtime_error("`" + std::string(name) + "` must be from 0 to " +
-                                 std::to_string(size - 1) + ", but is " + std::to_string(index[i]));
+                                 std::to_string(size - 1) + ", or -1 for none, but is " +
+                                 std::to_string(index[i]));
     }
 }
 
@@ -37,10 +40,15 @@ class MoveOrder {
   public:
     explicit MoveOrder(const GatherRowsParams& params)
         : source_(params.num_rows, kNone), readers_(params.num_rows, 0) {
-        for (int64_t i = 0; i < params.num_moves; ++i) add(params.source[i], params.target[i]);
-        for (int64_t i = 0; i < params.num_moves; ++i) finish_chain(params.target[i]);
+        std::vector<int32_t> targets;
+        for (int64_t i = 0; i < params.num_moves; ++i) {
+            if (params.source[i] == kNoRow || params.target[i] == kNoRow) continue;
+            add(params.source[i], params.target[i]);
+            targets.push_back(params.target[i]);
+        }
+        for (const int32_t target : targets) finish_chain(target);
         // what is left reads each of its rows once
-        for (int64_t i = 0; i < params.num_moves; ++i) turn_cycle(params.target[i]);
+        for (const int32_t target : targets) turn_cycle(target);
     }
 
     const std::vector<Move>& moves() const { return moves_; }
@@ -135,6 +143,7 @@ void launch_scatter_rows(const ScatterRowsParams& p) {
                  num_tasks, [&](int64_t task) {
                      const int64_t end = std::min(p.num_index, (task + 1) * chunk);
                      for (int64_t i = task * chunk; i < end; ++i) {
+                         if (p.index[i] == kNoRow) continue;
                          std::memcpy(p.pool.data + p.index[i] * p.pool.stride_bytes,
                                      p.rows.data + i * p.rows.stride_bytes, bytes);
                      }

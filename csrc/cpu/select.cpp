@@ -84,11 +84,11 @@ class Select {
 
     void run() {
         static thread_local std::vector<float> block_max;
-        block_max.resize(p_.num_rows * num_groups_);
+        block_max.resize(num_rows_ * num_groups_);
         block_max_ = block_max.data();
-        rows_.resize(p_.num_rows);
-        const int64_t work = p_.num_rows * p_.vocab_size;
-        parallel_for(threads_for(work, p_.num_rows, p_.num_threads), p_.num_rows,
+        rows_.resize(num_rows_);
+        const int64_t work = num_rows_ * p_.vocab_size;
+        parallel_for(threads_for(work, num_rows_, p_.num_threads), num_rows_,
                      [this](int64_t row) { read_row(row); });
         parallel_for(threads_for(work, p_.num_beams, p_.num_threads), p_.num_beams,
                      [this](int64_t beam) { finish_beam(beam); });
@@ -122,10 +122,11 @@ class Select {
                 ++row;
             }
         }
-        if (row != p_.num_rows) {
+        if (row > p_.num_rows) {
             throw std::runtime_error(
                 "select: `logits` must have one row per entry that has not ended");
         }
+        num_rows_ = row;
     }
 
     const void* row_data(int64_t row) const {
@@ -343,6 +344,7 @@ class Select {
     int64_t item_bytes_;
     int64_t num_groups_;  // per row: one per lane and block
     float* block_max_ = nullptr;
+    int64_t num_rows_ = 0;  // the others are padding
     std::vector<Row> rows_;
     std::vector<int32_t> row_of_;
     std::vector<int32_t> beam_of_;

@@ -24,11 +24,14 @@ Survivors survivors_of(const TreeAppendParams& p, int64_t a) {
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("token tree: " + what); }
 
-int32_t checked_slot(const Tree& tree, const int32_t* slot, int64_t a, std::vector<bool>* is_seen) {
-    if (slot[a] < 0 || slot[a] >= tree.num_slots) fail("`slot` is out of range");
-    if ((*is_seen)[slot[a]]) fail("`slot` names a slot twice");
-    (*is_seen)[slot[a]] = true;
-    return slot[a];
+int32_t checked_slot(const Tree& tree, int32_t slot) {
+    if (slot < 0 || slot >= tree.num_slots) fail("`slot` is out of range");
+    return slot;
+}
+
+// An empty slot without survivors: nothing is read or written, so that it may be named many times.
+bool stays_empty(const TreeAppendParams& p, int64_t a) {
+    return survivors_of(p, a).count == 0 && p.tree.num_live[p.slot[a]] == 0;
 }
 
 // Everything that will be used as an address; returns the number of new nodes.
@@ -172,12 +175,16 @@ void launch_tree_append(const TreeAppendParams& p) {
     std::vector<int32_t> num_new(p.num_sources), num_taken(p.num_sources);
     int64_t work = 0;
     for (int64_t a = 0; a < p.num_sources; ++a) {
-        const int32_t slot = checked_slot(tree, p.slot, a, &is_seen);
+        const int32_t slot = checked_slot(tree, p.slot[a]);
         num_new[a] = check_source(p, a, slot);
+        if (stays_empty(p, a)) continue;
+        if (is_seen[slot]) fail("`slot` names a slot twice");
+        is_seen[slot] = true;
         work += 8 * tree.num_live[slot];
     }
     const int num_threads = threads_for(work, p.num_sources, p.num_threads);
     parallel_for(num_threads, p.num_sources, [&](int64_t a) {
+        if (stays_empty(p, a)) return;
         inherit_masks(tree, p.slot[a], children_of(survivors_of(p, a), tree.max_rows, p.eos_id));
     });
     // in order, so that which page goes where does not depend on the threads

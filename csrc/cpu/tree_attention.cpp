@@ -25,7 +25,6 @@ void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
 
 void check_addresses(const TreeAttentionParams& p) {
     check_range("the first `offset`", p.offset[0], 0, 1);
-    check_range("the last `offset`", p.offset[p.num_sources], p.num_rows, p.num_rows + 1);
     for (int64_t a = 0; a < p.num_sources; ++a) {
         check_range("`offset`", p.offset[a + 1], p.offset[a], p.num_rows + 1);
         check_range("`slot`", p.slot[a], 0, p.num_slots);

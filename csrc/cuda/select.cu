@@ -36,6 +36,7 @@ __device__ int64_t row_of(const SelectParams& p, int64_t entry) {
 template <class Logit, int kVectors, class Key>
 __device__ bool read_entry(const SelectParams& p, int64_t entry, int slice_number, int64_t* beam,
                            RowMemory<kVectors, Key>& memory) {
+    if (entry >= p.offset[p.num_beams]) return false;  // padding
     if (is_held(p, entry)) {
         if (slice_number > 0) return false;
         *beam = beam_of(p, entry);

@@ -1,21 +1,21 @@
 """What a step reads of the beams and what it makes of them, in plain torch on any device.
 
 The program of the backends that have no operators of their own for it, and the oracle of the one that
-has. Nothing is read back from the device but sizes.
+has. Nothing is read back from the device and every size is known before, so a step can be captured in a
+CUDA graph.
 
-``beam_read(token, row_node, row_cell, beams, slot, finishing)``: the fields of `Rows` after `tree` and
-`slot`, and those of `Moving`, for the slots [A] that move. The first three are arrays of the tree.
+``beam_read(token, row_node, row_cell, beams, slot, finishing, num_rows, num_entries)``: the fields of
+`Rows` from `offset` to `cell`, and those of `Moving`, for slots [A] that move. The first three are arrays of
+the tree. There is room for `num_rows` rows and `num_entries` entries. What is left is padding: rows of slot 0
+whose cell is -1.
 
 ``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
 these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
 
 ``beam_commit(tree, beams, slot, *survivors, eos_id, finishing)``: finish, append and stop; survivors
-become the beams of slots [A]. Returns source and target entries [n] int32 for `Session.advance`.
+become the beams of slots [A]. Returns source and target entries [A * K] int32 for `Session.advance`.
 
-``beam_finished(token, parent, beams, slot)``: what slots [A] have found, in the order of finishing. Returns
-[A, 4] int32: hypotheses, steps, expansions, depth; [n, 5] int32: slot, node, generated length, whether it
-has ended, length of its path; [n, 2] float32: score, log-probability of EOS; and the paths [n, T] int32 as
-`backtrace` gives them.
+An empty slot may be named many times where a beam is read or committed, and stays as it is.
 
 ``beam_close(tree, beams, slot)``: empty these slots [A] and give their pages back.
 """
@@ -27,7 +27,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, N_BEST, NAN, RUNNING, WIDTH, Beams
+from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, N_BEST, NAN, NOBODY, RUNNING, WIDTH, Beams
 from pybeam.ops import Finishing
 from pybeam.token_tree import TreeArrays, roots
 
@@ -52,33 +52,40 @@ def beam_open(
 
 
 def beam_read(
-    token: Tensor, row_node: Tensor, row_cell: Tensor, beams: Beams, slot: Tensor, finishing: int
+    token: Tensor,
+    row_node: Tensor,
+    row_cell: Tensor,
+    beams: Beams,
+    slot: Tensor,
+    finishing: int,
+    num_rows: int,
+    num_entries: int,
 ) -> tuple[Tensor, ...]:
     i = slot.long()
-    num_entries, depth = beams.num_entries[i], beams.depth[i]
-    is_alive = beams.is_alive[i]  # [A, K]
-    is_entry = _counted(is_alive.shape[1], num_entries)
-    index = is_alive.flatten().nonzero().squeeze(1)
-    source = index.div(is_alive.shape[1], rounding_mode="floor")
-    row_slot = i[source]
-    bit = index - source * is_alive.shape[1]
-    node = row_node[row_slot, bit]
+    depth, is_alive = beams.depth[i], beams.is_alive[i]  # [A], [A, K]
+    width = is_alive.shape[1]
+    place, is_row = _packed(is_alive, num_rows)
+    source = place.div(width, rounding_mode="floor")
+    row_slot = torch.where(is_row, i[source], NOBODY)
+    bit = torch.where(is_row, place - source * width, 0)
+    node = torch.where(is_row, row_node[row_slot, bit], 0)
     rows = (
         _offsets(beams.num_rows[i]),
-        token[row_slot, node.long()],
-        depth[source],
+        torch.where(is_row, token[row_slot, node.long()], 0),
+        torch.where(is_row, depth[source], 0),
         row_slot.to(INT),
         bit.to(INT),
         node,
-        row_cell[row_slot, bit],
+        torch.where(is_row, row_cell[row_slot, bit], -1),
     )
+    place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if finishing == Finishing.REFILL else beams.num_finished[i]
     prefix_length = beams.prefix_length[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
     moving = (
-        beams.score[i][is_entry],
-        _offsets(num_entries),
-        ~is_alive[is_entry],
+        torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
+        _offsets(beams.num_entries[i]),
+        is_entry & ~is_alive.flatten()[place],
         beams.width[i] - taken,
         beams.max_candidates[i],
         beams.margin[i],
@@ -109,9 +116,10 @@ def beam_commit(
     column = i[:, None]
     width, capacity = beams.score.shape[1], token.shape[1]
     first, last = num_finished[:, None], count[:, None]
-    beams.steps[i] += 1
+    moves = beams.num_entries[i] > 0  # [A]
+    beams.steps[i] += moves
     beams.expansions[i] += beams.num_rows[i]
-    beams.depth[i] += 1
+    beams.depth[i] += moves
     length = beams.depth[i] - beams.prefix_length[i]  # [A] generated tokens
 
     old = parent.clamp(min=0).long()  # [A, C]
@@ -138,7 +146,7 @@ def beam_commit(
     finishes = rank < first  # [A, C]
     if finishing == Finishing.REFILL:
         finishes &= beams.num_finished[column] + rank < beams.width[column]
-    ends = _stop(beams, i, finishes, length, num_rows, has_nan)
+    ends = _stop(beams, i, finishes, length, num_rows, has_nan, moves)
     # what is left in a beam that ends finishes as it is
     remains = ends[:, None] & (rank >= first) & (rank < last)
     live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
@@ -152,27 +160,9 @@ def beam_commit(
         eos_log_prob,
         is_ended,
     )
-    source = (column * width + old.gather(1, place))[is_alive]
-    target = (column * width + entry)[is_alive]
-    return source.to(INT), target.to(INT)
-
-
-def beam_finished(
-    backtrace: Callable[..., tuple[Tensor, Tensor]],
-    token: Tensor,
-    parent: Tensor,
-    beams: Beams,
-    slot: Tensor,
-) -> tuple[Tensor, ...]:
-    i = slot.long()
-    count, depth = beams.num_finished[i], beams.depth[i]
-    sources = torch.stack((count, beams.steps[i], beams.expansions[i], depth), 1)
-    is_finished = _counted(beams.finished_ints.shape[1], count)
-    owner = slot.repeat_interleave(count)
-    found = beams.finished_ints[i][is_finished]
-    path, length = backtrace(token, parent, owner, found[:, 0], int(depth.max()) + 1)
-    found = torch.cat((owner[:, None], found, length[:, None]), 1)
-    return sources, found, beams.finished_floats[i][is_finished], path
+    source = torch.where(is_alive, column * width + old.gather(1, place), -1)
+    target = torch.where(is_alive, column * width + entry, -1)
+    return source.flatten().to(INT), target.flatten().to(INT)
 
 
 def beam_close(
@@ -184,7 +174,7 @@ def beam_close(
     tree_release(*tree.pages, slot)
 
 
-def _stop(beams, i, finishes, length, num_rows, has_nan) -> Tensor:
+def _stop(beams, i, finishes, length, num_rows, has_nan, moves) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
     has_enough = beams.num_finished[i] + finishes.sum(1) >= stop_at
@@ -193,8 +183,9 @@ def _stop(beams, i, finishes, length, num_rows, has_nan) -> Tensor:
     reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
     by_n_best = stop_at < beams.width[i]
     reason = torch.where(has_enough, torch.where(by_n_best, N_BEST, WIDTH), reason)
-    beams.reason[i] = torch.where(has_nan, NAN, reason).to(INT)
-    return (is_empty | is_cut) & ~has_enough & ~has_nan
+    reason = torch.where(has_nan, NAN, reason)
+    beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
+    return (is_empty | is_cut) & ~has_enough & ~has_nan & moves
 
 
 def _finish(beams, i, finishes, node, length, score, log_prob, ended) -> None:
@@ -216,6 +207,17 @@ def _finish(beams, i, finishes, node, length, score, log_prob, ended) -> None:
 def _counted(size: int, count: Tensor) -> Tensor:
     """[A, size] bool, the first ``count[a]`` of every line."""
     return torch.arange(size, dtype=INT, device=count.device) < count[:, None]
+
+
+def _packed(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Places [size] of the True elements of a mask, in order, and which of them there are [size]."""
+    mask = mask.flatten()
+    number = mask.cumsum(0, dtype=torch.long)  # how many stand up to here
+    target = torch.where(mask & (number <= size), number - 1, size)
+    place = number.new_zeros(size + 1)
+    place[target] = torch.arange(mask.numel(), device=mask.device)
+    total = number[-1:] if mask.numel() else number.new_zeros(1)
+    return place[:size], torch.arange(size, device=mask.device) < total
 
 
 def _offsets(count: Tensor) -> Tensor:

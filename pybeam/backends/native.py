@@ -25,7 +25,6 @@ tree_release = _ops.tree_release.default
 beam_open = _ops.beam_open.default
 beam_read = _ops.beam_read.default
 beam_commit = _ops.beam_commit.default
-beam_finished = _ops.beam_finished.default
 beam_close = _ops.beam_close.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
@@ -65,8 +64,7 @@ def _(*_args) -> None:
 
 
 @torch.library.register_fake("pybeam::beam_read")
-def _(token, _row_node, _row_cell, beams, slot, _finishing) -> list[Tensor]:
-    num_rows, num_entries = (torch.library.get_ctx().new_dynamic_size() for _ in range(2))
+def _(token, _row_node, _row_cell, beams, slot, _finishing, num_rows, num_entries) -> list[Tensor]:
     num_beams = slot.shape[0]
     ints, floats = token.new_empty, beams[1].new_empty
     return [
@@ -83,21 +81,9 @@ def _(token, _row_node, _row_cell, beams, slot, _finishing) -> list[Tensor]:
 
 
 @torch.library.register_fake("pybeam::beam_commit")
-def _(_tree, _beams, slot, *_args) -> tuple[Tensor, Tensor]:
-    num_rows = torch.library.get_ctx().new_dynamic_size()
-    return slot.new_empty(num_rows), slot.new_empty(num_rows)
-
-
-@torch.library.register_fake("pybeam::beam_finished")
-def _(token, _parent, beams, slot) -> tuple[Tensor, ...]:
-    n, length = (torch.library.get_ctx().new_dynamic_size() for _ in range(2))
-    scores = beams[1].new_empty(n, 2)
-    return (
-        token.new_empty(slot.shape[0], 4),
-        token.new_empty(n, 5),
-        scores,
-        token.new_empty(n, length),
-    )
+def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
+    num_entries = slot.shape[0] * beams[3].shape[1]
+    return slot.new_empty(num_entries), slot.new_empty(num_entries)
 
 
 @torch.library.register_fake("pybeam::backtrace")

@@ -273,12 +273,15 @@ def tree_release(
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
+    moves = (source >= 0) & (target >= 0)
+    source, target = source[moves].long(), target[moves].long()
     for tensor in tensors:
-        tensor[target.long()] = tensor[source.long()]
+        tensor[target] = tensor[source]
 
 
 def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor) -> None:
-    pool[index.long()] = rows
+    has_place = index >= 0
+    pool[index[has_place].long()] = rows[has_place]
 
 
 def backtrace(
@@ -326,5 +329,4 @@ def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ..
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
-beam_finished = partial(beams.beam_finished, backtrace)
 beam_close = partial(beams.beam_close, tree_release)

@@ -21,7 +21,6 @@ from pybeam.triton_kernels.tree_release import tree_release
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
-beam_finished = partial(beams.beam_finished, backtrace)
 beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "backtrace",
     "beam_close",
     "beam_commit",
-    "beam_finished",
     "beam_open",
     "beam_read",
     "gather_rows",

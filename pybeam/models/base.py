@@ -19,7 +19,11 @@ from pybeam.token_tree import TokenTree
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that move in one step, grouped by source. R rows of A sources."""
+    """The rows that move in one step, grouped by source. R rows of A sources.
+
+    Rows behind the last offset are padding, of slot 0, which is nobody's; what a session computes for
+    them is not looked at. Sources may have no row, slot 0 among them, many times.
+    """
 
     tree: TokenTree
     slot: Tensor  # [A] int32, place of each source
@@ -29,11 +33,20 @@ class Rows:
     row_slot: Tensor  # [R] int32, place of each row's source
     bit: Tensor  # [R] int32, the row's entry in its beam: its bit in the tree's masks
     node: Tensor  # [R] int32, its node in the tree
-    cell: Tensor  # [R] int32, the cell its key and value go to
+    cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
+    longest: int  # no row has more tokens, start included
 
 
 class Session(ABC):
-    """The state of one decode call. Slots are given out by the engine."""
+    """The state of one decode call at a time. Slots are given out by the engine."""
+
+    def buffers(self) -> Sequence[Tensor]:
+        """Tensors kept between steps, which a captured step refers to until one is replaced."""
+        return ()
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        """Device memory that a source with so many cells of its own needs at most."""
+        return 0
 
     @abstractmethod
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
@@ -58,8 +71,8 @@ class Session(ABC):
     def advance(self, source: Tensor, target: Tensor) -> None:
         """Per-row state follows its hypothesis: entry `target[i]` continues old entry `source[i]`.
 
-        Both [n] int32, numbering entries as ``slot * width + entry``. Sessions that keep all state
-        in cells need nothing here.
+        Both [n] int32, numbering entries as ``slot * width + entry``; -1: no such row. Sessions that
+        keep all state in cells need nothing here.
         """
 
 
@@ -71,6 +84,8 @@ class Model(ABC):
     eos_id: int
     max_positions: int | None  # positions of the decoder, None for no limit
     device: torch.device
+    # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
+    can_capture = False
 
     @abstractmethod
     def session(self, backend) -> Session:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pybeam.ops import PAGE_CELLS
+from pybeam.transfer import to_device
 
 
 class KeyValuePool:
@@ -33,6 +35,17 @@ class KeyValuePool:
     @property
     def num_cells(self) -> int:
         return self._pool.shape[1]
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of one cell in all layers."""
+        layers, _, *cell = self._pool.shape
+        return layers * math.prod(cell) * self._pool.itemsize
+
+    @property
+    def memory(self) -> Tensor:
+        """Keys and values of all layers; another tensor once it has grown."""
+        return self._pool
 
     def grow(self, num_cells: int) -> None:
         """Make room for that many cells; what the old ones hold stays."""
@@ -89,8 +102,8 @@ class SourceCells:
             cells = [PAGE_CELLS * page + i for page in pages for i in range(PAGE_CELLS)]
             lines.append(cells[:length])
 
-        def on_device(values: list) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=self.cell.device)
+        def on_device(values: Sequence) -> Tensor:
+            return to_device(values, torch.int32, self.cell.device)
 
         index = on_device(slots).long()
         padded = on_device([line + [0] * (longest - len(line)) for line in lines])  # [A, U]
@@ -102,7 +115,7 @@ class SourceCells:
         """Take the cells of these slots back."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
-        index = torch.tensor(slots, dtype=torch.long, device=self.length.device)
+        index = to_device(slots, torch.long, self.length.device)
         self.length.index_fill_(0, index, 0)
 
     def _take(self, num: int) -> list[int]:

@@ -70,9 +70,8 @@ class FunctionSession(Session):
         self._index[torch.tensor(slots, dtype=torch.long)] = torch.tensor(indices, dtype=torch.long)
 
     def step(self, rows: Rows) -> Tensor:
-        capacity = int(rows.position.max()) + 1
         prefixes, lengths = self._backend.backtrace(
-            rows.tree.token, rows.tree.parent, rows.row_slot, rows.node, capacity
+            rows.tree.token, rows.tree.parent, rows.row_slot, rows.node, rows.longest
         )  # [R, T], [R]
         logits = self._model.fn(prefixes.long(), lengths.long(), self._index[rows.row_slot.long()])
         self._check(logits, lengths.numel())

@@ -19,6 +19,8 @@ class Transformer(Model):
     a padding token inside a hypothesis is a token like any other.
     """
 
+    can_capture = True
+
     def __init__(
         self,
         config: TransformerConfig,

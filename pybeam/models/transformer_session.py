@@ -12,6 +12,8 @@ from torch import Tensor
 from pybeam.models.base import Rows, Session
 from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.layers import EncoderLayer, Norm
+from pybeam.ops import PAGE_CELLS
+from pybeam.transfer import to_device
 
 if TYPE_CHECKING:
     from pybeam.models.transformer import Transformer
@@ -32,7 +34,7 @@ class TransformerSession(Session):
         self._own = KeyValuePool(*pool)
         self._cross = KeyValuePool(*pool)
         self._source = SourceCells(model.device)
-        # kept, because fresh memory of this size costs a page fault every few rows
+        # kept on a CPU, where fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
@@ -47,6 +49,13 @@ class TransformerSession(Session):
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return self._own.memory, self._cross.memory, self._source.cell, self._source.length
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        pages = -(-source_length // PAGE_CELLS)
+        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
 
     def step(self, rows: Rows) -> Tensor:
         model, decoder, own, cross = self._model, self._model.decoder, self._own, self._cross
@@ -88,6 +97,8 @@ class TransformerSession(Session):
             x = self._inner(layer, x)
         if decoder.final_norm is not None:
             x = decoder.final_norm(x)
+        if x.is_cuda:
+            return model.output(x)  # [R, V]
         if self._logits.shape[0] < x.shape[0]:
             self._logits = x.new_empty(x.shape[0], model.vocab_size)
         return model.output(x, self._logits)  # [R, V]
@@ -111,7 +122,7 @@ class TransformerSession(Session):
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Hidden states [n, d] of these sources, packed one after another without padding."""
         encoder, device = self._model.encoder, self._model.device
-        token = torch.cat(list(sources)).to(device)  # [n]
+        token = torch.cat(list(sources))  # [n]
         length = torch.tensor([source.numel() for source in sources], dtype=torch.int32)  # [A]
         offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
         within = torch.arange(int(length.max()), dtype=torch.int32)
@@ -119,8 +130,9 @@ class TransformerSession(Session):
         start = offset[:-1].repeat_interleave(length)  # [n]
         position = torch.arange(token.numel(), dtype=torch.int32) - start  # [n]
         slot = torch.arange(len(sources), dtype=torch.int32)
-        length, offset, cell, position, slot = (
-            tensor.to(device) for tensor in (length, offset, cell, position, slot)
+        token, length, offset, cell, position, slot = (
+            to_device(tensor, tensor.dtype, device)
+            for tensor in (token, length, offset, cell, position, slot)
         )
         x = encoder.embed(token, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads

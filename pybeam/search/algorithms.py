@@ -6,6 +6,7 @@ An algorithm never calls the model and never loops; `pybeam.engine` does both, o
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,13 @@ class Algorithm:
         """
         pops_in_order = self.finishing == Finishing.HELD and self.scoring.is_raw
         return self.n_best if pops_in_order else self.width
+
+    @property
+    def growth(self) -> int:
+        """How many times as many rows a beam rarely has after a step; a guess where candidates are pruned."""
+        most = self.width if self.pruning.max_candidates is None else self.pruning.max_candidates
+        is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
+        return int(min(most, self.width, 2 if is_pruned else self.width))
 
     def overridden(self, request: Request, max_positions: int | None) -> Algorithm:
         """The algorithm for one request, with its length limit resolved.

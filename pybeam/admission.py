@@ -1,0 +1,125 @@
+"""From requests to sources: what is asked is checked, sorted and queued until the schedule takes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pybeam.models.base import Model
+from pybeam.request import Hypothesis, Request, Result
+from pybeam.schedule import Schedule
+from pybeam.search.algorithms import Algorithm
+
+# sources encoded together when the schedule admits one at a time
+ENCODE_AHEAD = 16
+
+
+@dataclass(eq=False)
+class Source:
+    """A request that waits or is being decoded."""
+
+    index: int
+    request: Request
+    content: Any  # as the model's `check` returned it
+    length: int
+    limits: Algorithm
+    prefix: list[int]
+    most_bytes: int = 0  # of keys and values
+    slot: int = -1
+    opened: int = -1  # step at which it was admitted
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of its longest possible hypothesis, start included."""
+        return 1 + len(self.prefix) + self.limits.max_length
+
+
+class Admission:
+    """The queue of one stream: requests become sources here, or results at once.
+
+    Args:
+        requests: what the caller wants decoded; read a window ahead (`Schedule.queue_window`).
+        check_memory: raises ValueError for a source that can never fit.
+    """
+
+    def __init__(
+        self,
+        requests: Iterable[Any],
+        model: Model,
+        algorithm: Algorithm,
+        schedule: Schedule,
+        check_memory,
+        *,
+        wants_log_probs: bool,
+    ) -> None:
+        self._arriving = enumerate(requests)
+        self._model, self._algorithm, self._schedule = model, algorithm, schedule
+        self._check_memory = check_memory
+        self._wants_log_probs = wants_log_probs
+        self._queue: deque[Source] = deque()  # sorted within a window
+        self._encoded: deque[Source] = deque()  # encoded, waiting for a place
+
+    def next(self) -> Source | None:
+        """The source whose turn it is, left in the queue."""
+        return next(iter(self._encoded or self._queue), None)
+
+    def take(self) -> Source:
+        """Remove and return that source."""
+        return (self._encoded or self._queue).popleft()
+
+    def take_ahead(self, missing: int) -> list[Source]:
+        """Up to so many sources that come next, to be encoded now and taken later."""
+        ahead = [self._queue.popleft() for _ in range(min(missing, len(self._queue)))]
+        self._encoded += ahead
+        return ahead
+
+    def read(self) -> Iterator[Result]:
+        """Take the next window of requests, longest sources first; bad requests become results."""
+        window: list[Source] = []
+        for index, request in self._arriving:
+            result = self._receive(index, request, window)
+            if result is not None:
+                yield result
+            if len(window) >= self._schedule.queue_window:
+                break
+        self._queue.extend(sorted(window, key=lambda source: -source.length))
+
+    def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
+        """Check one request. It joins the window, or a result says at once what became of it."""
+        if not isinstance(request, Request):
+            request = Request(request)
+        try:
+            content = self._model.check(request.source)
+            prefix = self._check_prefix(request.prefix)
+            limits = self._algorithm.overridden(request, self._model.max_positions)
+            self._schedule.check_width(limits.width)
+            length = self._model.source_length(content)
+            source = Source(index, request, content, length, limits, prefix)
+            self._check_memory(source)
+        except (TypeError, ValueError) as error:
+            return Result(index, request.id, [], "error", error=error)
+        if length == 0:
+            empty = Hypothesis(prefix, 0.0, 0.0, True, [] if self._wants_log_probs else None)
+            return Result(index, request.id, [empty], "empty_source")
+        window.append(source)
+        return None
+
+    def _check_prefix(self, prefix) -> list[int]:
+        if prefix is None:
+            return []
+        tokens = prefix.tolist() if isinstance(prefix, Tensor) else list(prefix)
+        for token in tokens:
+            if not isinstance(token, int) or not 0 <= token < self._model.vocab_size:
+                raise ValueError(
+                    f"`prefix` must hold token ids from 0 to {self._model.vocab_size - 1}, "
+                    f"but holds {token!r}"
+                )
+            if token == self._model.eos_id:
+                raise ValueError(
+                    f"`prefix` must not hold EOS ({token}): nothing could follow it; leave it out"
+                )
+        return tokens

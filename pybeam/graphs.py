@@ -1,0 +1,86 @@
+"""Whole steps as CUDA graphs: captured once per size, replayed with one launch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# A replay costs the host microseconds; a graph of a deep model holds a few megabytes on the device.
+MOST_GRAPHS = 32
+
+Step = Callable[[Tensor], Tensor]
+
+
+class Captured(NamedTuple):
+    """A step with fixed addresses: `replay` does it again for what `slot` holds and fills `report`."""
+
+    replay: Callable[[], None]
+    slot: Tensor
+    report: Tensor
+
+
+class CudaCapture:
+    """Captures steps; the graphs of one object share a private memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Step, slot: Tensor) -> Captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            report = step(slot)
+        return Captured(graph.replay, slot, report)
+
+
+class StepGraphs:
+    """Captured steps by size, at most `most` of them; the one unused for longest goes first.
+
+    A size is run as it is the first time, which compiles what it needs, captured the second time and
+    replayed from then on. When one of the tensors that live between steps has been replaced, because it
+    had to grow, all graphs are dropped: they would write to the old one.
+
+    Args:
+        capture: what captures a step; see `CudaCapture`.
+    """
+
+    def __init__(
+        self, capture: Callable[[Step, Tensor], Captured], most: int = MOST_GRAPHS
+    ) -> None:
+        self._capture, self._most = capture, most
+        self._graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()  # None: seen once
+        self._addresses: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(captured is not None for captured in self._graphs.values())
+
+    def run(self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor) -> Tensor:
+        """``step(slot)``; `key` names everything that is a constant to the step.
+
+        The result is overwritten when a step of the same pool is replayed.
+        """
+        addresses = tuple(buffer.data_ptr() for buffer in buffers)
+        if addresses != self._addresses:
+            self._graphs.clear()
+            self._addresses = addresses
+        if key not in self._graphs:
+            self._graphs[key] = None
+            return step(slot)
+        captured = self._graphs[key]
+        if captured is None:
+            captured = self._graphs[key] = self._capture(step, slot.clone())
+        self._graphs.move_to_end(key)
+        while len(self._graphs) > self._most:
+            self._graphs.popitem(last=False)
+        captured.slot.copy_(slot)
+        captured.replay()
+        return captured.report
+
+
+def bucket(size: int) -> int:
+    """The least bucket that holds so many: four of them between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 3)
+    return -(-size // step) * step

@@ -1,0 +1,36 @@
+"""Small tensors between host and device, without waiting where that can be helped."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers (lists, an array, a tensor on the host) as a tensor on the device; the host does not wait."""
+    tensor = torch.as_tensor(values, dtype=dtype)
+    if device.type == "cpu":
+        return tensor
+    # a copy from memory that is not pinned would wait for all work before it
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class HostCopy:
+    """A copy on the host, begun when this is made and waited for when it is read."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._event = None
+        if tensor.is_cuda:
+            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._tensor.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._tensor = tensor
+
+    def numpy(self) -> np.ndarray:
+        """The numbers; waits until they are there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensor.numpy()

@@ -1,0 +1,290 @@
+"""The step is a program for the device: nothing is read back in it and no size depends on data."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import pybeam
+from pybeam import transfer
+from pybeam.backends import beams
+from pybeam.engine import Engine, Stats
+from pybeam.graphs import Captured, StepGraphs, bucket
+from pybeam.models import load_model
+from pybeam.workspace import Workspace
+from test_laws import ALGORITHMS, essence, schedules
+from tiny_models import save_tiny_model
+
+# operators whose result has a size that depends on data, or that read data back
+WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique_consecutive",
+    "aten::_unique2",
+    "aten::repeat_interleave.Tensor",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::item",
+}
+READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
+
+
+class NoWaiting(TorchDispatchMode):
+    """Raises where an operator waits for the device, or would if the tensors were on one."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        overload = f"{name}.{func._overloadname}"
+        is_boolean_index = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        if name in WAITING or overload in WAITING or is_boolean_index:
+            raise AssertionError(f"{overload} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+class NoReading(TorchFunctionMode):
+    """Raises where Python asks a tensor for its values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in READS:
+            raise AssertionError(f"Tensor.{func.__name__} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """Guards every step; counts steps, reports and results that the host reads."""
+    counts = SimpleNamespace(steps=0, reads=0)
+    advance, read = Engine._advance, transfer.HostCopy.numpy
+
+    def guarded(self):
+        counts.steps += 1
+        with NoWaiting(), NoReading():
+            advance(self)
+
+    def counted(self):
+        counts.reads += 1
+        return read(self)
+
+    monkeypatch.setattr(Engine, "_advance", guarded)
+    monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
+    return counts
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("m2m_100")
+    save_tiny_model(directory, "m2m_100")
+    return load_model(directory)
+
+
+def torch_beams() -> SimpleNamespace:
+    """The native operators but for beams, which are plain torch, as they are on a GPU."""
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    program = dict(
+        beam_open=partial(beams.beam_open, native.tree_append),
+        beam_read=beams.beam_read,
+        beam_commit=partial(beams.beam_commit, native.tree_append),
+        beam_close=partial(beams.beam_close, native.tree_release),
+    )
+    return SimpleNamespace(**{**vars(native), **program})
+
+
+REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
+
+
+def run(workspace: Workspace, model, algorithm, schedule, requests=REQUESTS, **options):
+    stats = Stats()
+    running = Engine(model, algorithm, schedule, workspace, stats, **options)
+    return sorted(running.run(requests), key=lambda result: result.index), stats
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_step_never_waits(name, transformer, guard):
+    """What the host reads is one report a step, and results once for all sources that leave together."""
+    algorithm = ALGORITHMS[name]
+    for schedule in schedules(algorithm.width).values():
+        guard.steps = guard.reads = 0
+        workspace = Workspace(transformer, algorithm, torch_beams())
+        results, stats = run(workspace, transformer, algorithm, schedule, reads_late=True)
+        assert not any(result.error for result in results)
+        assert guard.steps == stats.steps
+        assert guard.reads <= stats.steps - 1 + len(results)
+
+
+def test_processors_and_requests_of_their_own_never_wait(transformer, guard):
+    def colder(logits, rows):
+        return logits * (1 + (rows.position % 2)[:, None])
+
+    algorithm = pybeam.variable_beam(
+        5, 2.0, n_best=2, min_length=2, max_length=15, processors=[colder]
+    )
+    requests = [
+        pybeam.Request(source, width=2 + i % 3, n_best=1, prefix=[4] * (i % 3), threshold=1 + i)
+        for i, source in enumerate(REQUESTS)
+    ]
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    options = dict(requests=requests, wants_log_probs=True)
+    results, _ = run(workspace, transformer, algorithm, pybeam.Fifo(5), reads_late=True, **options)
+    exact = Workspace(transformer, algorithm, torch_beams())
+    expected, _ = run(exact, transformer, algorithm, pybeam.Fifo(5), **options)
+    assert_alike(results, expected)
+
+
+def assert_alike(results, expected) -> None:
+    """Equal but for the last bits of scores: products of other sizes round differently."""
+    assert not any(result.error for result in results)
+    for ours, theirs in zip(results, expected, strict=True):
+        assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
+        scores = [h.score for h in theirs.hypotheses]
+        assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=1e-4)
+        assert (ours.steps, ours.expansions) == (theirs.steps, theirs.expansions)
+
+
+@pytest.mark.parametrize("program", ["nonzero", "tolist", "boolean index", "repeat_interleave"])
+def test_the_guard_sees_who_waits(program):
+    x = torch.arange(3)
+    programs = {
+        "nonzero": lambda: (x > 1).nonzero(),
+        "tolist": lambda: x.tolist(),
+        "boolean index": lambda: x[x > 1],
+        "repeat_interleave": lambda: x.repeat_interleave(x),
+    }
+    with pytest.raises(AssertionError, match="waits"), NoWaiting(), NoReading():
+        programs[program]()
+
+
+class Replays:
+    """Stands in for CUDA: a "graph" runs the step again, and insists on the memory it was captured with."""
+
+    def __init__(self) -> None:
+        self.workspace: Workspace | None = None
+        self.num_captures = self.num_replays = 0
+
+    def addresses(self) -> list[int]:
+        return [buffer.data_ptr() for buffer in self.workspace.buffers()]
+
+    def __call__(self, step, slot) -> Captured:
+        self.num_captures += 1
+        captured = self.addresses()
+        report = slot.new_zeros(1 + 7 * slot.numel())
+
+        def replay() -> None:
+            assert self.addresses() == captured, "a graph would write to memory that was replaced"
+            self.num_replays += 1
+            report.copy_(step(slot))
+
+        return Captured(replay, slot, report)
+
+
+@pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_captured_steps_give_the_same_results(transformer, name, most):
+    algorithm = ALGORITHMS[name]
+    plain = Workspace(transformer, algorithm, torch_beams())
+    expected, _ = run(plain, transformer, algorithm, pybeam.Fifo(5))
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    capture = Replays()
+    capture.workspace, workspace.graphs = workspace, StepGraphs(capture, most)
+    for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Fifo(3, row_budget=80)):
+        results, _ = run(workspace, transformer, algorithm, schedule, reads_late=True)
+        assert_alike(results, expected)
+        assert len(workspace.graphs) <= most
+    assert capture.num_replays > capture.num_captures > 0
+
+
+def test_buckets_are_few_and_near():
+    sizes = range(1, 5000)
+    assert all(size <= bucket(size) <= 1.25 * size for size in sizes)
+    assert all(bucket(bucket(size)) == bucket(size) for size in sizes)
+    assert len({bucket(size) for size in sizes}) <= 45
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_sources_wait_for_memory(transformer, late):
+    algorithm = ALGORITHMS["variable"]
+    free = Workspace(transformer, algorithm, torch_beams())
+    expected, stats = run(free, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
+    one = free.most_bytes(algorithm.width, 16, 9)
+    limited = Workspace(transformer, algorithm, torch_beams(), memory_limit=2 * one)
+    results, limited_stats = run(limited, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
+    assert_alike(results, expected)
+    assert limited_stats.steps > stats.steps
+    assert limited.taken_bytes == free.taken_bytes == 0
+    page_bytes = limited.session.most_bytes(16, 0)
+    assert limited.state.tree.num_total_pages * page_bytes <= 2 * one
+
+
+def test_a_request_that_can_never_fit_fails_alone(transformer):
+    algorithm = pybeam.fixed_beam(4, max_length=15)
+    small = Workspace(transformer, algorithm, torch_beams())
+    limit = small.most_bytes(4, 16, 9)
+    decoder = pybeam.Decoder(transformer, algorithm, memory_limit=limit)
+    results = decoder.decode([[5, 6], pybeam.Request([5, 6], width=30), [7]])
+    assert [result.stop_reason == "error" for result in results] == [False, True, False]
+    message = str(results[1].error)
+    assert "30 rows of 16 tokens" in message
+    assert "`memory_limit`" in message
+    assert "lower `width`" in message
+
+
+def test_memory_is_kept_and_given_back(transformer):
+    decoder = pybeam.Decoder(transformer, ALGORITHMS["fixed"])
+    first = decoder.decode(REQUESTS)
+    (kept,) = decoder._idle
+    pages = decoder.stats.pages
+    assert essence(decoder.decode(REQUESTS)) == essence(first)
+    assert decoder._idle == [kept]
+    assert decoder.stats.pages == pages
+    assert int(kept.state.tree.num_free_pages) == pages
+    stream = decoder.stream(REQUESTS)
+    next(stream)
+    stream.close()  # what it has half done goes with it
+    assert decoder._idle == []
+    assert essence(decoder.decode(REQUESTS)) == essence(first)
+    decoder.release()
+    assert decoder._idle == []
+
+
+def test_graphs_need_a_gpu(transformer):
+    with pytest.raises(ValueError, match=r"`graphs` needs a GPU .* the model is on cpu"):
+        pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=True)
+    with pytest.raises(ValueError, match="`memory_limit` must be a positive"):
+        pybeam.Decoder(transformer, ALGORITHMS["fixed"], memory_limit=0)
+    assert pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=False)
+
+
+@pytest.fixture
+def on_gpu(device, tmp_path):
+    if device.type != "cuda":
+        pytest.skip("needs a GPU (--device cuda)")
+    save_tiny_model(tmp_path, "m2m_100")
+    return load_model(tmp_path, device=device)
+
+
+def test_nothing_synchronises_on_a_gpu(on_gpu):
+    """But the host's waiting for the events of its own copies."""
+    decoder = pybeam.Decoder(on_gpu, ALGORITHMS["variable"], pybeam.Fifo(5), graphs=False)
+    expected = decoder.decode(REQUESTS)  # compiles what is needed
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert essence(decoder.decode(REQUESTS)) == essence(expected)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_graphs_on_a_gpu_give_the_same_results(on_gpu, name):
+    results = []
+    for graphs in (False, True):
+        decoder = pybeam.Decoder(on_gpu, ALGORITHMS[name], pybeam.Fifo(5), graphs=graphs)
+        decoder.decode(REQUESTS)
+        results.append(decoder.decode(REQUESTS))
+    assert_alike(*results)
