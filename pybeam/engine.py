@@ -9,10 +9,8 @@ source that is done is noticed one step later. Results are the same.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,9 +20,10 @@ from torch import Tensor
 
 from pybeam.admission import ENCODE_AHEAD, Admission, Source
 from pybeam.beam_state import Found, Report
-from pybeam.beams import STOP_REASONS
+from pybeam.beams import NOBODY, STOP_REASONS
 from pybeam.graphs import bucket
 from pybeam.models.base import Model
+from pybeam.phases import PHASES, PhaseClock
 from pybeam.request import Hypothesis, Result
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
@@ -51,9 +50,6 @@ class Stats:
     @property
     def expansions_per_step(self) -> float:
         return self.expansions / self.steps if self.steps else 0.0
-
-
-PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
 
 
 class Pending(NamedTuple):
@@ -90,6 +86,7 @@ class Engine:
     ) -> None:
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.stats, self.wants_log_probs = stats, wants_log_probs
+        self._clock = PhaseClock(stats.phase_seconds)
         self._check_every_step, self._reads_late = check_every_step, reads_late
         self._work, self._session, self._state = workspace, workspace.session, workspace.state
         self._live: dict[int, Source] = {}  # by slot, in order of admission
@@ -137,18 +134,23 @@ class Engine:
         # a source gets at most one token a step after the start token
         longest = self.stats.steps - oldest.opened + 1
         slot, limit = self._slot, self._row_limit() if self._reads_late else None
-        if work.graphs is None:
-            report = self._step(slot, limit, longest)
-        else:
-            padded = np.zeros(bucket(len(self._slots)), dtype=np.int32)
+
+        def step(slot: Tensor) -> Tensor:
+            return self._step(slot, limit, longest)
+
+        captured = None
+        if work.graphs is not None:
+            padded = np.full(bucket(len(self._slots)), NOBODY, dtype=np.int32)
             padded[: len(self._slots)] = self._slots
             slot = to_device(padded, torch.int32, self.model.device)
-            key = slot.numel(), limit, self._state.options
-            with self._timed("replay"):
-                report = work.graphs.run(
-                    key, work.buffers(), lambda slot: self._step(slot, limit, longest), slot
-                )
-        with self._timed("report"):
+            key = slot.numel(), limit, state.options
+            captured = work.graphs.get(key, work.buffers(), step, slot)
+        if captured is None:
+            report = step(slot)
+        else:
+            with self._clock("replay"):
+                report = captured(slot)
+        with self._clock("report"):
             self._pending.append(Pending(HostCopy(report), self._slots, work.claimed_pages))
         self.stats.steps += 1
         if self._check_every_step:
@@ -160,7 +162,7 @@ class Engine:
         `limit` rows are sent through the model, or as many as there are if it is None.
         """
         state, live = self._state, slot
-        with self._timed("plan"):
+        with self._clock("plan"):
             num_rows = limit
             if limit is None and self.schedule.moves_all:
                 num_rows = int(self._num_rows.sum())
@@ -169,15 +171,15 @@ class Engine:
                 if limit is None:
                     num_rows = int(rows_of.sum())
             rows, moving = state.read(slot, num_rows, longest)
-        with self._timed("model"):
+        with self._clock("model"):
             logits = self._session.step(rows)
             for process in self.algorithm.processors:
                 logits = process(logits, rows)
-        with self._timed("select"):
+        with self._clock("select"):
             survivors = state.select(moving, logits)
-        with self._timed("commit"):
+        with self._clock("commit"):
             self._session.advance(*state.commit(slot, survivors))
-        with self._timed("report"):
+        with self._clock("report"):
             return state.report(live)
 
     def _row_limit(self) -> int:
@@ -245,7 +247,7 @@ class Engine:
         missing = self._work.num_slots - len(self._num_rows)
         self._num_rows = np.pad(self._num_rows, (0, missing))
         self._expansions = np.pad(self._expansions, (0, missing))
-        with self._timed("encode"):
+        with self._clock("encode"):
             self._session.encode(
                 [source.content for source in sources],
                 [source.index for source in sources],
@@ -282,7 +284,7 @@ class Engine:
 
     def _hear(self, pending: Pending) -> None:
         """Read a report; sources that are done leave. The one place that waits for the device."""
-        with self._timed("report"):
+        with self._clock("report"):
             numbers = pending.copy.numpy()
         self._work.give_back(self._resting)
         self._resting = []
@@ -302,7 +304,7 @@ class Engine:
         done = np.array([i for i in done if slots[i] in self._live], dtype=np.int64)
         if not done.size:
             return
-        with self._timed("close"):
+        with self._clock("close"):
             sources = [self._live.pop(int(slot)) for slot in slots[done]]
             report = Report(report.num_free_pages, *(column[done] for column in report[1:]))
             closed, capacity = slots[done].tolist(), int(report.depth.max()) + 1
@@ -371,9 +373,3 @@ class Engine:
         self.stats.sources += 1
         self.stats.stop_reasons[result.stop_reason] += 1
         return result
-
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.stats.phase_seconds[phase] += time.perf_counter() - start

@@ -22,6 +22,12 @@ class Captured(NamedTuple):
     slot: Tensor
     report: Tensor
 
+    def __call__(self, slot: Tensor) -> Tensor:
+        """The report, which is overwritten when a step of the same pool is replayed."""
+        self.slot.copy_(slot)
+        self.replay()
+        return self.report
+
 
 class CudaCapture:
     """Captures steps; the graphs of one object share a private memory pool."""
@@ -57,10 +63,12 @@ class StepGraphs:
     def __len__(self) -> int:
         return sum(captured is not None for captured in self._graphs.values())
 
-    def run(self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor) -> Tensor:
-        """``step(slot)``; `key` names everything that is a constant to the step.
+    def get(
+        self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor
+    ) -> Captured | None:
+        """The captured step for this key, which names everything that is a constant to it.
 
-        The result is overwritten when a step of the same pool is replayed.
+        None if the step must be run as it is.
         """
         addresses = tuple(buffer.data_ptr() for buffer in buffers)
         if addresses != self._addresses:
@@ -68,16 +76,14 @@ class StepGraphs:
             self._addresses = addresses
         if key not in self._graphs:
             self._graphs[key] = None
-            return step(slot)
+            return None
         captured = self._graphs[key]
         if captured is None:
             captured = self._graphs[key] = self._capture(step, slot.clone())
         self._graphs.move_to_end(key)
         while len(self._graphs) > self._most:
             self._graphs.popitem(last=False)
-        captured.slot.copy_(slot)
-        captured.replay()
-        return captured.report
+        return captured
 
 
 def bucket(size: int) -> int:

@@ -1,0 +1,72 @@
+"""The clock of the engine's phases: what it adds up, and what a profiler sees of it."""
+
+import time
+
+import pytest
+import torch
+from torch.autograd import profiler
+
+from pybeam.phases import PHASES, PhaseClock
+
+
+@pytest.fixture
+def seconds() -> dict[str, float]:
+    return dict.fromkeys(PHASES, 0.0)
+
+
+@pytest.fixture
+def ticks(monkeypatch) -> list[float]:
+    """What the clock reads, one after another."""
+    times: list[float] = []
+    monkeypatch.setattr("pybeam.phases.perf_counter", lambda: times.pop(0))
+    return times
+
+
+def test_phases_sum(seconds, ticks):
+    clock = PhaseClock(seconds)
+    ticks += [1.0, 3.0, 10.0, 14.0, 20.0, 20.5]
+    for phase in ("model", "select", "model"):
+        with clock(phase):
+            pass
+    assert seconds == dict.fromkeys(PHASES, 0.0) | {"model": 2.5, "select": 4.0}
+
+
+def test_a_phase_that_fails_counts_and_ends(seconds, ticks):
+    clock = PhaseClock(seconds)
+    ticks += [1.0, 2.0, 3.0, 5.0]
+    with pytest.raises(KeyError), clock("plan"):
+        raise KeyError
+    with clock("plan"):
+        pass
+    assert seconds["plan"] == 3.0
+
+
+def test_phases_do_not_nest(seconds):
+    clock = PhaseClock(seconds)
+    with clock("model"), pytest.raises(AssertionError, match="'select' begins before 'model'"):
+        clock("select")
+    assert seconds["select"] == 0.0 < seconds["model"]
+
+
+def test_phases_have_names(seconds):
+    with pytest.raises(AssertionError, match="'modle' is none of encode, plan, model"):
+        PhaseClock(seconds)("modle")
+
+
+def test_a_profiler_sees_ranges_only_while_it_is_on(seconds, monkeypatch):
+    made = []
+    record_function = profiler.record_function
+    monkeypatch.setattr(
+        profiler, "record_function", lambda name: made.append(name) or record_function(name)
+    )
+    clock = PhaseClock(seconds)
+    with clock("plan"):
+        pass
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for phase in ("model", "select"):
+            with clock(phase):
+                time.sleep(0)
+    with clock("commit"):
+        pass
+    assert made == ["pybeam::model", "pybeam::select"]
+    assert [event.name for event in recorded.events() if "pybeam::" in event.name] == made
