@@ -13,6 +13,7 @@ OTHERS = sorted(p for name in ("tests", "benchmarks") for p in (ROOT / name).rgl
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
 # a module may import those to its right and itself
 LAYERS = [
+    "profile",
     "cli",
     "decoder",
     "engine",
@@ -27,6 +28,7 @@ LAYERS = [
     "token_tree",
     "ops",
     "transfer",
+    "phases",
 ]
 
 

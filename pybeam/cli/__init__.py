@@ -33,8 +33,13 @@ pybeam.add_command(info)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    return run(pybeam, arguments, "pybeam")
+
+
+def run(command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
+    """Run a command under that name; returns the exit code."""
     try:
-        return pybeam.main(arguments, prog_name="pybeam", standalone_mode=False) or 0
+        return command.main(arguments, prog_name=name, standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code

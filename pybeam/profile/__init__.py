@@ -1,0 +1,4 @@
+"""Where the time of a decode goes: ``python -m pybeam.profile --help``.
+
+`measure` decodes with and without `torch.profiler`, `trace` reads what it recorded, `report` prints it.
+"""

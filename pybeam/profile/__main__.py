@@ -1,0 +1,7 @@
+"""`python -m pybeam.profile`."""
+
+import sys
+
+from pybeam.profile.command import main
+
+sys.exit(main())

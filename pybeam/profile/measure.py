@@ -1,0 +1,135 @@
+"""Decode with and without the profiler, in turn."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from pybeam.decoder import Decoder
+from pybeam.engine import Stats
+from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """One phase, in milliseconds per step."""
+
+    name: str
+    host_ms: float  # on the host, without the profiler
+    busy_ms: float  # operators on a CPU, what it launched on a GPU; with the profiler
+    host_ms_profiled: float
+
+    @property
+    def gap_ms(self) -> float:
+        """Host time without the profiler, less busy time with it: too low, and noisy."""
+        return self.host_ms - self.busy_ms
+
+    @property
+    def gap_limit_ms(self) -> float:
+        """Host time less busy time, both with the profiler, which slows Python: too high."""
+        return self.host_ms_profiled - self.busy_ms
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a step goes.
+
+    A step is a decode's time divided by its steps, so that it has its part of encoding. Of the runs
+    with and of those without the profiler the fastest counts, since other programs only add time.
+    """
+
+    on_gpu: bool
+    steps: int
+    rows_per_step: float
+    phases: list[PhaseTime]  # those of `pybeam.phases`, then what is outside of them
+    computations: list[Computation]  # operators or kernels, of all steps
+    seconds: list[float]  # of every run without the profiler
+    seconds_profiled: list[float]
+
+    @property
+    def step(self) -> PhaseTime:
+        """The whole step: sums over the phases."""
+        columns = ((p.host_ms, p.busy_ms, p.host_ms_profiled) for p in self.phases)
+        return PhaseTime("step", *map(sum, zip(*columns, strict=True)))
+
+
+def measure(
+    decoder: Decoder,
+    requests: Sequence[Any],
+    *,
+    warmup: int = 1,
+    repeats: int = 5,
+    trace: Path | None = None,
+) -> Profile:
+    """Decode the requests ``warmup + 2 * repeats`` times, every second time under `torch.profiler`.
+
+    Args:
+        decoder: its stats will be those of the last run.
+        requests: as `Decoder.decode` takes them.
+        warmup: runs before those that count.
+        repeats: runs that count, with and without the profiler each.
+        trace: where to keep the chrome trace of the fastest run.
+
+    Raises:
+        DecodeError: a request failed.
+        ValueError: no request needs a step.
+    """
+    for _ in range(warmup):
+        decoder.decode(requests, on_error="raise")
+    on_gpu = decoder.model.device.type == "cuda"
+    plain: list[Stats] = []
+    profiled: list[Stats] = []
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "trace.json")
+        for _ in range(repeats):
+            decoder.decode(requests, on_error="raise")
+            plain.append(decoder.stats)
+            if not decoder.stats.steps:
+                raise ValueError("`requests` must have one that needs a step, but all are empty")
+            recorded = _recorded(decoder, requests, on_gpu)
+            profiled.append(decoder.stats)
+            if decoder.stats is min(profiled, key=lambda stats: stats.seconds):
+                recorded.export_chrome_trace(str(path))
+        breakdown = break_down(read_trace(path), on_gpu=on_gpu)
+        if trace is not None:
+            shutil.copyfile(path, trace)
+    fastest = min(plain, key=lambda stats: stats.seconds)
+    return Profile(
+        on_gpu,
+        fastest.steps,
+        fastest.expansions_per_step,
+        _phases(fastest, breakdown),
+        breakdown.computations,
+        [stats.seconds for stats in plain],
+        [stats.seconds for stats in profiled],
+    )
+
+
+def _recorded(decoder: Decoder, requests: Sequence[Any], on_gpu: bool) -> profile:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities) as recorded, record_function(DECODE):
+        decoder.decode(requests, on_error="raise")
+        if on_gpu:
+            torch.cuda.synchronize()
+    return recorded
+
+
+def _phases(stats: Stats, breakdown: Breakdown) -> list[PhaseTime]:
+    outside = stats.seconds - sum(stats.phase_seconds.values())
+    per_step = 1 / stats.steps
+    return [
+        PhaseTime(
+            name,
+            1e3 * seconds * per_step,
+            1e-3 * breakdown.busy_us[name] * per_step,
+            1e-3 * breakdown.host_us[name] * per_step,
+        )
+        for name, seconds in {**stats.phase_seconds, OUTSIDE: outside}.items()
+    ]
