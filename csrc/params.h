@@ -152,7 +152,27 @@ struct TreeReleaseParams {
     int64_t num_sources;
 };
 
-enum class StopReason : int32_t { kRunning, kWidth, kNBest, kEmptyBeam, kMaxLength, kNaN };
+enum class StopReason : int32_t {
+    kRunning,
+    kWidth,
+    kNBest,
+    kTopFinished,
+    kOptimal,
+    kHeuristic,
+    kEmptyBeam,
+    kMaxLength,
+    kNaN
+};
+
+// `Certificate` of `pybeam/ops.py`.
+enum class Certificate : int32_t { kNone, kBound, kCurrent };
+
+// `Stop` of `pybeam/search/stopping.py`, but for the counting of finished hypotheses.
+struct StopRule {
+    bool keeps_best;
+    bool top_finished;
+    Certificate certificate;
+};
 
 // The tensors of `Beams` in `pybeam/beams.py`, and the sizes they have.
 struct Beams {
@@ -171,11 +191,22 @@ struct Beams {
         kMinLength,
         kMaxLength,
         kPrefixLength,
+        kCertified,
         kNumInts,
     };
-    enum Float { kMargin, kLocalMargin, kBestFinished, kNumFloats };
+    enum Float {
+        kMargin,
+        kLocalMargin,
+        kBestFinished,
+        kAlpha,
+        kOffset,
+        kScale,
+        kReward,
+        kCap,
+        kNumFloats
+    };
     enum FinishedInt { kNode, kLength, kEnded, kNumFinishedInts };
-    enum FinishedFloat { kScore, kLogProb, kNumFinishedFloats };
+    enum FinishedFloat { kScore, kLogProb, kFinal, kNumFinishedFloats };
     int32_t* ints;
     float* floats;
     int32_t* prefix;
@@ -238,6 +269,7 @@ struct BeamCommitParams {
     const float* survivor_score;
     const bool* has_nan;
     Finishing finishing;
+    StopRule stop;
 
     int32_t* source_out;  // per source and entry, -1 where no row lives on
     int32_t* target_out;

@@ -11,8 +11,14 @@ from pybeam.decoder import DecodeError, Decoder
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.schedule import Batch, Fifo, Streaming
-from pybeam.search import scoring
-from pybeam.search.algorithms import fixed_beam, greedy, shrinking_beam, variable_beam
+from pybeam.search import scoring, stopping
+from pybeam.search.algorithms import (
+    fixed_beam,
+    greedy,
+    optimal_beam,
+    shrinking_beam,
+    variable_beam,
+)
 from pybeam.search.pruning import Pruning
 from pybeam.tokenizer import load_tokenizer
 
@@ -34,7 +40,9 @@ __all__ = [
     "load_tokenizer",
     "models",
     "ops",
+    "optimal_beam",
     "scoring",
     "shrinking_beam",
+    "stopping",
     "variable_beam",
 ]

@@ -66,8 +66,8 @@ class Found(NamedTuple):
         """From what `BeamState.finished` gave for paths of that capacity."""
         floats = numbers[:, 4:].view(np.float32)
         scores, of_eos = floats[:, 0].tolist(), floats[:, 1].tolist()
-        lines = zip(numbers[:, :4].tolist(), numbers[:, 6 : 6 + capacity].tolist(), strict=True)
-        log_probs = floats[:, 2 + capacity :].tolist()
+        lines = zip(numbers[:, :4].tolist(), numbers[:, 7 : 7 + capacity].tolist(), strict=True)
+        log_probs = floats[:, 3 + capacity :].tolist()
         found = []
         for i, ((_, length, ended, size), path) in enumerate(lines):
             values = log_probs[i][1:size] + [of_eos[i]] * ended if log_probs[i] else None
@@ -118,11 +118,12 @@ class BeamState:
         slots: Sequence[int],
         limits: Sequence[Algorithm],
         prefixes: Sequence[Sequence[int]],
+        source_lengths: Sequence[int],
         start_id: int,
     ) -> None:
         """Start one beam of one row, the start token, in each of these empty slots."""
         self._open_prefixes(slots, prefixes)
-        lines = [_line(*pair) for pair in zip(limits, prefixes, strict=True)]
+        lines = [_line(*each) for each in zip(limits, prefixes, source_lengths, strict=True)]
         for line in lines:
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
             self._uses_margin |= line["margin"] < INF
@@ -197,8 +198,17 @@ class BeamState:
 
         Returns source and target entries [A * K] int32 for `Session.advance`.
         """
+        stop = self.algorithm.stop
         return self._backend.beam_commit(
-            self.tree.arrays, self.beams, slot, *survivors, self.eos_id, self._finishing
+            self.tree.arrays,
+            self.beams,
+            slot,
+            *survivors,
+            self.eos_id,
+            self._finishing,
+            stop.keeps_best,
+            stop.top_finished,
+            int(stop.certificate),
         )
 
     def plan(
@@ -241,7 +251,7 @@ class BeamState:
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
         owner, node = owner.to(INT), ints[:, 0]
         paths, length = self._backend.backtrace(tree.token, tree.parent, owner, node, capacity)
-        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 2]
+        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 3]
         parts = [ints, length[:, None], floats, paths]
         if wants_log_probs:
             values = tree.log_prob.view(INT)
@@ -266,14 +276,15 @@ class BeamState:
             assert all(0 <= node < int(self.tree.num_nodes[p]) for node in nodes)
 
 
-def _line(limit: Algorithm, prefix: Sequence[int]) -> dict[str, float]:
+def _line(limit: Algorithm, prefix: Sequence[int], source_length: int) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
-    most = limit.pruning.max_candidates
+    most, scoring = limit.pruning.max_candidates, limit.scoring
     return dict(
         num_rows=1,
         num_entries=1,
         width=limit.width,
-        stop_at=limit.stop_at,
+        stop_at=min(limit.stop_at, NO_LIMIT),
+        certified=limit.width if limit.stop.certifies_all else limit.n_best,
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
         min_length=limit.min_length,
         max_length=limit.max_length,
@@ -281,4 +292,9 @@ def _line(limit: Algorithm, prefix: Sequence[int]) -> dict[str, float]:
         margin=limit.pruning.margin,
         local_margin=limit.pruning.local_margin,
         best_finished=-INF,
+        alpha=scoring.alpha,
+        offset=scoring.offset,
+        scale=scoring.scale,
+        reward=scoring.reward,
+        cap=scoring.cap(source_length),
     )

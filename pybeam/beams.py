@@ -30,11 +30,22 @@ INT_COLUMNS = (
     "min_length",
     "max_length",
     "prefix_length",
+    "certified",  # hypotheses that a stop rule other than counting is about
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
-FLOAT_COLUMNS = ("margin", "local_margin", "best_finished")
+FLOAT_COLUMNS = (
+    "margin",
+    "local_margin",
+    "best_finished",
+    # of `Scoring`
+    "alpha",
+    "offset",
+    "scale",
+    "reward",
+    "cap",
+)
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
-FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob")  # of EOS
+FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS
 COLUMNS = dict(
     ints=INT_COLUMNS,
     floats=FLOAT_COLUMNS,
@@ -44,8 +55,18 @@ COLUMNS = dict(
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
 NOBODY = 0
-RUNNING, WIDTH, N_BEST, EMPTY_BEAM, MAX_LENGTH, NAN = range(6)
-STOP_REASONS = ("running", "width", "n_best", "empty_beam", "max_length", "error")
+STOP_REASONS = (
+    "running",
+    "width",
+    "n_best",
+    "top_finished",
+    "optimal",
+    "heuristic",  # `Certificate.CURRENT`
+    "empty_beam",
+    "max_length",
+    "error",
+)
+RUNNING, WIDTH, N_BEST, TOP_FINISHED, OPTIMAL, HEURISTIC, EMPTY_BEAM, MAX_LENGTH, NAN = range(9)
 
 
 class Beams(NamedTuple):
@@ -64,7 +85,8 @@ class Beams(NamedTuple):
     ended_length: Tensor  # [S, K] int32, of held entries
     eos_log_prob: Tensor  # [S, K] float32, of held entries
 
-    # the last place takes the writes of candidates that do not finish
+    # the best first where the best are kept, else as they finished; the last place takes the writes of
+    # candidates that do not finish
     finished_ints: Tensor  # [S, F, len(FINISHED_INT_COLUMNS)] int32
     finished_floats: Tensor  # [S, F, len(FINISHED_FLOAT_COLUMNS)] float32
 

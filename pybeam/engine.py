@@ -111,6 +111,8 @@ class Engine:
             wants_log_probs=self.wants_log_probs,
         )
         while True:
+            if not self._live:
+                yield from self._results()  # before what may wait for the next request
             yield from self._admit(admission)
             if not self._live:
                 break
@@ -120,7 +122,6 @@ class Engine:
                 self._hear(self._pending.popleft())
             if not self._reads_late:
                 yield from self._results()
-        yield from self._results()
         self._pending.clear()
         self._work.give_back(self._resting)
 
@@ -261,6 +262,7 @@ class Engine:
             [source.slot for source in admitted],
             [source.limits for source in admitted],
             [source.prefix for source in admitted],
+            [source.length for source in admitted],
             self.model.start_id,
         )
         for source in admitted:

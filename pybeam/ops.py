@@ -33,6 +33,14 @@ class Finishing(IntEnum):
     SHRINK = 3  # it finishes and leaves the beam; nothing takes its place
 
 
+class Certificate(IntEnum):
+    """What must not beat the finished hypotheses for a source to be done (kernel data of a commit)."""
+
+    NONE = 0
+    BOUND = 1  # the most that any continuation of the beam can still reach
+    CURRENT = 2  # what the beam would have if it ended as long as it is now, which proves nothing
+
+
 class Survivors(NamedTuple):
     """What `select` keeps, best first. ``C`` is the capacity, `S` the number of beams.
 

@@ -66,7 +66,8 @@ class Result:
         id: the request's own id.
         hypotheses: at most n_best, best final_score first, ties in the order of finishing.
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
-            for), "empty_beam" (no candidate left), "max_length", "empty_source" or "error".
+            for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
+            "top_finished", "empty_beam" (no candidate left), "max_length", "empty_source" or "error".
         steps: steps in which it moved.
         expansions: rows sent through the model for it.
         error: why it failed, if it did.

@@ -136,3 +136,46 @@ def every_sequence(step, max_length: int) -> list[Found]:
                     longer.append(Found([*row.tokens, token], score, length, False))
         open_ = longer
     return found
+
+
+def huang(step, width: int, n_best: int, final, bound, *, max_length: int, stops: bool = True):
+    """Refilled beam that keeps the best `width` finished; optimal stop of Huang et al. 2017.
+
+    ``final(score, length)`` ranks; ``bound(score, length)`` is the most that a live row of that score and
+    length can still reach. Returns what was found, why it stopped, and after how many steps.
+    """
+    beam = [Found([], np.float32(0), 0, False)]
+    finished: list[Found] = []
+
+    def rank():
+        finished.sort(key=lambda found: -final(found.score, found.length))  # stable
+        del finished[width:]
+
+    for length in range(1, max_length + 1):
+        candidates = []
+        for parent, row in enumerate(beam):
+            for place, (token, log_prob) in enumerate(step(row.tokens)):
+                score = np.float32(row.score + log_prob)
+                candidates.append((score, parent, place, token, row))
+        candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
+        candidates = candidates[: 2 * width]
+        finished += [
+            Found(row.tokens, score, length, True)
+            for score, _, _, token, row in candidates[:width]
+            if token == EOS
+        ]
+        rank()
+        beam = [
+            Found([*row.tokens, token], score, length, False)
+            for score, _, _, token, row in [c for c in candidates if c[3] != EOS][:width]
+        ]
+        best = max((bound(row.score, length) for row in beam), default=-np.inf)
+        if stops and len(finished) >= n_best:
+            worst = finished[n_best - 1]
+            if final(worst.score, worst.length) >= best:
+                return finished, "optimal", length
+        if not beam:
+            return finished, "empty_beam", length
+    finished += beam
+    rank()
+    return finished, "max_length", max_length

@@ -11,8 +11,9 @@ from asserts import tree_in_use
 from pybeam import backends
 from pybeam.beam_state import BeamState, Found, Report
 from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, STOP_REASONS, Beams
-from pybeam.ops import Survivors
+from pybeam.ops import Certificate, Survivors
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.stopping import Stop
 
 START, EOS, VOCAB = 1, 2, 9
 NUM_SLOTS, LENGTH = 5, 24
@@ -27,6 +28,24 @@ ALGORITHMS = {
     ),
     "refill": pybeam.fixed_beam(4, n_best=2, max_length=9),
     "shrink": pybeam.shrinking_beam(5, n_best=5, max_length=9),
+    "optimal": pybeam.optimal_beam(4, 0.7, 1.3, n_best=2, max_length=9),
+    "optimal, held, GNMT": pybeam.variable_beam(
+        4, n_best=3, max_length=9, scoring=pybeam.scoring.gnmt(1.1), stop=pybeam.stopping.optimal()
+    ),
+    "optimal, shrink, negative": pybeam.shrinking_beam(
+        5, max_length=9, scoring=pybeam.scoring.power(-0.5), stop=pybeam.stopping.optimal()
+    ),
+    "heuristic": pybeam.fixed_beam(
+        3,
+        max_length=9,
+        scoring=pybeam.scoring.power(1.3),
+        stop=Stop(certificate=Certificate.CURRENT, certifies_all=True),
+    ),
+    "top finished": pybeam.shrinking_beam(
+        4, n_best=2, max_length=9, stop=pybeam.stopping.top_finished()
+    ),
+    "top finished, refill": pybeam.fixed_beam(4, max_length=9, stop=pybeam.stopping.top_finished()),
+    "to the end": pybeam.fixed_beam(3, n_best=3, max_length=9, stop=pybeam.stopping.end()),
     "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
     "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
     "shrink, two words of mask": pybeam.shrinking_beam(70, max_length=6),
@@ -119,8 +138,9 @@ class Searches:
         requests = [self.request() for _ in free]
         limits = [self.algorithm.overridden(request, None) for request in requests]
         prefixes = [request.prefix or [] for request in requests]
+        source_lengths = [1 + self.random(9) for _ in free]
         for state in self.states:
-            state.open(free, limits, prefixes, START)
+            state.open(free, limits, prefixes, source_lengths, START)
         self.live += free
 
     def logits(self, num_rows: int) -> torch.Tensor:
@@ -179,8 +199,13 @@ def test_both_programs_do_the_same(name):
                     state.check()
                 assert in_use(searches.states[0]) == in_use(searches.states[1])
         reasons |= searches.reasons
-    assert {"max_length", "error", "empty_beam"} <= reasons
-    assert searches.algorithm.width == 70 or reasons & {"width", "n_best"}
+    stop = searches.algorithm.stop
+    if stop == pybeam.stopping.count():
+        assert {"max_length", "error", "empty_beam"} <= reasons
+        assert searches.algorithm.width == 70 or reasons & {"width", "n_best"}
+    assert not stop.top_finished or "top_finished" in reasons
+    proof = ("", "optimal", "heuristic")[stop.certificate]
+    assert not proof or proof in reasons
 
 
 def test_growing_keeps_what_is_there():
@@ -202,7 +227,7 @@ def open_state(backend: str = "native") -> BeamState:
     state = BeamState(algorithm, EOS, backends.load(backend), CPU)
     state.reserve(3, 2, 9)
     state.tree.reserve_pages(9)
-    state.open([0], [algorithm], [[]], START)
+    state.open([0], [algorithm], [[]], [1], START)
     state.commit(ints([0]), survivors(parent=[0, 0], token=[5, 6]))
     return state
 
@@ -301,7 +326,9 @@ def test_slots_that_are_not_there(slots):
     state = open_state()
     algorithm, before = state.algorithm, in_use(state)
     calls = [
-        lambda: state.open(slots, [algorithm] * len(slots), [[]] * len(slots), START),
+        lambda: state.open(
+            slots, [algorithm] * len(slots), [[]] * len(slots), [1] * len(slots), START
+        ),
         lambda: state.read(ints(slots), 9, 9),
         lambda: state.close(slots),
     ]
@@ -331,7 +358,7 @@ def test_arrays_of_the_wrong_form(name, change):
     state = open_state()
     state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
     calls = [
-        lambda: state.open([1], [state.algorithm], [[]], START),
+        lambda: state.open([1], [state.algorithm], [[]], [1], START),
         lambda: state.read(ints([0]), 9, 9),
         lambda: state.commit(ints([0]), survivors()),
         lambda: state.close([0]),
@@ -349,7 +376,9 @@ def test_lists_of_the_wrong_length():
     for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ([], [])):
         calls = [
             lambda arrays=arrays: native.beam_open(*arrays, ints([1]), *lines, START),
-            lambda arrays=arrays: native.beam_commit(*arrays, ints([0]), *survivors(), EOS, 1),
+            lambda arrays=arrays: native.beam_commit(
+                *arrays, ints([0]), *survivors(), EOS, 1, False, False, 0
+            ),
             lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
         ]
         for call in calls:
@@ -358,7 +387,7 @@ def test_lists_of_the_wrong_length():
     with pytest.raises(ValueError, match="`ints` must be"):
         native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
-        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4)
+        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4, False, False, 0)
 
 
 def test_columns_are_read_and_written_by_name():
@@ -366,6 +395,6 @@ def test_columns_are_read_and_written_by_name():
     beams.depth[1] = 4
     beams.finished_score[1, 2] = 0.5
     assert beams.ints[1].tolist() == [4 * (name == "depth") for name in INT_COLUMNS]
-    assert beams.finished_floats[1, 2].tolist() == [0.5, 0.0]
+    assert beams.finished_floats[1, 2].tolist() == [0.5, 0.0, 0.0]
     with pytest.raises(AttributeError, match="deepness"):
         _ = beams.deepness

@@ -158,3 +158,16 @@ def test_stop_reasons_and_costs_are_reported(model, sources):
     results = decoder.decode(sources)
     assert all(re.fullmatch("n_best|empty_beam", result.stop_reason) for result in results)
     assert decoder.stats.expansions < 20 * decoder.stats.steps * len(sources) / 2
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_optimal_stopping_keeps_the_winner(model, sources, reward):
+    options = dict(max_length=60, scoring=pybeam.scoring.reward(reward, ratio=1.1))
+    found = [
+        pybeam.Decoder(model, pybeam.fixed_beam(4, stop=stop, **options)).decode(sources)
+        for stop in (pybeam.stopping.optimal(), pybeam.stopping.end())
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.hypotheses == theirs.hypotheses
+        assert ours.stop_reason == "optimal"
+        assert ours.steps < theirs.steps

@@ -22,6 +22,8 @@ ALGORITHMS = {
         5, threshold=2.0, n_best=5, max_length=15, scoring=pybeam.scoring.power(0.7)
     ),
     "shrinking": pybeam.shrinking_beam(4, n_best=4, max_length=15),
+    "optimal": pybeam.optimal_beam(4, 0.5, 1.5, n_best=2, max_length=15),
+    "top finished": pybeam.shrinking_beam(4, max_length=15, stop=pybeam.stopping.top_finished()),
     "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
 }
 

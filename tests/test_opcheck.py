@@ -89,7 +89,7 @@ def open_beams() -> BeamState:
     state = BeamState(algorithm, 9, backends.load("native"), torch.device("cpu"))
     state.reserve(3, 2, 5)
     state.tree.reserve_pages(4)
-    state.open([0, 2], [algorithm] * 2, [[], [4, 5]], start_id=1)
+    state.open([0, 2], [algorithm] * 2, [[], [4, 5]], [3, 3], start_id=1)
     state.commit(ints([0, 2]), Survivors(*survivors_of_one_row()))
     return state
 
@@ -109,7 +109,17 @@ def read_arguments() -> tuple:
 
 def commit_arguments() -> tuple:
     state = open_beams()
-    return list(state.tree.arrays), list(state.beams), ints([2, 0]), *survivors_of_one_row(), 9, 1
+    return (
+        list(state.tree.arrays),
+        list(state.beams),
+        ints([2, 0]),
+        *survivors_of_one_row(),
+        9,
+        1,
+        True,
+        True,
+        1,
+    )
 
 
 def open_arguments() -> tuple:

@@ -12,8 +12,9 @@ whose cell is -1.
 ``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
 these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
 
-``beam_commit(tree, beams, slot, *survivors, eos_id, finishing)``: finish, append and stop; survivors
-become the beams of slots [A]. Returns source and target entries [A * K] int32 for `Session.advance`.
+``beam_commit(tree, beams, slot, *survivors, eos_id, finishing, keeps_best, top_finished, certificate)``:
+finish, append and stop; survivors become the beams of slots [A]. The last three are those of `Stop`. Returns
+source and target entries [A * K] int32 for `Session.advance`.
 
 An empty slot may be named many times where a beam is read or committed, and stays as it is.
 
@@ -23,12 +24,25 @@ An empty slot may be named many times where a beam is read or committed, and sta
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, N_BEST, NAN, NOBODY, RUNNING, WIDTH, Beams
-from pybeam.ops import Finishing
+from pybeam.beams import (
+    EMPTY_BEAM,
+    HEURISTIC,
+    MAX_LENGTH,
+    N_BEST,
+    NAN,
+    NOBODY,
+    OPTIMAL,
+    RUNNING,
+    TOP_FINISHED,
+    WIDTH,
+    Beams,
+)
+from pybeam.ops import Certificate, Finishing
 from pybeam.token_tree import TreeArrays, roots
 
 INF = float("inf")
@@ -111,6 +125,9 @@ def beam_commit(
     has_nan: Tensor,
     eos_id: int,
     finishing: int,
+    keeps_best: bool,
+    top_finished: bool,
+    certificate: int,
 ) -> tuple[Tensor, Tensor]:
     i = slot.long()
     column = i[:, None]
@@ -143,23 +160,25 @@ def beam_commit(
         beams.ended_length[i] = ended_length.gather(1, place)
         beams.eos_log_prob[i] = eos_log_prob.gather(1, place)
 
-    finishes = rank < first  # [A, C]
-    if finishing == Finishing.REFILL:
-        finishes &= beams.num_finished[column] + rank < beams.width[column]
-    ends = _stop(beams, i, finishes, length, num_rows, has_nan, moves)
-    # what is left in a beam that ends finishes as it is
-    remains = ends[:, None] & (rank >= first) & (rank < last)
     live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
-    _finish(
-        beams,
-        i,
-        finishes | remains,
+    ended = _Ended(
         torch.where(is_ended, ended_node, live_node),
         torch.where(is_ended, ended_length, length[:, None]),
+        is_ended,
         score,
         eos_log_prob,
-        is_ended,
     )
+    finishes = rank < first  # [A, C]
+    if finishing == Finishing.REFILL and not keeps_best:
+        finishes &= beams.num_finished[column] + rank < beams.width[column]
+    _finish(beams, i, finishes, ended, keeps_best)
+    is_optimal = _certified(beams, i, certificate) if certificate else None
+    is_top = (
+        _top_has_finished(beams, i, token, parent, score, first, last) if top_finished else None
+    )
+    ends = _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate)
+    # what is left in a beam that ends finishes as it is
+    _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
     source = torch.where(is_alive, column * width + old.gather(1, place), -1)
     target = torch.where(is_alive, column * width + entry, -1)
     return source.flatten().to(INT), target.flatten().to(INT)
@@ -174,33 +193,111 @@ def beam_close(
     tree_release(*tree.pages, slot)
 
 
-def _stop(beams, i, finishes, length, num_rows, has_nan, moves) -> Tensor:
+class _Ended(NamedTuple):
+    """What survivors [A, C] would be if they finished now; in the order of the arrays' columns."""
+
+    node: Tensor
+    length: Tensor
+    is_ended: Tensor
+    score: Tensor
+    log_prob: Tensor  # of EOS
+
+
+def _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_certified, certificate) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
-    has_enough = beams.num_finished[i] + finishes.sum(1) >= stop_at
     is_empty = num_rows == 0
     is_cut = length >= beams.max_length[i]
     reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
-    by_n_best = stop_at < beams.width[i]
-    reason = torch.where(has_enough, torch.where(by_n_best, N_BEST, WIDTH), reason)
+    if is_certified is not None:
+        proof = OPTIMAL if certificate == Certificate.BOUND else HEURISTIC
+        reason = torch.where(is_certified, proof, reason)
+    if is_top is not None:
+        reason = torch.where(is_top, TOP_FINISHED, reason)
+    by_n_best = torch.where(stop_at < beams.width[i], N_BEST, WIDTH)
+    reason = torch.where(beams.num_finished[i] >= stop_at, by_n_best, reason)
     reason = torch.where(has_nan, NAN, reason)
     beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
-    return (is_empty | is_cut) & ~has_enough & ~has_nan & moves
+    return ((reason == EMPTY_BEAM) | (reason == MAX_LENGTH)) & moves
 
 
-def _finish(beams, i, finishes, node, length, score, log_prob, ended) -> None:
-    """Append those survivors [A, C] that finish to the finished hypotheses, in rank order."""
-    column = i[:, None]
-    place = beams.num_finished[column] + finishes.cumsum(1, dtype=INT) - 1
-    dump = beams.finished_node.shape[1] - 1
-    place = torch.where(finishes, place, dump).long()
-    beams.finished_node[column, place] = node
-    beams.finished_length[column, place] = length
-    beams.finished_score[column, place] = score
-    beams.finished_log_prob[column, place] = log_prob
-    beams.finished_ended[column, place] = ended.to(INT)
-    beams.num_finished[i] += finishes.sum(1, dtype=INT)
-    best = torch.where(finishes, score, -INF).amax(1)
+def _top_has_finished(beams, i, token, parent, score, first, last) -> Tensor:
+    """[A], whether the best candidate of this step has finished, and enough have."""
+    place = first.clamp(max=token.shape[1] - 1).long()  # of the best that goes on, if there is one
+
+    def at(values: Tensor) -> tuple[Tensor, Tensor]:
+        return values[:, 0], values.gather(1, place)[:, 0]
+
+    (own, other), (parent, next_parent), (token, next_token) = at(score), at(parent), at(token)
+    is_before = (parent < next_parent) | ((parent == next_parent) & (token < next_token))
+    is_best = (own > other) | ((own == other) & is_before) | (last <= first)[:, 0]
+    return (first[:, 0] > 0) & is_best & (beams.num_finished[i] >= beams.certified[i])
+
+
+def _certified(beams, i, certificate) -> Tensor:
+    """[A], whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
+    is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
+    is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
+    now = (beams.depth[i] - beams.prefix_length[i])[:, None]  # [A, 1]
+    most = beams.max_length[i][:, None]
+    is_current = certificate == Certificate.CURRENT
+    lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
+    best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
+    terms = [_final_terms(beams, i, best, length) for length in lengths]
+    normed, rewards = zip(*terms, strict=True)
+    bound = (torch.stack(normed).amax(0) + torch.stack(rewards).amax(0)).float()
+    held = _final(beams, i, score, beams.ended_length[i])
+    bound = torch.maximum(bound[:, 0], torch.where(is_held, held, -INF).amax(1))
+    certified = beams.certified[i]
+    worst = beams.finished_final[i, certified.long() - 1]
+    return (beams.num_finished[i] >= certified) & (worst >= bound)
+
+
+def _final_terms(beams, i, score, length) -> tuple[Tensor, Tensor]:
+    """The two terms of `Scoring.final_score` in float64, for scores and lengths [A, n]."""
+    alpha, offset, scale, reward, cap = (
+        getattr(beams, name)[i][:, None].double()
+        for name in ("alpha", "offset", "scale", "reward", "cap")
+    )
+    normed = score.double() / ((offset + length) / scale) ** alpha
+    return normed, reward * torch.minimum(cap, length.double())
+
+
+def _final(beams, i, score, length) -> Tensor:
+    normed, reward = _final_terms(beams, i, score, length)
+    return (normed + reward).float()
+
+
+def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
+    """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
+    final = _final(beams, i, ended.score, ended.length)
+    ints = torch.stack((ended.node, ended.length, ended.is_ended.to(INT)), -1)  # [A, C, 3]
+    floats = torch.stack((ended.score, ended.log_prob, final), -1)
+    num_finished = beams.num_finished[i]
+    total = num_finished + finishes.sum(1, dtype=INT)
+    if keeps_best:
+        # stable, so that equal ones stand as they finished
+        capacity = beams.finished_ints.shape[1]
+        is_one = torch.cat((_counted(capacity, num_finished), finishes), 1)
+        finals = torch.cat((beams.finished_final[i], final), 1)
+        finals = torch.where(is_one, finals, -INF)
+        order = finals.sort(dim=1, descending=True, stable=True).indices
+        order = order[:, :capacity, None]
+        ints, floats = (
+            torch.cat((beams.finished_ints[i], ints), 1),
+            torch.cat((beams.finished_floats[i], floats), 1),
+        )
+        beams.finished_ints[i] = ints.gather(1, order.expand(-1, -1, ints.shape[2]))
+        beams.finished_floats[i] = floats.gather(1, order.expand(-1, -1, floats.shape[2]))
+        beams.num_finished[i] = torch.minimum(total, beams.width[i])
+    else:
+        column, dump = i[:, None], beams.finished_ints.shape[1] - 1
+        place = num_finished[:, None] + finishes.cumsum(1, dtype=INT) - 1
+        place = torch.where(finishes, place, dump).long()
+        beams.finished_ints[column, place] = ints
+        beams.finished_floats[column, place] = floats
+        beams.num_finished[i] = total
+    best = torch.where(finishes, ended.score, -INF).amax(1)
     beams.best_finished[i] = torch.maximum(beams.best_finished[i], best)
 
 

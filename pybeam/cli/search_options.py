@@ -72,7 +72,7 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
                 f"--n-best {options.n_best} needs more than the one hypothesis of --algorithm "
                 "greedy; use --algorithm fixed or variable with --width"
             )
-    elif options.algorithm == "fixed":
+    elif options.algorithm != "variable":
         _reject(options, THRESHOLDS, "use --algorithm variable")
     width = DEFAULT_WIDTH if options.width is None else options.width
     if options.algorithm != "greedy" and options.n_best > width:
@@ -85,6 +85,8 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
             return pybeam.greedy(**common)
         if options.algorithm == "fixed":
             return pybeam.fixed_beam(width, **common)
+        if options.algorithm == "optimal":
+            return pybeam.optimal_beam(width, **common)
         thresholds = {name: getattr(options, name) for name in THRESHOLDS}
         return pybeam.variable_beam(width, **thresholds, **common)
     except (TypeError, ValueError) as error:

@@ -59,12 +59,12 @@ form = option("Form of the output")
 )
 @search(
     "--algorithm",
-    type=click.Choice(["greedy", "fixed", "variable"]),
+    type=click.Choice(["greedy", "fixed", "variable", "optimal"]),
     default="fixed",
     show_default=True,
     help="greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. "
     "variable: a wide beam that pruning keeps narrow where the model is sure; the choice for "
-    "--width above 5.",
+    "--width above 5. optimal: like fixed, but stops a line when nothing can beat what has finished.",
 )
 @search(
     "--width",

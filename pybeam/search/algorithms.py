@@ -16,7 +16,8 @@ from pybeam.models.base import Rows
 from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
 from pybeam.search.pruning import Pruning
-from pybeam.search.scoring import Scoring
+from pybeam.search.scoring import Scoring, reward
+from pybeam.search.stopping import COUNT, Stop, optimal
 
 DEFAULT_MAX_LENGTH = 256
 UNPRUNED, RAW = Pruning(), Scoring()
@@ -39,6 +40,7 @@ class Algorithm:
     max_length: int | None = None
     scoring: Scoring = RAW
     processors: tuple[Processor, ...] = ()
+    stop: Stop = COUNT
 
     def __post_init__(self) -> None:
         for name in ("width", "n_best", "min_length", "max_length"):
@@ -65,13 +67,19 @@ class Algorithm:
             raise TypeError(
                 f"`scoring` must come from pybeam.scoring, such as power(1.0), but is {self.scoring!r}"
             )
+        if not isinstance(self.stop, Stop):
+            raise TypeError(
+                f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
+            )
 
     @property
-    def stop_at(self) -> int:
+    def stop_at(self) -> float:
         """Finished hypotheses that end the search.
 
         Held hypotheses are popped best first, so with raw scoring the first n_best are the result.
         """
+        if not self.stop.counts:
+            return math.inf
         pops_in_order = self.finishing == Finishing.HELD and self.scoring.is_raw
         return self.n_best if pops_in_order else self.width
 
@@ -126,9 +134,10 @@ def _algorithm(
     max_length: int | None = None,
     scoring: Scoring = RAW,
     processors: Sequence[Processor] = (),
+    stop: Stop = COUNT,
 ) -> Algorithm:
     return Algorithm(
-        width, finishing, pruning, n_best, min_length, max_length, scoring, tuple(processors)
+        width, finishing, pruning, n_best, min_length, max_length, scoring, tuple(processors), stop
     )
 
 
@@ -155,6 +164,7 @@ def fixed_beam(width: int, **options) -> Algorithm:
             ``min(256, the model's positions)``.
         scoring: from `pybeam.scoring`.
         processors: functions ``(logits [R, V], rows) -> logits`` applied before each selection.
+        stop: from `pybeam.stopping`.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
@@ -191,6 +201,42 @@ def variable_beam(
     """
     pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
     return _algorithm(width, Finishing.HELD, pruning, **options)
+
+
+def optimal_beam(
+    width: int,
+    length_reward: float = 0.0,
+    length_ratio: float | None = None,
+    **options,
+) -> Algorithm:
+    """Beam search that stops when no continuation can beat what has finished.
+
+    ``final_score = score + length_reward * min(length_ratio * |x|, n)``; without ratio every token is
+    rewarded. ``scoring=`` may be given in place of the two. The winner is the one that the same search
+    would find if it ran to its length limit, and `Result.stop_reason` is "optimal" where that is proven.
+
+    The beam is that of `fixed_beam`: places of finished hypotheses are refilled, while the paper's
+    shrinks; of the finished hypotheses the best `width` are kept.
+
+    Args:
+        width: 1 to 128.
+        length_reward: added for every generated token up to the ratio.
+        length_ratio: target tokens per source token that are rewarded, such as the mean of a
+            data file (`pybeam.stopping.length_ratio`).
+        options: as for `fixed_beam`.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Huang, Zhao and Ma 2017.
+    """
+    if length_reward != 0 or length_ratio is not None:
+        if "scoring" in options:
+            raise ValueError(
+                "give either `scoring` or `length_reward` and `length_ratio`, not both"
+            )
+        options["scoring"] = reward(length_reward, length_ratio)
+    return _algorithm(width, Finishing.REFILL, **{"stop": optimal(), **options})
 
 
 def shrinking_beam(

@@ -11,46 +11,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scoring:
-    """``final_score = score``: no correction for length."""
+    """``final_score = score / ((offset + n) / scale)**alpha + reward * min(ratio * |x|, n)``.
+
+    Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it; without ratio the
+    reward counts every token. Kernels take these numbers as data.
+    """
+
+    alpha: float = 0.0
+    offset: float = 0.0
+    scale: float = 1.0
+    reward: float = 0.0
+    ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "offset", "scale", "reward"):
+            value = getattr(self, name)
+            if not math.isfinite(value):
+                raise ValueError(f"`{name}` must be a finite number, but is {value}")
+        if not self.scale > 0:
+            raise ValueError(f"`scale` must be positive, but is {self.scale}")
+        if self.offset < 0:
+            raise ValueError(f"`offset` must not be negative, but is {self.offset}")
+        if self.ratio is not None and not 0 < self.ratio < math.inf:
+            raise ValueError(f"`ratio` must be positive and finite, but is {self.ratio}")
 
     @property
     def is_raw(self) -> bool:
-        return type(self) is Scoring
+        return self.alpha == 0 and self.reward == 0
+
+    def cap(self, source_length: int) -> float:
+        """Tokens beyond which no reward is given."""
+        return math.inf if self.ratio is None else self.ratio * source_length
 
     def final_score(self, score: float, length: int, source_length: int) -> float:
+        if self.alpha != 0:
+            score = score / ((self.offset + length) / self.scale) ** self.alpha
+        if self.reward != 0:
+            score = score + self.reward * min(self.cap(source_length), length)
         return score
-
-
-@dataclass(frozen=True)
-class Power(Scoring):
-    alpha: float
-
-    def final_score(self, score: float, length: int, source_length: int) -> float:
-        return score / length**self.alpha
-
-
-@dataclass(frozen=True)
-class Gnmt(Scoring):
-    alpha: float
-
-    def final_score(self, score: float, length: int, source_length: int) -> float:
-        return score / ((5 + length) / 6) ** self.alpha
-
-
-@dataclass(frozen=True)
-class Reward(Scoring):
-    reward: float
-    ratio: float | None
-
-    def final_score(self, score: float, length: int, source_length: int) -> float:
-        counted = length if self.ratio is None else min(self.ratio * source_length, length)
-        return score + self.reward * counted
-
-
-def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be a finite number, but is {value}")
-    return float(value)
 
 
 def raw() -> Scoring:
@@ -60,12 +58,12 @@ def raw() -> Scoring:
 
 def power(alpha: float) -> Scoring:
     """``final_score = score / n**alpha`` (fairseq's lenpen, CTranslate2's length_penalty)."""
-    return Power(_finite("alpha", alpha))
+    return Scoring(alpha=float(alpha))
 
 
 def gnmt(alpha: float) -> Scoring:
     """``final_score = score / ((5 + n) / 6)**alpha`` (Wu et al. 2016)."""
-    return Gnmt(_finite("alpha", alpha))
+    return Scoring(alpha=float(alpha), offset=5.0, scale=6.0)
 
 
 def reward(r: float, ratio: float | None = None) -> Scoring:
@@ -73,6 +71,4 @@ def reward(r: float, ratio: float | None = None) -> Scoring:
 
     See Huang, Zhao and Ma 2017, equation 4.
     """
-    if ratio is not None and not ratio > 0:
-        raise ValueError(f"`ratio` must be positive, but is {ratio}")
-    return Reward(_finite("r", r), ratio if ratio is None else _finite("ratio", ratio))
+    return Scoring(reward=float(r), ratio=None if ratio is None else float(ratio))

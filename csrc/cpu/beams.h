@@ -1,0 +1,42 @@
+// What the operators on beams share: lines of the arrays, and checks of what will be an address.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "../params.h"
+
+namespace pybeam {
+
+[[noreturn]] inline void fail_beams(const std::string& what) {
+    throw std::runtime_error("beams: " + what);
+}
+
+inline int32_t* ints_of(const Beams& beams, int64_t slot) {
+    return beams.ints + slot * Beams::kNumInts;
+}
+
+inline float* floats_of(const Beams& beams, int64_t slot) {
+    return beams.floats + slot * Beams::kNumFloats;
+}
+
+inline int64_t checked_slot(const Beams& beams, int32_t slot) {
+    if (slot < 0 || slot >= beams.num_slots) fail_beams("`slot` is out of range");
+    return slot;
+}
+
+inline int32_t checked_entries(const Beams& beams, int64_t slot) {
+    const int32_t num_entries = ints_of(beams, slot)[Beams::kNumEntries];
+    if (num_entries < 0 || num_entries > beams.max_entries) {
+        fail_beams("a slot has more entries than there is room for");
+    }
+    return num_entries;
+}
+
+// Tokens that a source will have generated when this step is done.
+inline int32_t next_length(const int32_t* ints) {
+    return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength];
+}
+
+}  // namespace pybeam
