@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +44,6 @@ class Job:
 
     def run(self) -> int:
         """Measure and print; returns the exit code."""
-        # the profiler's own messages, several for each run
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._check_trace()
         if self.threads is not None:
             torch.set_num_threads(self.threads)

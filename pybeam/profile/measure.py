@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -81,6 +82,8 @@ def measure(
         DecodeError: a request failed.
         ValueError: no request needs a step.
     """
+    # the profiler's own messages, several for each run
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     for _ in range(warmup):
         decoder.decode(requests, on_error="raise")
     on_gpu = decoder.model.device.type == "cuda"
