@@ -154,6 +154,12 @@ def test_a_trace_of_something_else_is_refused(decodes):
         break_down(events, on_gpu=False)
 
 
+def test_a_trace_without_kernels_is_refused():
+    events = [phase("decode", 0, 9), event("cpu_op", "aten::mm", 1, 2)]
+    with pytest.raises(ValueError, match="must have kernels, but has none"):
+        break_down(events, on_gpu=True)
+
+
 def profile_of(on_gpu: bool) -> Profile:
     """Two steps; 8 of 10 ms are busy."""
     phases = [PhaseTime("model", 9.0, 7.5, 9.5), PhaseTime("outside", 1.0, 0.5, 2.0)]

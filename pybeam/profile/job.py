@@ -53,7 +53,7 @@ class Job:
             profile = measure(
                 decoder, requests, warmup=self.warmup, repeats=self.repeats, trace=trace
             )
-        except pybeam.DecodeError as error:
+        except (pybeam.DecodeError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         run = {
             "model": repr(decoder.model),

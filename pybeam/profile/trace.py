@@ -62,7 +62,7 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
 
     A kernel counts for the phase that launched it, whenever it runs.
 
-    Raises ValueError if there is not exactly one such range.
+    Raises ValueError if there is not exactly one such range, or not one kernel on a GPU.
     """
     ranges = {name: _of(events, {"user_annotation"}, RANGE_PREFIX + name) for name in PHASES}
     decodes = _of(events, {"user_annotation"}, DECODE)
@@ -75,6 +75,11 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
     host_us[OUTSIDE] = end - start - sum(host_us.values())
     computing = _of(events, KERNEL if on_gpu else OPERATOR)
     computing = [event for event in computing if start <= event["ts"] <= end]
+    if on_gpu and not computing:
+        raise ValueError(
+            "a trace from a GPU must have kernels, but has none; the profiler needs CUPTI, and that no "
+            "other profiler is attached"
+        )
     if on_gpu:
         launched = {_correlation(event): event["ts"] for event in _of(events, LAUNCH)}
         began = [launched.get(_correlation(event), -math.inf) for event in computing]
