@@ -10,6 +10,7 @@ from pybeam import models, ops
 from pybeam.decoder import DecodeError, Decoder
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Request, Result
+from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
 from pybeam.search import scoring, stopping
 from pybeam.search.algorithms import (
@@ -32,6 +33,7 @@ __all__ = [
     "Hypothesis",
     "Pruning",
     "Request",
+    "RequestQueue",
     "Result",
     "Streaming",
     "fixed_beam",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pybeam.models.base import Model
 from pybeam.request import Hypothesis, Request, Result
+from pybeam.request_queue import RequestQueue, next_of
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
 
@@ -42,13 +43,14 @@ class Admission:
     """The queue of one stream: requests become sources here, or results at once.
 
     Args:
-        requests: what the caller wants decoded; read a window ahead (`Schedule.queue_window`).
+        requests: what the caller wants decoded; read a window ahead (`Schedule.queue_window`), of a
+            `RequestQueue` what has arrived.
         check_memory: raises ValueError for a source that can never fit.
     """
 
     def __init__(
         self,
-        requests: Iterable[Any],
+        requests: Iterable[Any] | RequestQueue,
         model: Model,
         algorithm: Algorithm,
         schedule: Schedule,
@@ -56,7 +58,7 @@ class Admission:
         *,
         wants_log_probs: bool,
     ) -> None:
-        self._arriving = enumerate(requests)
+        self._next_request = next_of(requests)
         self._model, self._algorithm, self._schedule = model, algorithm, schedule
         self._check_memory = check_memory
         self._wants_log_probs = wants_log_probs
@@ -77,15 +79,16 @@ class Admission:
         self._encoded += ahead
         return ahead
 
-    def read(self) -> Iterator[Result]:
+    def read(self, *, may_wait: bool) -> Iterator[Result]:
         """Take the next window of requests, longest sources first; bad requests become results."""
         window: list[Source] = []
-        for index, request in self._arriving:
-            result = self._receive(index, request, window)
+        while len(window) < self._schedule.queue_window:
+            arrived = self._next_request(may_wait and not window)
+            if arrived is None:
+                break
+            result = self._receive(*arrived, window)
             if result is not None:
                 yield result
-            if len(window) >= self._schedule.queue_window:
-                break
         self._queue.extend(sorted(window, key=lambda source: -source.length))
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:

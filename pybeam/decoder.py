@@ -10,6 +10,7 @@ from pybeam import backends
 from pybeam.engine import Engine, Stats
 from pybeam.models.base import Model
 from pybeam.request import Result
+from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
 from pybeam.workspace import Workspace
@@ -118,11 +119,13 @@ class Decoder:
             raise DecodeError(results)
         return results
 
-    def stream(self, requests: Iterable[Any]) -> Iterator[Result]:
+    def stream(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
-        Requests are read a window ahead (`Schedule.window`). Several streams of one decoder may run
-        at a time; `stats` is that of the latest call.
+        Requests are read a window ahead (`Schedule.window`), and an iterable is waited for until it
+        has given that many. Requests that arrive while others are decoded go through a
+        `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of the
+        latest call.
         """
         stats = self.stats = Stats()
         return _timed(self._stream(requests, stats), stats)

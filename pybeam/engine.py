@@ -25,6 +25,7 @@ from pybeam.graphs import bucket
 from pybeam.models.base import Model
 from pybeam.phases import PHASES, PhaseClock
 from pybeam.request import Hypothesis, Result
+from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
 from pybeam.transfer import HostCopy, to_device
@@ -100,7 +101,7 @@ class Engine:
         self._resting: list[int] = []  # slots that a pending report may still name
 
     @torch.inference_mode()
-    def run(self, requests: Iterable[Any]) -> Iterator[Result]:
+    def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
         """Results as they are known, in no particular order."""
         admission = Admission(
             requests,
@@ -201,7 +202,8 @@ class Engine:
         while True:
             source = admission.next()
             if source is None:
-                for result in admission.read():
+                may_wait = not self._live and not admitted
+                for result in admission.read(may_wait=may_wait):
                     yield self._counted(result)
                 source = admission.next()
             num_live = len(self._live) + len(admitted)

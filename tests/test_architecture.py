@@ -20,6 +20,7 @@ LAYERS = [
     "admission",
     "workspace",
     "graphs",
+    "request_queue",
     "schedule",
     "beam_state",
     "search",

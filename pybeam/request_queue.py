@@ -1,0 +1,71 @@
+"""Requests that arrive while others are decoded."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# the next request and its index, or None: there is none now, or, if the call may wait, there will be none
+NextRequest = Callable[[bool], tuple[int, Any] | None]
+
+
+class RequestQueue:
+    """Requests that come one by one: what a server hands to `Decoder.stream`.
+
+    Any thread may `put`. The stream takes what has arrived whenever its schedule admits sources, and
+    never waits for more while something is being decoded; the longest-first order of a window is that
+    of the requests that have arrived. With nothing to decode it sleeps until a request comes. It ends
+    when the queue is closed and everything has been decoded.
+
+        queue = pybeam.RequestQueue()
+        threading.Thread(target=serve, args=[queue]).start()  # puts requests, closes at the end
+        for result in decoder.stream(queue):
+            answer(result.index, result.hypotheses)
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Any]] = deque()
+        self._num_put = 0
+        self._is_closed = False
+
+    def put(self, request: Any) -> int:
+        """Add a source or a `Request`; returns what will be its `Result.index`.
+
+        Raises:
+            ValueError: the queue is closed.
+        """
+        with self._changed:
+            if self._is_closed:
+                raise ValueError("this queue was closed, so it takes no requests; open a new one")
+            index = self._num_put
+            self._num_put += 1
+            self._waiting.append((index, request))
+            self._changed.notify()
+        return index
+
+    def close(self) -> None:
+        """Say that no more requests will come. Closing again changes nothing."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def next(self, may_wait: bool) -> tuple[int, Any] | None:
+        """The oldest request that has not been taken, with its index; for the stream that reads it.
+
+        None: none has arrived, or, if it may wait, none will, because the queue is closed.
+        """
+        with self._changed:
+            while may_wait and not self._waiting and not self._is_closed:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+
+def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
+    """How a stream takes its next request; an ordinary iterable is always waited for."""
+    if isinstance(requests, RequestQueue):
+        return requests.next
+    numbered = enumerate(requests)
+    return lambda may_wait: next(numbered, None)
