@@ -12,7 +12,7 @@ import torch
 
 import pybeam
 from benchmarks import corpus, report
-from benchmarks.bench_translate import MAX_LENGTH, NORMALISED, Ours
+from benchmarks.bench_translate import MAX_LENGTH, NORMALISED, Ours, vars_of
 
 EPSILON = 1 / 6
 
@@ -34,25 +34,19 @@ def main() -> None:
             row(name, decoders[name], seconds[name], data.bleu(outputs[name])) for name in plan
         ]
         print(f"\n{title}\n{report.table(tables[title])}", flush=True)
-        settings = {
-            name: value for name, value in vars(options).items() if not isinstance(value, Path)
-        }
-        report.write("streaming-cpu", options.output, {"settings": settings, "tables": tables})
+        settings = {"settings": vars_of(options), "tables": tables}
+        report.write("streaming-cpu", options.output, settings)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "--data", type=Path, default=corpus.DATA, help="folder with dev.es and dev.en"
-    )
-    parser.add_argument("--split", default="dev")
+    corpus.add_options(parser)
     parser.add_argument("--lines", type=int, help="take that many lines only")
     parser.add_argument("--n", type=int, default=64, help="sources decoded at once")
     parser.add_argument("--widths", type=int, nargs="+", default=[5, 50])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 

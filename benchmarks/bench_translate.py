@@ -66,16 +66,12 @@ def _options() -> argparse.Namespace:
         default=corpus.MODEL,
         help="a model with the example model's tokenizer, such as one of benchmarks.widen",
     )
-    parser.add_argument(
-        "--data", type=Path, default=corpus.DATA, help="folder with dev.es and dev.en"
-    )
-    parser.add_argument("--split", default="dev")
+    corpus.add_options(parser)
     parser.add_argument("--lines", type=int, help="take that many lines only")
     parser.add_argument(
         "--wide-lines", type=int, default=200, help="lines of the groups of width 50"
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     for width, (threshold, most) in CHOSEN_ON_DEV.items():
         parser.add_argument(f"--threshold-{width}", type=float, default=threshold, help="delta")
         parser.add_argument(f"--max-candidates-{width}", type=int, default=most, help="M")

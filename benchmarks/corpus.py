@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,13 @@ class Corpus:
     @property
     def vocabulary(self) -> list[str]:
         return [self.pieces.id_to_piece(i) for i in range(self.pieces.get_piece_size())]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark of translation asks: which lines, and how many threads."""
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with dev.es and dev.en")
+    parser.add_argument("--split", default="dev", help="dev, or test for test.es and test.en")
+    parser.add_argument("--threads", type=int, default=2)
 
 
 def load(data: Path = DATA, split: str = "dev", lines: int | None = None) -> Corpus:

@@ -69,8 +69,10 @@ def write(name: str, output: Path | None, data: dict) -> Path:
     """Write one JSON file, by default ``benchmarks/results/<name>.json``."""
     path = output or RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"environment": environment(), **data}, indent=1) + "\n")
-    return path
+    # under another name first, so that Ctrl-C cannot leave half a file
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(json.dumps({"environment": environment(), **data}, indent=1) + "\n")
+    return unfinished.replace(path)
 
 
 def table(rows: list[dict]) -> str:

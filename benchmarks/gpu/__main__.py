@@ -15,8 +15,10 @@ import argparse
 import torch
 
 from benchmarks.gpu import bench_rows, bench_select, bench_tree_attention, choice, machine
-from benchmarks.gpu.journal import Journal, results_folder
+from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.summary import summary
 from benchmarks.gpu.timing import Timer
+from benchmarks.journal import results_folder
 from pybeam import backends
 
 
@@ -24,7 +26,7 @@ def main() -> None:
     options = _options()
     tiny = options.dry_run
     device = torch.device("cpu" if tiny else "cuda")
-    journal = Journal(results_folder(), options.minutes)
+    journal = Journal(results_folder(), "gpu-bench", options.minutes)
     timer = Timer(device)
     torch.manual_seed(0)
     try:
@@ -35,7 +37,7 @@ def main() -> None:
     except KeyboardInterrupt:
         journal.say("interrupted")
     finally:
-        journal.finish()
+        journal.finish(summary(journal.rows))
 
 
 def _measure(timer: Timer, journal: Journal, tiny: bool, only: str | None) -> None:
