@@ -20,15 +20,16 @@ PYTHONS := pybeam tests benchmarks examples $(wildcard setup.py)
 demo test test-all: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all build bench lint fmt clean gpu-build gpu-test gpu-bench
+.PHONY: help demo test test-all build bench lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
-	@echo "make bench     measure speed beside CTranslate2 and transformers"
-	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels"
+	@echo "make bench     measure speed beside CTranslate2 and transformers (half an hour)"
+	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
+	@echo "               make gpu-e2e DATA=DIR times whole translations of DIR/dev.es"
 	@echo "make lint      check style (ruff, clang-format); make fmt repairs what can be repaired"
 	@echo "make clean     remove $(VENV) and everything built"
 
@@ -43,6 +44,8 @@ test-all: build $(VENV)/.extra-test
 
 bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks.bench_translate
+	@$(BIN)/python -m benchmarks.e2e --device cpu
+	@$(BIN)/python -m benchmarks.plots
 
 lint: $(VENV)/.extra-lint
 	@$(BIN)/ruff check $(PYTHONS)
@@ -60,10 +63,10 @@ build: $(BUILT)
 # torch of $(PYTHON). Results go to $OUT if it is set, else to benchmarks/results/<gpu>/.
 GPU     = $(shell nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null | head -n 1 | tr "A-Z " "a-z-")
 GPU_OUT = $(or $(OUT),benchmarks/results/$(or $(GPU),no-gpu))
-# Stops it in time with SIGINT, upon which both commands write what they have.
+# Stops it in time with SIGINT, upon which the benchmarks and the tests write what they have.
 RUN_FOR = set -o pipefail; PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 timeout -s INT -k 20
 
-gpu-test gpu-bench: SHELL := bash
+gpu-test gpu-bench gpu-e2e: SHELL := bash
 
 gpu-build:
 	@mkdir -p $(GPU_OUT)
@@ -79,6 +82,10 @@ gpu-test: gpu-build
 
 gpu-bench: gpu-build
 	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.gpu --minutes 6.5
+
+gpu-e2e: gpu-build
+	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.e2e --device cuda --minutes 6.5 $(if $(DATA),--data $(DATA))
+	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/gpu-e2e.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .hypothesis

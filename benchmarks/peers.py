@@ -15,14 +15,15 @@ Translate = Callable[[list[list[int]]], list[list[int]]]
 EOS = 2
 
 
-def transformers_model(directory: Path):
-    """The directory's model in transformers, float32, with the position tables that it stores.
+def transformers_model(directory: Path, device: str = "cpu", dtype: str = "float32"):
+    """The directory's model in transformers, with the position tables that it stores.
 
     transformers computes sinusoidal positions by their formula and ignores tables in the file.
     """
     from transformers import AutoModelForSeq2SeqLM
 
-    model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32).eval()
+    wanted = getattr(torch, dtype)
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=wanted).eval()
     checkpoint = Checkpoint(Path(directory))
     for stack in ("encoder", "decoder"):
         name = f"{stack}.embed_positions.weights"
@@ -30,11 +31,13 @@ def transformers_model(directory: Path):
             module = model.get_submodule(f"model.{stack}.embed_positions")
             shape = checkpoint.num_rows(name), module.weights.shape[1]
             # CTranslate2's converter reads them here too
-            module.weights = checkpoint.take(name, *shape).float()
-    return model
+            module.weights = checkpoint.take(name, *shape).to(wanted)
+    return model.to(device)
 
 
-def transformers_beam(model, width: int, batch_size: int, max_length: int) -> Translate:
+def transformers_beam(
+    model, width: int, batch_size: int, max_length: int, min_length: int = 0
+) -> Translate:
     """`generate(num_beams=width)` on padded batches of sorted sources."""
 
     @torch.inference_mode()
@@ -45,12 +48,13 @@ def transformers_beam(model, width: int, batch_size: int, max_length: int) -> Tr
             batch = order[start : start + batch_size]
             ids = torch.nn.utils.rnn.pad_sequence(
                 [torch.tensor(sources[i]) for i in batch], batch_first=True, padding_value=1
-            )
+            ).to(model.device)
             generated = model.generate(
                 input_ids=ids,
                 attention_mask=(ids != 1).long(),
                 num_beams=width,
                 max_new_tokens=max_length,
+                min_new_tokens=min_length or None,
                 length_penalty=1.0,
                 do_sample=False,
             )

@@ -1,0 +1,1 @@
+"""End-to-end benchmarks: throughput, latency, step times and memory of whole translations."""

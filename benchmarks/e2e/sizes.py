@@ -1,0 +1,73 @@
+"""How much is measured, by device: what fits into the minutes that a run may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# widths up to this one are narrow
+NARROW = 10
+WMT19_BIG = dict(width=1024, ffn=4096, encoder_layers=6, decoder_layers=6, vocabulary=42000)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Pairs are for narrow and for wide beams; None takes all lines."""
+
+    dtype: str
+    minutes: float
+    repeats: int
+    models: tuple[str, ...]  # in the order in which they are measured
+    lines: Mapping[str, tuple[int | None, int | None]]
+    n: tuple[int, int]
+    step_lengths: tuple[int, ...]
+    step_n: int
+    num_requests: int
+    num_memory_lines: int = 16
+    # parts that take too long to be worth it unless they are asked for
+    skipped: frozenset[str] = frozenset()
+    widened: Mapping[str, int] = field(default_factory=lambda: WMT19_BIG)
+
+    def lines_of(self, model: str, width: int) -> int | None:
+        return self.lines.get(model, self.lines["widened"])[width > NARROW]
+
+    def n_of(self, width: int) -> int:
+        return self.n[width > NARROW]
+
+
+CPU = Sizes(
+    dtype="float32",
+    minutes=60,
+    repeats=1,
+    models=("example", "widened"),
+    lines={"example": (694, 128), "widened": (64, 16)},
+    n=(64, 64),
+    step_lengths=(8, 24, 40, 56),
+    step_n=16,
+    num_requests=600,
+    skipped=frozenset({"widened-latency"}),
+)
+CUDA = Sizes(
+    dtype="bfloat16",
+    minutes=7.5,
+    repeats=3,
+    models=("widened", "example"),
+    lines={"example": (None, None), "widened": (None, 256)},
+    n=(128, 64),
+    step_lengths=(8, 24, 40, 56, 72, 88, 104, 120),
+    step_n=64,
+    num_requests=2000,
+)
+TINY = Sizes(
+    dtype="float32",
+    minutes=5,
+    repeats=2,
+    models=("example", "widened"),
+    lines={"example": (4, 3), "widened": (2, 2)},
+    n=(2, 2),
+    step_lengths=(2, 4, 6),
+    step_n=2,
+    num_requests=10,
+    num_memory_lines=2,
+    widened=dict(width=512, ffn=2048, encoder_layers=3, decoder_layers=3, vocabulary=8001),
+)
