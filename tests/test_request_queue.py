@@ -57,24 +57,27 @@ class Scripted(pybeam.RequestQueue):
         return super().next(may_wait)
 
 
-def results_of(algorithm, schedule, backend, queue, model):
+def results_of(algorithm, schedule, backend, queue, model, **options):
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(model, algorithm, schedule, workspace, Stats(), check_every_step=True)
+    engine = Engine(
+        model, algorithm, schedule, workspace, Stats(), check_every_step=True, **options
+    )
     for result in engine.run(queue):
         queue.num_done += 1
         yield result
 
 
 @pytest.mark.parametrize("name", ["fixed", "variable"])
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("gap", [1, 40])
-def test_results_do_not_depend_on_when_requests_arrive(backend, name, gap):
+def test_results_do_not_depend_on_when_requests_arrive(backend, name, gap, late):
     model = random_model(7, eos_bonus=0.5)
     algorithm = ALGORITHMS[name]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
     rng = random.Random(gap)
     for schedule in schedules(algorithm.width).values():
         queue = Scripted(SOURCES, [rng.randint(0, gap) for _ in SOURCES])
-        results = list(results_of(algorithm, schedule, backend, queue, model))
+        results = list(results_of(algorithm, schedule, backend, queue, model, reads_late=late))
         assert essence(sorted(results, key=lambda r: r.index)) == expected, schedule
         assert queue.num_waits > 0 or gap < 40
 
