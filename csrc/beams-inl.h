@@ -124,7 +124,7 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
                                        const Tensor& survivor_parent, const Tensor& survivor_score,
                                        const Tensor& survivor_log_prob, const Tensor& count,
                                        const Tensor& first, const Tensor& has_nan, int64_t eos_id,
-                                       int64_t finishing, bool keeps_best, bool top_finished,
+                                       int64_t finishing, bool keeps_best, int64_t top,
                                        int64_t certificate) {
     check_dim("survivor_parent", survivor_parent, 2);
     const SurvivorArguments survivors(slot, first, count, survivor_parent, survivor_token,
@@ -139,9 +139,10 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     params.survivor_score = score;
     params.has_nan = has_nan_arg;
     params.finishing = finishing_of(finishing);
+    TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
     TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",
                       certificate);
-    params.stop = {keeps_best, top_finished, static_cast<Certificate>(certificate)};
+    params.stop = {keeps_best, static_cast<Top>(top), static_cast<Certificate>(certificate)};
     const int64_t num_entries = survivors.num_sources * params.beams.max_entries;
     Tensor source = at::empty({num_entries}, slot.options());
     Tensor target = at::empty({num_entries}, slot.options());

@@ -167,10 +167,13 @@ enum class StopReason : int32_t {
 // `Certificate` of `pybeam/ops.py`.
 enum class Certificate : int32_t { kNone, kBound, kCurrent };
 
+// `Top` of `pybeam/ops.py`.
+enum class Top : int32_t { kIgnored, kNow, kEver };
+
 // `Stop` of `pybeam/search/stopping.py`, but for the counting of finished hypotheses.
 struct StopRule {
     bool keeps_best;
-    bool top_finished;
+    Top top;
     Certificate certificate;
 };
 
@@ -192,6 +195,8 @@ struct Beams {
         kMaxLength,
         kPrefixLength,
         kCertified,
+        kNumFound,
+        kHasTopped,
         kNumInts,
     };
     enum Float {

@@ -207,7 +207,7 @@ TORCH_LIBRARY(pybeam, m) {
         "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
         "Tensor first, Tensor has_nan, int eos_id, int finishing, bool keeps_best, "
-        "bool top_finished, int certificate) -> (Tensor source, Tensor target)");
+        "int top, int certificate) -> (Tensor source, Tensor target)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");

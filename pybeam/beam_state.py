@@ -207,7 +207,7 @@ class BeamState:
             self.eos_id,
             self._finishing,
             stop.keeps_best,
-            stop.top_finished,
+            int(stop.top),
             int(stop.certificate),
         )
 

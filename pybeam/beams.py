@@ -31,6 +31,8 @@ INT_COLUMNS = (
     "max_length",
     "prefix_length",
     "certified",  # hypotheses that a stop rule other than counting is about
+    "num_found",  # hypotheses that have finished, kept or not
+    "has_topped",  # whether the best candidate of a step has ever ended in EOS
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = (

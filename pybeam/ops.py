@@ -41,6 +41,14 @@ class Certificate(IntEnum):
     CURRENT = 2  # what the beam would have if it ended as long as it is now, which proves nothing
 
 
+class Top(IntEnum):
+    """Whether it matters that the best candidate of a step ends in EOS (kernel data of a commit)."""
+
+    IGNORED = 0
+    NOW = 1  # in this step (OpenNMT)
+    EVER = 2  # in this step or an earlier one (CTranslate2)
+
+
 class Survivors(NamedTuple):
     """What `select` keeps, best first. ``C`` is the capacity, `S` the number of beams.
 

@@ -11,7 +11,7 @@ from asserts import tree_in_use
 from pybeam import backends
 from pybeam.beam_state import BeamState, Found, Report
 from pybeam.beams import STOP_REASONS
-from pybeam.ops import Certificate
+from pybeam.ops import Certificate, Top
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.stopping import Stop
 
@@ -45,6 +45,8 @@ ALGORITHMS = {
         4, n_best=2, max_length=9, stop=pybeam.stopping.top_finished()
     ),
     "top finished, refill": pybeam.fixed_beam(4, max_length=9, stop=pybeam.stopping.top_finished()),
+    "patient": pybeam.fixed_beam(3, n_best=2, max_length=9, stop=Stop(patience=1.7)),
+    "top ever": pybeam.fixed_beam(4, n_best=3, max_length=9, stop=Stop(top=Top.EVER)),
     "to the end": pybeam.fixed_beam(3, n_best=3, max_length=9, stop=pybeam.stopping.end()),
     "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
     "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
@@ -203,7 +205,7 @@ def test_both_programs_do_the_same(name):
     if stop == pybeam.stopping.count():
         assert {"max_length", "error", "empty_beam"} <= reasons
         assert searches.algorithm.width == 70 or reasons & {"width", "n_best"}
-    assert not stop.top_finished or "top_finished" in reasons
+    assert not stop.top or "top_finished" in reasons
     proof = ("", "optimal", "heuristic")[stop.certificate]
     assert not proof or proof in reasons
 

@@ -181,7 +181,7 @@ def test_lists_of_the_wrong_length():
     with pytest.raises(ValueError, match="`ints` must be"):
         native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
-        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4, False, False, 0)
+        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4, False, 0, 0)
 
 
 def test_columns_are_read_and_written_by_name():

@@ -136,8 +136,12 @@ def test_top_finished_needs_n_best():
 def test_length_reward_and_scoring_exclude_each_other():
     with pytest.raises(ValueError, match="either `scoring` or `length_reward`"):
         pybeam.optimal_beam(3, 0.5, scoring=pybeam.scoring.raw())
-    with pytest.raises(ValueError, match="`counts` and `certificate` exclude each other"):
-        Stop(counts=True, certificate=Certificate.BOUND)
+    with pytest.raises(ValueError, match="`certificate` is about the best"):
+        Stop(patience=1, keeps_best=False, certificate=Certificate.BOUND)
+    with pytest.raises(ValueError, match="needs `patience=1`, but `patience` is 2"):
+        Stop(patience=2, keeps_best=False)
+    with pytest.raises(ValueError, match="`patience` must be positive and finite, but is 0"):
+        Stop(patience=0)
     with pytest.raises(TypeError, match=r"`stop` must come from pybeam.stopping"):
         pybeam.fixed_beam(3, stop="optimal")
 

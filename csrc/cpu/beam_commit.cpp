@@ -118,7 +118,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
             const Ending* endings) {
     const Survivors survivors = survivors_of(p, a);
     const int64_t slot = p.append.slot[a];
-    const int32_t* ints = ints_of(p.beams, slot);
+    int32_t* ints = ints_of(p.beams, slot);
     float* floats = floats_of(p.beams, slot);
     const int32_t num_before = ints[Beams::kNumFinished];
     const int32_t* row_node = p.append.tree.row_node + slot * p.beams.max_entries;
@@ -134,18 +134,29 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
         finished.floats[Beams::kFinal] =
             final_score(floats, survivors.score[j], finished.ints[Beams::kLength]);
         insert(p, slot, finished);
+        ++ints[Beams::kNumFound];
         floats[Beams::kBestFinished] = std::max(floats[Beams::kBestFinished], survivors.score[j]);
     }
 }
 
-// Whether the best candidate of this step has finished, and enough have.
-bool top_has_finished(const BeamCommitParams& p, const Survivors& survivors, const int32_t* ints) {
+// Whether the best candidate of this step has finished.
+bool top_finishes(const Survivors& survivors) {
     const int32_t first = survivors.first;
-    if (first == 0 || ints[Beams::kNumFinished] < ints[Beams::kCertified]) return false;
+    if (first == 0) return false;
     if (first == survivors.count || survivors.score[0] > survivors.score[first]) return true;
     if (survivors.score[0] < survivors.score[first]) return false;
     return std::pair(survivors.parent[0], survivors.token[0]) <
            std::pair(survivors.parent[first], survivors.token[first]);
+}
+
+// Whether the best candidate of a step (see `Top`) has finished, and enough have.
+bool is_topped(const BeamCommitParams& p, const Survivors& survivors, int32_t* ints) {
+    bool has_topped = top_finishes(survivors);
+    if (p.stop.top == Top::kEver) {
+        has_topped |= ints[Beams::kHasTopped] > 0;
+        ints[Beams::kHasTopped] = has_topped;
+    }
+    return has_topped && ints[Beams::kNumFound] >= ints[Beams::kCertified];
 }
 
 // Whether nothing in the new beam can beat the finished hypotheses; see `Certificate`.
@@ -179,15 +190,14 @@ StopReason stop_reason(const BeamCommitParams& p, int64_t a, int32_t num_rows,
                        const Ending* endings) {
     const Survivors survivors = survivors_of(p, a);
     const int64_t slot = p.append.slot[a];
-    const int32_t* ints = ints_of(p.beams, slot);
+    int32_t* ints = ints_of(p.beams, slot);
+    const bool tops = p.stop.top != Top::kIgnored && is_topped(p, survivors, ints);
     if (p.has_nan[a]) return StopReason::kNaN;
-    if (ints[Beams::kNumFinished] >= ints[Beams::kStopAt]) {
+    if (ints[Beams::kNumFound] >= ints[Beams::kStopAt]) {
         const bool is_n_best = ints[Beams::kStopAt] < ints[Beams::kWidth];
         return is_n_best ? StopReason::kNBest : StopReason::kWidth;
     }
-    if (p.stop.top_finished && top_has_finished(p, survivors, ints)) {
-        return StopReason::kTopFinished;
-    }
+    if (tops) return StopReason::kTopFinished;
     if (p.stop.certificate != Certificate::kNone && is_certified(p, slot, survivors, endings)) {
         const bool is_proof = p.stop.certificate == Certificate::kBound;
         return is_proof ? StopReason::kOptimal : StopReason::kHeuristic;

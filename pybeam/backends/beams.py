@@ -12,7 +12,7 @@ whose cell is -1.
 ``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
 these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
 
-``beam_commit(tree, beams, slot, *survivors, eos_id, finishing, keeps_best, top_finished, certificate)``:
+``beam_commit(tree, beams, slot, *survivors, eos_id, finishing, keeps_best, top, certificate)``:
 finish, append and stop; survivors become the beams of slots [A]. The last three are those of `Stop`. Returns
 source and target entries [A * K] int32 for `Session.advance`.
 
@@ -42,7 +42,7 @@ from pybeam.beams import (
     WIDTH,
     Beams,
 )
-from pybeam.ops import Certificate, Finishing
+from pybeam.ops import Certificate, Finishing, Top
 from pybeam.token_tree import TreeArrays, roots
 
 INF = float("inf")
@@ -126,7 +126,7 @@ def beam_commit(
     eos_id: int,
     finishing: int,
     keeps_best: bool,
-    top_finished: bool,
+    top: int,
     certificate: int,
 ) -> tuple[Tensor, Tensor]:
     i = slot.long()
@@ -173,9 +173,7 @@ def beam_commit(
         finishes &= beams.num_finished[column] + rank < beams.width[column]
     _finish(beams, i, finishes, ended, keeps_best)
     is_optimal = _certified(beams, i, certificate) if certificate else None
-    is_top = (
-        _top_has_finished(beams, i, token, parent, score, first, last) if top_finished else None
-    )
+    is_top = _topped(beams, i, token, parent, score, first, last, top) if top else None
     ends = _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate)
     # what is left in a beam that ends finishes as it is
     _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
@@ -215,14 +213,14 @@ def _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_certified, cert
     if is_top is not None:
         reason = torch.where(is_top, TOP_FINISHED, reason)
     by_n_best = torch.where(stop_at < beams.width[i], N_BEST, WIDTH)
-    reason = torch.where(beams.num_finished[i] >= stop_at, by_n_best, reason)
+    reason = torch.where(beams.num_found[i] >= stop_at, by_n_best, reason)
     reason = torch.where(has_nan, NAN, reason)
     beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
     return ((reason == EMPTY_BEAM) | (reason == MAX_LENGTH)) & moves
 
 
-def _top_has_finished(beams, i, token, parent, score, first, last) -> Tensor:
-    """[A], whether the best candidate of this step has finished, and enough have."""
+def _topped(beams, i, token, parent, score, first, last, top) -> Tensor:
+    """[A], whether the best candidate of a step (see `Top`) has finished, and enough have."""
     place = first.clamp(max=token.shape[1] - 1).long()  # of the best that goes on, if there is one
 
     def at(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,7 +229,11 @@ def _top_has_finished(beams, i, token, parent, score, first, last) -> Tensor:
     (own, other), (parent, next_parent), (token, next_token) = at(score), at(parent), at(token)
     is_before = (parent < next_parent) | ((parent == next_parent) & (token < next_token))
     is_best = (own > other) | ((own == other) & is_before) | (last <= first)[:, 0]
-    return (first[:, 0] > 0) & is_best & (beams.num_finished[i] >= beams.certified[i])
+    is_topped = (first[:, 0] > 0) & is_best
+    if top == Top.EVER:
+        is_topped |= beams.has_topped[i] > 0
+        beams.has_topped[i] = is_topped.to(INT)
+    return is_topped & (beams.num_found[i] >= beams.certified[i])
 
 
 def _certified(beams, i, certificate) -> Tensor:
@@ -274,7 +276,9 @@ def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     ints = torch.stack((ended.node, ended.length, ended.is_ended.to(INT)), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
     num_finished = beams.num_finished[i]
-    total = num_finished + finishes.sum(1, dtype=INT)
+    num_new = finishes.sum(1, dtype=INT)
+    total = num_finished + num_new
+    beams.num_found[i] += num_new
     if keeps_best:
         # stable, so that equal ones stand as they finished
         capacity = beams.finished_ints.shape[1]

@@ -78,10 +78,13 @@ class Algorithm:
 
         Held hypotheses are popped best first, so with raw scoring the first n_best are the result.
         """
-        if not self.stop.counts:
+        stop = self.stop
+        if stop.patience is None:
             return math.inf
         pops_in_order = self.finishing == Finishing.HELD and self.scoring.is_raw
-        return self.n_best if pops_in_order else self.width
+        if pops_in_order and stop.patience == 1:
+            return self.n_best
+        return round(stop.patience * self.width)
 
     @property
     def growth(self) -> int:

@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
-from pybeam.ops import Certificate
+from pybeam.ops import Certificate, Top
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A stop rule; several may be on, and the first that holds ends the search.
+    """A stop rule; several conditions may be on, and the first that holds ends the search.
 
     Args:
-        counts: done when as many hypotheses as the beam is wide have finished (n_best, where they
-            finish best first). Those that finish first are kept. Without it the best are kept.
-        top_finished: done when the best candidate of a step ends in EOS and n_best have finished
-            (OpenNMT's rule).
+        patience: done when ``round(patience * width)`` hypotheses have finished (n_best, where they
+            finish best first and patience is 1); None: however many finish.
+        keeps_best: of all that finish the best `width` are kept. Otherwise the first.
+        top: done when the best candidate of a step ends in EOS and n_best have finished; see `Top`.
         certificate: done when the n_best-th of the finished hypotheses is at least as good as what
             `Certificate` says of the beam.
         certifies_all: as many as the beam is wide take the place of n_best in that (Hugging Face).
     """
 
-    counts: bool = False
-    top_finished: bool = False
+    patience: float | None = None
+    keeps_best: bool = True
+    top: Top = Top.IGNORED
     certificate: Certificate = Certificate.NONE
     certifies_all: bool = False
 
     def __post_init__(self) -> None:
-        if self.counts and self.certificate:
+        if self.patience is not None and not 0 < self.patience < math.inf:
+            raise ValueError(f"`patience` must be positive and finite, but is {self.patience}")
+        if not self.keeps_best and self.patience != 1:
             raise ValueError(
-                "`counts` and `certificate` exclude each other: one keeps the first hypotheses that "
-                "finish, the other is about the best"
+                "`keeps_best=False` keeps as many as the beam is wide and so needs `patience=1`, but "
+                f"`patience` is {self.patience}"
             )
-
-    @property
-    def keeps_best(self) -> bool:
-        """Whether the best finished hypotheses are kept, not the first."""
-        return not self.counts
+        if not self.keeps_best and self.certificate:
+            raise ValueError("`certificate` is about the best hypotheses and needs `keeps_best`")
 
 
-COUNT = Stop(counts=True)
+COUNT = Stop(patience=1, keeps_best=False)
 
 
 def count() -> Stop:
-    """As many hypotheses as the beam is wide have finished; fairseq's rule."""
+    """As many hypotheses as the beam is wide have finished, and those are kept; fairseq's rule."""
     return COUNT
 
 
@@ -75,7 +76,7 @@ def top_finished() -> Stop:
 
     OpenNMT's rule; optimal for raw scores and one hypothesis, and for nothing else.
     """
-    return Stop(top_finished=True)
+    return Stop(top=Top.NOW)
 
 
 def length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
