@@ -6,7 +6,7 @@ decoder = pybeam.Decoder(model, pybeam.variable_beam(width=50, threshold=1.5, ma
 results = decoder.decode(requests)
 """
 
-from pybeam import models, ops
+from pybeam import compat, models, ops
 from pybeam.decoder import DecodeError, Decoder
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Request, Result
@@ -36,6 +36,7 @@ __all__ = [
     "RequestQueue",
     "Result",
     "Streaming",
+    "compat",
     "fixed_beam",
     "greedy",
     "load_model",

@@ -15,6 +15,7 @@ KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", "
 LAYERS = [
     "profile",
     "cli",
+    "compat",
     "decoder",
     "engine",
     "admission",

@@ -21,6 +21,7 @@ MARIAN_IDS = dict(pad_token_id=36, eos_token_id=0, decoder_start_token_id=36, bo
 # name -> class stem and what its config holds beside SHAPES
 KINDS = {
     "m2m_100": ("M2M100", dict(vocab_size=45, **IDS)),
+    "m2m_100-even": ("M2M100", dict(vocab_size=45, **IDS, encoder_attention_heads=4)),
     "m2m_100-pad0": (
         "M2M100",
         dict(vocab_size=45, **{**IDS, "pad_token_id": 0}, activation_function="swish"),
@@ -71,6 +72,17 @@ def tiny_model(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
     return model
+
+
+@torch.no_grad()
+def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
+    """Raise the logits of EOS, so that hypotheses end at many lengths."""
+    eos = model.config.eos_token_id
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias[:, eos] += nats
+    else:  # every state that the last norm gives has its bias in it
+        bias = model.model.decoder.layer_norm.bias
+        model.lm_head.weight[eos] += nats * bias / (bias @ bias)
 
 
 def save_tiny_model(directory: Path, kind: str, seed: int = 0) -> transformers.PreTrainedModel:

@@ -300,7 +300,11 @@ void launch_beam_commit(const BeamCommitParams& p) {
         finish(p, a, 0, survivors.first, ending);
         const int32_t num_rows = num_rows_of(p, survivors);
         const StopReason reason = stop_reason(p, a, num_rows, ending);
-        if (reason == StopReason::kEmptyBeam || reason == StopReason::kMaxLength) {
+        const bool is_cut = next_length(ints_of(p.beams, p.append.slot[a])) >=
+                            ints_of(p.beams, p.append.slot[a])[Beams::kMaxLength];
+        // where the best are kept, all that is left may be among them
+        if (reason == StopReason::kEmptyBeam || reason == StopReason::kMaxLength ||
+            (p.stop.keeps_best && is_cut && reason != StopReason::kNaN)) {
             finish(p, a, survivors.first, survivors.count, ending);  // what is left, as it is
         }
         replace_beam(p, a, reason, num_rows, ending);

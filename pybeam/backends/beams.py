@@ -174,7 +174,9 @@ def beam_commit(
     _finish(beams, i, finishes, ended, keeps_best)
     is_optimal = _certified(beams, i, certificate) if certificate else None
     is_top = _topped(beams, i, token, parent, score, first, last, top) if top else None
-    ends = _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate)
+    ends = _stop(
+        beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best
+    )
     # what is left in a beam that ends finishes as it is
     _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
     source = torch.where(is_alive, column * width + old.gather(1, place), -1)
@@ -201,7 +203,9 @@ class _Ended(NamedTuple):
     log_prob: Tensor  # of EOS
 
 
-def _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_certified, certificate) -> Tensor:
+def _stop(
+    beams, i, length, num_rows, has_nan, moves, is_top, is_certified, certificate, keeps_best
+) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
     is_empty = num_rows == 0
@@ -216,7 +220,10 @@ def _stop(beams, i, length, num_rows, has_nan, moves, is_top, is_certified, cert
     reason = torch.where(beams.num_found[i] >= stop_at, by_n_best, reason)
     reason = torch.where(has_nan, NAN, reason)
     beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
-    return ((reason == EMPTY_BEAM) | (reason == MAX_LENGTH)) & moves
+    ends = (reason == EMPTY_BEAM) | (reason == MAX_LENGTH)
+    if keeps_best:
+        ends |= is_cut & ~has_nan  # where the best are kept, all that is left may be among them
+    return ends & moves
 
 
 def _topped(beams, i, token, parent, score, first, last, top) -> Tensor:

@@ -1,0 +1,76 @@
+"""`compat.ctranslate2` against the installed CTranslate2, on tiny random models."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+import pybeam
+from benchmarks.peers import ctranslate2_translator
+from pybeam.compat import ctranslate2 as recipe
+from tiny_models import favour_eos, tiny_model
+
+pytest.importorskip("ctranslate2")
+pytest.importorskip("transformers")
+
+VOCAB = 45
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(4, VOCAB))]
+OPTIONS = dict(
+    beam_size=[2, 3, 5],
+    patience=[0.6, 1.0, 2.0],
+    num_hypotheses=[1, 2],
+    length_penalty=[-0.5, 0.0, 0.6, 1.5],
+    max_decoding_length=[1, 6, 20],
+)
+COMBINATIONS = [
+    dict(zip(OPTIONS, values, strict=True))
+    for values in itertools.product(*OPTIONS.values())
+    if values[2] <= round(values[0] * values[1])
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("m2m_100")
+    # the converter takes one number of heads for both stacks
+    model = tiny_model("m2m_100-even")
+    favour_eos(model, 2.0)
+    model.save_pretrained(directory)
+    return pybeam.load_model(directory), ctranslate2_translator(model, PIECES, 1)
+
+
+def sources() -> list[list[int]]:
+    rng = random.Random(5)
+    return [[rng.randrange(4, 40) for _ in range(n)] for n in (1, 4, 9, 2, 7, 3)]
+
+
+@pytest.mark.parametrize("beam_size", OPTIONS["beam_size"])
+def test_same_tokens_and_scores(pair, beam_size):
+    ours, theirs = pair
+    batch, compared = sources(), 0
+    lines = [[PIECES[token] for token in source] for source in batch]
+    for options in COMBINATIONS:
+        if options["beam_size"] != beam_size:
+            continue
+        expected = theirs.translate_batch(
+            lines, **options, min_decoding_length=0, return_scores=True
+        )
+        decoder = pybeam.Decoder(ours, recipe.beam_search(**options), pybeam.Fifo(3))
+        for result, other in zip(decoder.decode(batch), expected, strict=True):
+            scores = [h.final_score for h in result.hypotheses]
+            assert scores == pytest.approx(other.scores, abs=1e-4), options
+            for hypothesis, tokens in zip(result.hypotheses, other.hypotheses, strict=True):
+                near = [s for s in other.scores if abs(s - hypothesis.final_score) < 1e-4]
+                same = [PIECES.index(piece) for piece in tokens] == hypothesis.tokens
+                assert same or len(near) > 1, options
+                compared += 1
+    assert compared > 100
+
+
+def test_what_can_never_be_found_is_refused():
+    with pytest.raises(ValueError, match=r"`num_hypotheses` must be at most .* = 2"):
+        recipe.beam_search(4, patience=0.5, num_hypotheses=3)
+    with pytest.raises(ValueError, match="`patience` must be positive"):
+        recipe.beam_search(4, patience=0)
