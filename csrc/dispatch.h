@@ -49,6 +49,15 @@ using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t
 
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
 
+// One member's row of a mixture: log_prob = (logit - peak) - log_sum.
+struct MixedRow {
+    const float* logits;
+    float peak;
+    float log_sum;
+};
+
+using MixRow = void (*)(const MixtureParams& params, const MixedRow* members, float* out);
+
 struct Kernels {
     const char* name;
     int64_t vector_width;
@@ -57,6 +66,7 @@ struct Kernels {
     Attend attend[3];
     MultiplyRows multiply_rows[3];  // by the weights' DType, of which bfloat16 is not made
     NormaliseRow normalise_row;
+    MixRow mix_row;
 };
 
 constexpr int64_t kBlockVectors = 16;

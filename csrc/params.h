@@ -105,6 +105,17 @@ struct LayerNormParams {
     int num_threads;
 };
 
+// out = log((1 / n) sum_i softmax(logits_i)) of the rows of `num_members` tensors.
+struct MixtureParams {
+    const float* const* logits;  // per member
+    const int64_t* row_stride;
+    float* out;  // contiguous
+    int64_t num_members;
+    int64_t num_rows;
+    int64_t vocab_size;
+    int num_threads;
+};
+
 // The tensors of a `TokenTree`, and the sizes they have.
 struct Tree {
     int32_t* token;
@@ -348,6 +359,7 @@ void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(const LinearParams& params);
 void launch_layer_norm(const LayerNormParams& params);
+void launch_mixture(const MixtureParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
 void launch_beam_open(const BeamOpenParams& params);

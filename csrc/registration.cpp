@@ -166,6 +166,7 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
 #include "accept_draft-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
+#include "mixture-inl.h"
 // clang-format on
 
 std::string isa() { return kernels().name; }
@@ -220,6 +221,7 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? bias, bool relu, bool adds) -> ()");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
+    m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
 }
@@ -239,6 +241,7 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("accept_draft", &pybeam::accept_draft);
     m.impl("linear", &pybeam::linear);
     m.impl("layer_norm", &pybeam::layer_norm);
+    m.impl("mixture", &pybeam::mixture);
 }
 
 // `import pybeam._C` loads the library, which registers the operators; the module itself is empty.

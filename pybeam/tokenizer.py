@@ -20,6 +20,9 @@ M2M100_LANGUAGES = (
     "vi wo xh yi yo zh zu"
 ).split()
 PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
+FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
+
+Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
 
 
 class Pieces(Protocol):
@@ -31,6 +34,7 @@ class Pieces(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
     def token_id(self, token: str) -> int | None: ...
     def languages(self) -> list[str]: ...
+    def vocabularies(self) -> Vocabularies: ...
 
 
 class Tokenizer:
@@ -90,6 +94,21 @@ def load_tokenizer(
             "write the one to use into generation_config.json"
         )
     return _framed(files, pieces, eos_id, source_lang, target_lang)
+
+
+def load_vocabularies(path: str | os.PathLike) -> Vocabularies | None:
+    """The ids of source and target tokens as the tokenizer files of a model directory give them.
+
+    None if there are no such files. Raises ValueError if one is broken.
+    """
+    files = _Files(Path(path))
+    if files.has(*FSMT_VOCABULARIES):
+        source, target = map(files.vocabulary, FSMT_VOCABULARIES)
+        return source, target
+    try:
+        return _pieces(files).vocabularies()
+    except FileNotFoundError:
+        return None
 
 
 class _Files:
@@ -277,6 +296,10 @@ class _JsonPieces:
         added = self._tokenizer.get_added_tokens_decoder().values()
         return [token.content for token in added if LANGUAGE.fullmatch(token.content)]
 
+    def vocabularies(self) -> Vocabularies:
+        vocabulary = self._tokenizer.get_vocab()
+        return vocabulary, vocabulary
+
 
 class _SentencePieces:
     """A SentencePiece model whose ids are the model's ids."""
@@ -298,6 +321,11 @@ class _SentencePieces:
 
     def languages(self) -> list[str]:
         return []
+
+    def vocabularies(self) -> Vocabularies:
+        pieces = self._model.id_to_piece(list(range(self._model.get_piece_size())))
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        return vocabulary, vocabulary
 
 
 class _MappedPieces:
@@ -334,6 +362,9 @@ class _MappedPieces:
 
     def languages(self) -> list[str]:
         return [piece for piece in self._id if LANGUAGE.fullmatch(piece)]
+
+    def vocabularies(self) -> Vocabularies:
+        return self._id, {piece: token_id for token_id, piece in self._piece.items()}
 
 
 def _sentencepiece(path: Path):

@@ -13,7 +13,7 @@ from session_driver import SessionDriver, straight_line
 from tiny_models import save_tiny_model
 
 VOCAB = 45
-FRONT_ENDS = ("function", "m2m_100", "marian", "mbart")
+FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble")
 
 
 def hashed(prefixes, lengths, source_ids):
@@ -40,9 +40,11 @@ def model(request, tmp_path_factory, device):
         if device.type != "cpu":
             pytest.skip("functions run on the CPU")
         return FunctionModel(hashed, VOCAB, bos_id=0, eos_id=1)
-    directory = tmp_path_factory.mktemp(request.param)
-    save_tiny_model(directory, request.param)
-    return load_model(directory, device=device)
+    kinds = ("m2m_100", "bart") if request.param == "ensemble" else [request.param]
+    directories = [tmp_path_factory.mktemp(kind) for kind in kinds]
+    for seed, (directory, kind) in enumerate(zip(directories, kinds, strict=True)):
+        save_tiny_model(directory, kind, seed)
+    return load_model(directories, device=device)
 
 
 def assert_same(model, actual, expected):

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -27,6 +28,8 @@ namespace {
 #include "tree_attention-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
+#include "log-inl.h"
+#include "mixture-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -1,4 +1,5 @@
 // The inner kernels for any CPU.
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,8 @@ namespace {
 #include "tree_attention-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
+#include "log-inl.h"
+#include "mixture-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -8,5 +8,6 @@ constexpr Kernels make_kernels(const char* name) {
                    {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
                    {&attend<float>, &attend<BFloat16>, &attend<Half>},
                    {&multiply_rows<float>, nullptr, &multiply_rows<Half>},
-                   &normalise_row};
+                   &normalise_row,
+                   &mix_row};
 }

@@ -20,6 +20,7 @@ inline void store(float* out, Vec a) { _mm256_storeu_ps(out, a); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 // The second argument where either is NaN.
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
@@ -51,6 +52,15 @@ inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
     const Vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
     return _mm256_and_ps(scaled, _mm256_cmp_ps(x, min_x, _CMP_NLT_UQ));
+}
+
+// f = x / 2^n with 3/4 <= f < 3/2, for positive, normal x.
+inline Vec split_power(Vec x, Vec* n) {
+    const __m256i base = _mm256_castps_si256(broadcast(0.75f));
+    const __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(x), base);
+    *n = _mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 23));
+    const __m256i rest = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffff));
+    return _mm256_castsi256_ps(_mm256_add_epi32(rest, base));
 }
 
 // The sums of four vectors.

@@ -20,6 +20,7 @@ inline void store(float* out, Vec a) { _mm512_storeu_ps(out, a); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+inline Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 // The second argument where either is NaN.
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
@@ -35,6 +36,15 @@ inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 // p * 2^n for integral n; 0 where x < min_x.
 inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, min_x, _CMP_NLT_UQ), p, n);
+}
+
+// f = x / 2^n with 3/4 <= f < 3/2, for positive, normal x.
+inline Vec split_power(Vec x, Vec* n) {
+    const __m512i base = _mm512_castps_si512(broadcast(0.75f));
+    const __m512i bits = _mm512_sub_epi32(_mm512_castps_si512(x), base);
+    *n = _mm512_cvtepi32_ps(_mm512_srai_epi32(bits, 23));
+    const __m512i rest = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffff));
+    return _mm512_castsi512_ps(_mm512_add_epi32(rest, base));
 }
 
 // The sums of four vectors.

@@ -22,6 +22,7 @@ inline void store(float* out, Vec a) { std::memcpy(out, &a, sizeof a); }
 inline Vec add(Vec a, Vec b) { return a + b; }
 inline Vec sub(Vec a, Vec b) { return a - b; }
 inline Vec mul(Vec a, Vec b) { return a * b; }
+inline Vec div(Vec a, Vec b) { return a / b; }
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 // The second argument where either is NaN.
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
@@ -51,6 +52,14 @@ inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     const IntVec exponent = __builtin_convertvector(n, IntVec) << 23;
     const IntVec scaled = reinterpret_cast<IntVec>(p) + exponent;
     return reinterpret_cast<Vec>(scaled & ~(x < min_x));
+}
+
+// f = x / 2^n with 3/4 <= f < 3/2, for positive, normal x.
+inline Vec split_power(Vec x, Vec* n) {
+    const IntVec base = reinterpret_cast<IntVec>(broadcast(0.75f));
+    const IntVec bits = reinterpret_cast<IntVec>(x) - base;
+    *n = __builtin_convertvector(bits >> 23, Vec);
+    return reinterpret_cast<Vec>((bits & 0x7fffff) + base);
 }
 
 // The sums of four vectors.

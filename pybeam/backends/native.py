@@ -32,6 +32,7 @@ backtrace = _ops.backtrace.default
 accept_draft = _ops.accept_draft.default
 linear = _ops.linear.default
 layer_norm = _ops.layer_norm.default
+mixture = _ops.mixture.default
 
 isa = _ops.isa.default  # the instruction set in use: "generic", "avx2" or "avx512"
 set_isa = _ops.set_isa.default
@@ -59,6 +60,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")
+@torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None
 

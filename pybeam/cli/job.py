@@ -32,7 +32,7 @@ class Job:
 
     algorithm: Algorithm
     schedule: Schedule
-    model_dir: str
+    model_dirs: tuple[str, ...]
     input_path: str
     output_path: str
     source_lang: str | None
@@ -101,9 +101,9 @@ class Job:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         try:
-            model = pybeam.load_model(self.model_dir, device=self.device, dtype=self.dtype)
+            model = pybeam.load_model(self.model_dirs, device=self.device, dtype=self.dtype)
             tokenizer = load_tokenizer(
-                self.model_dir, source_lang=self.source_lang, target_lang=self.target_lang
+                self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error

@@ -24,11 +24,13 @@ form = option("Form of the output")
 @click.command(cls=SectionCommand, short_help="Translate lines of text.")
 @files(
     "--model",
-    "model_dir",
+    "model_dirs",
     required=True,
+    multiple=True,
     metavar="DIR",
     type=click.Path(),
-    help="Folder with config.json, model.safetensors and the tokenizer's files.",
+    help="Folder with config.json, model.safetensors and the tokenizer's files. Given several "
+    "times: an ensemble, the mean of the models' probabilities; the first one's tokenizer is used.",
 )
 @files(
     "--input",

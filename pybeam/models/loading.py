@@ -1,8 +1,9 @@
-"""`load_model`: a Hugging Face directory becomes a `Transformer`."""
+"""`load_model`: a Hugging Face directory becomes a `Transformer`, several become an `Ensemble`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,19 +11,21 @@ from torch import Tensor
 
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.config import TransformerConfig, read_config
+from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.positions import position_offset, sinusoidal_table
 from pybeam.models.transformer import Transformer
+from pybeam.tokenizer import load_vocabularies
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_model(
-    path: str | os.PathLike,
+    path: str | os.PathLike | Sequence[str | os.PathLike],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
-) -> Transformer:
+) -> Transformer | Ensemble:
     """Load an encoder-decoder transformer from a Hugging Face directory.
 
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
@@ -31,18 +34,35 @@ def load_model(
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
 
     Args:
-        path: the directory.
+        path: the directory, or a list of them: an `Ensemble`, whose members must have the same
+            vocabularies where their tokenizer files say what these are. A list of one is that model.
         device: "auto" is CUDA if there is a GPU.
         dtype: "auto" is float32 on a CPU whatever the file holds, the file's on a GPU; or
             "float32", "bfloat16", "float16" or the `torch.dtype` of that name.
 
     Raises:
         FileNotFoundError: there is no such directory.
-        ValueError: a file, field or tensor is missing, wrong or not supported.
+        ValueError: a file, field or tensor is missing, wrong or not supported, or models do not make
+            an ensemble.
     """
-    directory = Path(path)
-    target = _device(device)
-    wanted = _dtype(dtype)
+    target, wanted = _device(device), _dtype(dtype)
+    if isinstance(path, (str, os.PathLike)):
+        return _load(Path(path), target, wanted)
+    directories = [Path(one) for one in path]
+    if not directories:
+        raise ValueError("`path` must be a directory or a list of at least one, but is empty")
+    if len(directories) == 1:
+        return _load(directories[0], target, wanted)
+    _check_vocabularies(directories)
+    members = [_load(directory, target, wanted) for directory in directories]
+    try:
+        return Ensemble(members)
+    except ValueError as error:
+        names = ", ".join(f"member {i} is {directory}" for i, directory in enumerate(directories))
+        raise ValueError(f"{error} ({names})") from error
+
+
+def _load(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Transformer:
     config = read_config(directory)
     if config.activation not in ACTIVATIONS:
         raise ValueError(
@@ -50,9 +70,26 @@ def load_model(
             f"but is {config.activation!r}"
         )
     checkpoint = Checkpoint(directory)
-    model = _Assembly(config, checkpoint, target, wanted).model()
+    model = _Assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
     return model
+
+
+def _check_vocabularies(directories: Sequence[Path]) -> None:
+    """Raise ValueError if an id stands for different tokens in two of these models."""
+    known = [(directory, load_vocabularies(directory)) for directory in directories]
+    known = [(directory, vocabularies) for directory, vocabularies in known if vocabularies]
+    for directory, vocabularies in known[1:]:
+        first, expected = known[0]
+        for side, ours, theirs in zip(("source", "target"), vocabularies, expected, strict=True):
+            if ours == theirs:
+                continue
+            token = min(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
+            raise ValueError(
+                f"members of an ensemble must have one {side} vocabulary, but {token!r} is "
+                f"{theirs.get(token, 'no token')} in {first} and {ours.get(token, 'no token')} in "
+                f"{directory}; average only models that were trained with the same tokenizer"
+            )
 
 
 def _device(device: str | torch.device) -> torch.device:

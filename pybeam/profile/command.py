@@ -22,7 +22,7 @@ from pybeam.profile.sources import SourceLength
 NUM_STEPS = 32
 # of `pybeam translate`, under the same headings
 SHARED = ("Search", "Pruning", "Speed")
-SHARED_FILES = ("model_dir", "source_lang", "target_lang")
+SHARED_FILES = ("model_dirs", "source_lang", "target_lang")
 
 sources = option("What to decode")
 measurement = option("Measurement")

@@ -26,7 +26,7 @@ class Job:
 
     algorithm: Algorithm
     schedule: Schedule
-    model_dir: str
+    model_dirs: tuple[str, ...]
     input_path: str | None
     lines: int | None
     source_length: tuple[int, int] | None
@@ -78,7 +78,7 @@ class Job:
 
     def _load(self) -> tuple[pybeam.Decoder, list]:
         try:
-            model = pybeam.load_model(self.model_dir, device=self.device, dtype=self.dtype)
+            model = pybeam.load_model(self.model_dirs, device=self.device, dtype=self.dtype)
         except (OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error
         try:
@@ -97,7 +97,7 @@ class Job:
             )
         try:
             tokenizer = pybeam.load_tokenizer(
-                self.model_dir, source_lang=self.source_lang, target_lang=self.target_lang
+                self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error

@@ -9,6 +9,7 @@ import torch
 
 from pybeam.cli.job import open_input
 from pybeam.cli.lines import LineReader, Sources
+from pybeam.models.ensemble import Ensemble
 from pybeam.models.transformer import Transformer
 from pybeam.request import Request
 from pybeam.tokenizer import Tokenizer
@@ -60,7 +61,9 @@ def read_lines(
     return requests
 
 
-def random_sources(model: Transformer, number: int, lengths: tuple[int, int]) -> list[list[int]]:
+def random_sources(
+    model: Transformer | Ensemble, number: int, lengths: tuple[int, int]
+) -> list[list[int]]:
     """Sources of random ids, the same in every run; lengths are uniform between the two."""
     if model.max_positions is not None and lengths[1] > model.max_positions:
         raise click.UsageError(
@@ -69,7 +72,8 @@ def random_sources(model: Transformer, number: int, lengths: tuple[int, int]) ->
         )
     generator = torch.Generator().manual_seed(0)
     length = torch.randint(lengths[0], lengths[1] + 1, (number,), generator=generator)  # [n]
-    vocabulary = model.config.source_vocab_size
+    members = model.members if isinstance(model, Ensemble) else [model]
+    vocabulary = min(member.config.source_vocab_size for member in members)
     return [
         torch.randint(vocabulary, (size,), generator=generator).tolist() for size in length.tolist()
     ]

@@ -1,0 +1,155 @@
+"""`Ensemble`: several models that are searched as one, the mean of their probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model, Rows, Session
+
+try:
+    from pybeam.backends import native
+except ImportError:  # the extension was not built
+    native = None
+
+INF = float("inf")
+
+
+class Ensemble(Model):
+    """Models whose probabilities are averaged at every step.
+
+    ``p(y | prefix, x) = 1 / n * sum_i p_i(y | prefix, x)``, so `EnsembleSession.step` returns
+    ``log(1 / n * sum_i softmax(logits_i))``. Every member keeps its own cache of the one token tree.
+    Members may differ in anything but what is checked here, kinds of model included.
+
+    Args:
+        members: at least one model; the same one may come several times, which weights it.
+
+    Raises:
+        TypeError: a member is not a model.
+        ValueError: there is none, or members differ in `vocab_size`, `start_id`, `eos_id` or `device`.
+
+    See Sutskever et al. 2014, section 3.6; as fairseq does it (Ott et al. 2019).
+    """
+
+    def __init__(self, members: Iterable[Model]) -> None:
+        self.members = tuple(members)
+        if not self.members:
+            raise ValueError("`members` must be at least one model, but there is none")
+        for i, member in enumerate(self.members):
+            if not isinstance(member, Model):
+                raise TypeError(f"`members` must be pybeam models, but member {i} is {member!r}")
+            self._compare(i, member)
+        first = self.members[0]
+        self.vocab_size, self.start_id, self.eos_id = (
+            first.vocab_size,
+            first.start_id,
+            first.eos_id,
+        )
+        self.device = first.device
+        limits = [m.max_positions for m in self.members if m.max_positions is not None]
+        self.max_positions = min(limits, default=None)
+        self.can_capture = all(member.can_capture for member in self.members)
+
+    def _compare(self, i: int, member: Model) -> None:
+        for name in ("vocab_size", "start_id", "eos_id", "device"):
+            expected, found = getattr(self.members[0], name), getattr(member, name)
+            if found != expected:
+                raise ValueError(
+                    f"`{name}` of all members must be that of member 0, {expected}, but that of "
+                    f"member {i} is {found}; only models with one target vocabulary, on one device, "
+                    "can be averaged"
+                )
+
+    def __repr__(self) -> str:
+        return f"Ensemble({', '.join(map(repr, self.members))})"
+
+    def session(self, backend) -> EnsembleSession:
+        """A fresh session of every member that computes with this backend module."""
+        return EnsembleSession([member.session(backend) for member in self.members])
+
+    def check(self, source) -> tuple:
+        """The source as each member wants it; raises what the first one raises that cannot take it."""
+        checked = []
+        for i, member in enumerate(self.members):
+            try:
+                checked.append(member.check(source))
+            except (TypeError, ValueError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"member {i} of the ensemble: {error}") from error
+        return tuple(checked)
+
+    def source_length(self, source: tuple) -> int:
+        """The longest of the members' lengths; members that read token ids agree."""
+        pairs = zip(self.members, source, strict=True)
+        return max(member.source_length(own) for member, own in pairs)
+
+
+class EnsembleSession(Session):
+    """A session of every member; they share slots, rows and cells."""
+
+    def __init__(self, members: Sequence[Session]) -> None:
+        self._members = members
+        # kept, where fresh memory of this size costs a page fault every few rows
+        self._memory = torch.empty(0, 0)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return [buffer for member in self._members for buffer in member.buffers()]
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        return sum(member.most_bytes(num_cells, source_length) for member in self._members)
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        for member in self._members:
+            member.reserve(num_slots, width, num_cells)
+
+    def encode(
+        self, sources: Sequence[tuple[Any, ...]], indices: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        for member, own in zip(self._members, zip(*sources, strict=True), strict=True):
+            member.encode(own, indices, slots)
+
+    def step(self, rows: Rows) -> Tensor:
+        logits = [member.step(rows) for member in self._members]  # n times [R, V]
+        if len(logits) == 1:
+            return logits[0]
+        if native is None or any(own.is_cuda or own.dtype != torch.float32 for own in logits):
+            return mixture(logits)  # [R, V]
+        num_rows, vocab_size = logits[0].shape
+        if self._memory.shape[0] < num_rows:
+            self._memory = torch.empty(num_rows, vocab_size)
+        out = self._memory[:num_rows]
+        native.mixture(out, logits)
+        return out  # [R, V]
+
+    def release(self, slots: Sequence[int]) -> None:
+        for member in self._members:
+            member.release(slots)
+
+    def advance(self, source: Tensor, target: Tensor) -> None:
+        for member in self._members:
+            member.advance(source, target)
+
+
+def mixture(logits: Sequence[Tensor]) -> Tensor:
+    """``log(1 / n * sum_i softmax(logits[i]))`` [R, V], float32, or float64 if all members' are.
+
+    A log-sum-exp, so that a token that all members find improbable keeps its log-prob. A member whose
+    row is all -inf gives no token any probability; a row that holds NaN or +inf in one member holds
+    NaN. In plain torch, the oracle of the operator of the same name.
+
+    Args:
+        logits: n tensors [R, V] of float dtypes.
+    """
+    is_double = all(own.dtype == torch.float64 for own in logits)
+    total = None
+    for own in logits:
+        own = own.to(torch.float64 if is_double else torch.float32)  # [R, V]
+        norm = own.logsumexp(1, keepdim=True)  # [R, 1]
+        log_prob = own - norm.masked_fill_(norm == -INF, 0.0)
+        total = log_prob if total is None else torch.logaddexp(total, log_prob, out=total)
+    return total.sub_(math.log(len(logits)))
