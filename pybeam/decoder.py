@@ -135,7 +135,10 @@ class Decoder:
         self._idle.clear()
 
     def _stream(self, requests: Iterable[Any], stats: Stats) -> Iterator[Result]:
-        workspace = self._idle.pop() if self._idle else self._workspace()
+        try:  # another thread may take it first
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = self._workspace()
         engine = Engine(
             self.model,
             self.algorithm,
