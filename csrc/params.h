@@ -31,6 +31,7 @@ struct SelectParams {
     const bool* ban_eos;
     int32_t eos_id;
     Finishing finishing;
+    bool normalise;  // or the logits are log-probabilities already
     int64_t num_rows;
     int64_t num_beams;
     int64_t capacity;

@@ -23,7 +23,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
     const OptionalTensor& margin, const OptionalTensor& local_margin,
     const OptionalTensor& best_finished, const OptionalTensor& forced,
-    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity) {
+    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity,
+    bool normalise) {
     check_dim("logits", logits, 2);
     check_unit_stride("logits", logits);
     check_dim("score", score, 1);
@@ -77,6 +78,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     params.ban_eos = ban_eos_arg;
     params.eos_id = static_cast<int32_t>(eos_id);
     params.finishing = static_cast<Finishing>(finishing);
+    params.normalise = normalise;
     params.num_rows = logits.size(0);
     params.num_beams = num_beams;
     params.capacity = capacity;
@@ -180,7 +182,8 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "select(Tensor logits, Tensor score, Tensor offset, Tensor width, Tensor? is_ended, "
         "Tensor? max_candidates, Tensor? margin, Tensor? local_margin, Tensor? best_finished, "
-        "Tensor? forced, Tensor? ban_eos, int eos_id, int finishing, int capacity) -> "
+        "Tensor? forced, Tensor? ban_eos, int eos_id, int finishing, int capacity, "
+        "bool normalise=True) -> "
         "(Tensor token, Tensor parent, Tensor score, Tensor log_prob, Tensor count, "
         "Tensor num_finished, Tensor has_nan)");
     m.def(

@@ -83,6 +83,7 @@ def select(
     eos_id: int = -1,
     finishing: Finishing = Finishing.NONE,
     capacity: int | None = None,
+    normalise: bool = True,
     backend: str = "auto",
 ) -> Survivors:
     """Keep the best continuations of every beam: log-softmax, top-M, top-K and pruning in one read.
@@ -123,6 +124,8 @@ def select(
         finishing: the rule for candidates that end.
         capacity: columns of the result, at least the survivors of any beam; None: the largest
             number that can be needed.
+        normalise: False: the logits are log-probabilities already, whatever they sum to, and
+            ``score'[b, v] = score[b] + logit[r, v]``.
         backend: see the module.
 
     Returns:
@@ -164,6 +167,7 @@ def select(
             eos_id,
             int(finishing),
             capacity,
+            normalise,
         )
     )
 

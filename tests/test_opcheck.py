@@ -50,6 +50,7 @@ def select_arguments() -> tuple:
         1,
         2,
         4,
+        False,
     )
 
 

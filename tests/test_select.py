@@ -233,6 +233,19 @@ def test_a_peaked_row_keeps_small_log_probs(kernel, device):
     assert abs(float(survivors.log_prob[0, 0]) + math.log1p(4999 * math.exp(-25))) < 2**-23
 
 
+@pytest.mark.parametrize("finishing", list(Finishing))
+def test_log_probs_stay_as_they_are(kernel, device, finishing):
+    case = random_case(10, 9, (5, 3, 1, 0, 6), (5, 3, 4, 2, 6), held=0.3, options=OPTIONS)
+    check(case, kernel, device, finishing=finishing, normalise=False)
+    logits = torch.tensor([[-INF, -2.5, 0.25, -1e-3], [math.nan, -1.0, -1.0, -1.0], [-INF] * 4])
+    case = dict(logits=logits, score=torch.ones(3), offset=offsets([1, 1, 1]), width=ints([9] * 3))
+    survivors = check(case, kernel, device, finishing=finishing, normalise=False)
+    assert survivors.log_prob[0, :3].tolist() == [0.25, logits[0, 3], -2.5]
+    assert torch.equal(survivors.score[0, :3], 1 + survivors.log_prob[0, :3])
+    assert survivors.has_nan.tolist() == [False, True, False]
+    assert survivors.count.tolist() == [3, 0, 0]
+
+
 def test_ban_eos_loses_no_candidate(kernel, device):
     logits = torch.tensor([[0.0, 9.0, 3.0, 2.0, 1.0]])
     case = dict(
@@ -371,7 +384,7 @@ def test_padding_is_not_looked_at(kernel, device, held):
     options = [padded.pop("is_ended", None), *[None] * len(OPTIONS)]
     arrays = [value.to(device) for value in padded.values()]
     options = [value if value is None else value.to(device) for value in options]
-    numbers = case["eos_id"], int(Finishing.HELD), expected.token.shape[1]
+    numbers = case["eos_id"], int(Finishing.HELD), expected.token.shape[1], True
     actual = backends.resolve(kernel, device).select(*arrays, *options, *numbers)
     actual = ops.Survivors(*(field.cpu() for field in actual))
     assert_same_survivors(actual, expected)

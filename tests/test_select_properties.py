@@ -47,6 +47,7 @@ def cases(draw) -> dict:
         is_ended=torch.tensor(is_ended, dtype=torch.bool),
         eos_id=draw(st.integers(-1, vocab_size - 1)),
         finishing=draw(st.sampled_from(list(Finishing))),
+        normalise=draw(st.booleans()),
     )
     if draw(st.booleans()):
         case["max_candidates"] = ints(per_beam([0, 1, 2, vocab_size, 1000]))

@@ -29,7 +29,7 @@ def test_beams_and_options_in_the_interpreter():
     run_in_interpreter(
         "tests/test_select.py",
         "-k",
-        "ban_eos or by_hand or held_entry or test_empty or padding or "
+        "ban_eos or by_hand or held_entry or test_empty or padding or log_probs_stay or "
         "(test_widths and (greedy or fifty and 30)) or "
         "(test_options and (1.0 or best_finished-forced))",
     )

@@ -18,6 +18,7 @@ from pybeam.triton_kernels.select_options import (
     FORCED,
     IS_ENDED,
     OPTIONAL,
+    PLAIN,
     limit_of,
     load_given,
 )
@@ -129,8 +130,10 @@ def select_kernel(
         )
         if arrives_last(p_counters + i_row, num_slices):
             peak, log_sum = merge_slices(p_stat, num_slices, MAX_SLICES)
-            tl.store(p_stats + 2 * i_row, peak)
-            tl.store(p_stats + 2 * i_row + 1, log_sum)
+            # a log-sum of NaN says that there is a NaN in the row
+            is_plain = ((given & PLAIN) > 0) & (log_sum == log_sum)
+            tl.store(p_stats + 2 * i_row, tl.where(is_plain, 0.0, peak))
+            tl.store(p_stats + 2 * i_row + 1, tl.where(is_plain, 0.0, log_sum))
             # rows and entries behind the last offset are padding
             num_counted = tl.load(p_offset + num_beams)
             entry = i_row
@@ -219,12 +222,13 @@ def select(
     eos_id: int,
     finishing: int,
     capacity: int,
+    normalise: bool = True,
 ) -> tuple[Tensor, ...]:
     """See `pybeam.ops.select`; reads nothing back, so more survivors than `capacity` are cut off.
 
     Args:
         logits: [R, V] float32, bfloat16 or float16, last stride 1.
-        eos_id, finishing, capacity: numbers; the rest are arrays per entry or per beam.
+        eos_id, finishing, capacity, normalise: numbers; the rest are arrays per entry or per beam.
 
     Raises:
         ValueError: a dtype is wrong.
@@ -252,6 +256,7 @@ def select(
     }
     values = (is_ended, max_candidates, margin, local_margin, best_finished, forced, ban_eos)
     given = sum(1 << bit for bit, value in enumerate(values) if value is not None)
+    given += 0 if normalise else PLAIN.value
     pack = PACK_BYTES // logits.element_size()
     num_slices, num_tiles = slices(num_rows, num_columns, pack)
     scratch = torch.empty(

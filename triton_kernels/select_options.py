@@ -1,7 +1,8 @@
 """The optional arguments of `select`: one variant of the kernel serves whichever are given.
 
-Bit i of `given` says whether there is an i-th optional argument. The pointer of one that is absent is
-that of another tensor of its dtype, and nothing is read from it.
+Bit i of `given` says whether there is an i-th optional argument, the bit behind them whether logits stay
+as they are. The pointer of one that is absent is that of another tensor of its dtype, and nothing is read
+from it.
 """
 
 import triton
@@ -25,6 +26,7 @@ LOCAL_MARGIN = tl.constexpr(1 << OPTIONAL.index("local_margin"))
 BEST_FINISHED = tl.constexpr(1 << OPTIONAL.index("best_finished"))
 FORCED = tl.constexpr(1 << OPTIONAL.index("forced"))
 BAN_EOS = tl.constexpr(1 << OPTIONAL.index("ban_eos"))
+PLAIN = tl.constexpr(1 << len(OPTIONAL))  # the logits are log-probabilities already
 
 HELD = tl.constexpr(int(Finishing.HELD))
 REFILL = tl.constexpr(int(Finishing.REFILL))

@@ -144,8 +144,10 @@ class Select {
     void read_row(int64_t row) {
         const RowTotal total = k_.scan_row[dtype_](row_data(row), p_.vocab_size,
                                                    banned(beam_of_[row]), groups_of(row));
-        rows_[row] =
-            Row{total.peak, static_cast<float>(std::log(total.sum)), std::isnan(total.sum)};
+        const bool has_nan = std::isnan(total.sum);
+        rows_[row] = p_.normalise
+                         ? Row{total.peak, static_cast<float>(std::log(total.sum)), has_nan}
+                         : Row{0.0f, 0.0f, has_nan};
     }
 
     void finish_beam(int64_t beam) {

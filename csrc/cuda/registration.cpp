@@ -114,7 +114,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
     const OptionalTensor& margin, const OptionalTensor& local_margin,
     const OptionalTensor& best_finished, const OptionalTensor& forced,
-    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity) {
+    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity,
+    bool normalise) {
     check_dim("logits", logits, 2);
     check_unit_stride("logits", logits);
     check_dim("score", score, 1);
@@ -154,6 +155,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     params.ban_eos = input<bool>(logits, "ban_eos", ban_eos, at::kBool, num_beams);
     params.eos_id = static_cast<int32_t>(eos_id);
     params.finishing = static_cast<Finishing>(finishing);
+    params.normalise = normalise;
     params.num_rows = logits.size(0);
     params.num_beams = num_beams;
     params.capacity = capacity;

@@ -183,8 +183,10 @@ __device__ void finish_row(const SelectParams& p, int64_t entry, int64_t beam,
     }
     sum = block_reduce(sum, Sum{});
     if (threadIdx.x == 0) {
-        scratch.peak[entry] = peak;
-        scratch.log_sum[entry] = static_cast<float>(log(sum));
+        // a sum of NaN says that there is a NaN in the row
+        const bool is_plain = !p.normalise && !isnan(sum);
+        scratch.peak[entry] = is_plain ? 0.0f : peak;
+        scratch.log_sum[entry] = is_plain ? 0.0f : static_cast<float>(log(sum));
     }
     const int limit = row_limit(p, beam);
     if (scratch.num_slices == 1 || limit == 0) return;

@@ -40,7 +40,7 @@ set_isa = _ops.set_isa.default
 
 @torch.library.register_fake("pybeam::select")
 def _(logits, score, offset, width, *options) -> tuple[Tensor, ...]:
-    num_beams, capacity = width.shape[0], options[-1]
+    num_beams, capacity = width.shape[0], options[9]  # `normalise` is left out where it is True
     ints = [width.new_empty(num_beams, capacity) for _ in range(2)]
     floats = [score.new_empty(num_beams, capacity) for _ in range(2)]
     counts = [width.new_empty(num_beams) for _ in range(2)]

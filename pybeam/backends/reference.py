@@ -31,6 +31,7 @@ def select(
     eos_id: int,
     finishing: int,
     capacity: int,
+    normalise: bool = True,
 ) -> tuple[Tensor, ...]:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     logit = logits.to(dtype) + 0.0  # [R, V]; -0.0 becomes +0.0
@@ -40,6 +41,8 @@ def select(
     peak = logit.amax(1, keepdim=True) if logit.numel() else logit
     shifted = torch.where(logit == -INF, logit, logit - peak)
     log_prob = torch.where(logit == -INF, logit, shifted - shifted.exp().sum(1, keepdim=True).log())
+    if not normalise:
+        log_prob = logit
 
     def at(data: Tensor | None, s: int, default):
         return default if data is None else data[s].item()

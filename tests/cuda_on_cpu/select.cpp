@@ -34,10 +34,11 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     next.read(p.score), next.read(p.offset), next.read(p.width), next.read(p.is_ended);
     next.read(p.max_candidates), next.read(p.margin), next.read(p.local_margin);
     next.read(p.best_finished), next.read(p.forced), next.read(p.ban_eos), next.read(p.eos_id);
-    next.read(p.finishing), next.read(p.num_rows), next.read(p.num_beams), next.read(p.capacity);
-    next.read(p.num_threads), next.read(p.token_out), next.read(p.parent_out);
-    next.read(p.score_out), next.read(p.log_prob_out), next.read(p.count_out);
-    next.read(p.num_finished_out), next.read(p.has_nan_out), next.read(p.num_entries);
+    next.read(p.finishing), next.read(p.normalise), next.read(p.num_rows), next.read(p.num_beams);
+    next.read(p.capacity), next.read(p.num_threads), next.read(p.token_out);
+    next.read(p.parent_out), next.read(p.score_out), next.read(p.log_prob_out);
+    next.read(p.count_out), next.read(p.num_finished_out), next.read(p.has_nan_out);
+    next.read(p.num_entries);
     next.read(num_multiprocessors);
     p.plan = pybeam::cuda::plan_select(p, p.num_entries, num_multiprocessors);
     std::vector<uint32_t> counters(pybeam::cuda::select_counters(p), 0);
