@@ -12,7 +12,7 @@ from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
-from pybeam.search import scoring, stopping
+from pybeam.search import processors, scoring, stopping
 from pybeam.search.algorithms import (
     fixed_beam,
     greedy,
@@ -44,6 +44,7 @@ __all__ = [
     "models",
     "ops",
     "optimal_beam",
+    "processors",
     "scoring",
     "shrinking_beam",
     "stopping",

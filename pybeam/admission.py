@@ -99,6 +99,8 @@ class Admission:
             content = self._model.check(request.source)
             prefix = self._check_prefix(request.prefix)
             limits = self._algorithm.overridden(request, self._model.max_positions)
+            for processor in request.processors or ():
+                processor.check(self._model)
             self._schedule.check_width(limits.width)
             length = self._model.source_length(content)
             source = Source(index, request, content, length, limits, prefix)

@@ -25,6 +25,7 @@ from pybeam.beams import (
 from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.processing import Processing
 from pybeam.token_tree import TokenTree
 from pybeam.transfer import to_device
 
@@ -91,6 +92,7 @@ class BeamState:
         self.tree = TokenTree(backend, device)
         # one column at least, so that there is something to gather
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
+        self._processing = Processing(algorithm.processors, device)
         self._uses_prefix = self._uses_min_length = self._uses_limit = False
         self._uses_margin = self._uses_local_margin = False
 
@@ -102,10 +104,11 @@ class BeamState:
         """Make room for that many slots, entries per beam and tokens per hypothesis."""
         self.tree.reserve(num_slots, width, length)
         self.beams = self.beams.reserved(num_slots, width, prefix=1)
+        self._processing.reserve(*self.tree.token.shape)
 
     def buffers(self) -> tuple[Tensor, ...]:
         """All arrays as they are now; a captured step refers to them."""
-        return *self.tree.arrays, *self.beams
+        return *self.tree.arrays, *self.beams, *self._processing.buffers()
 
     @property
     def options(self) -> tuple:
@@ -123,6 +126,7 @@ class BeamState:
     ) -> None:
         """Start one beam of one row, the start token, in each of these empty slots."""
         self._open_prefixes(slots, prefixes)
+        self._processing.open(slots, [limit.processors for limit in limits])
         lines = [_line(*each) for each in zip(limits, prefixes, source_lengths, strict=True)]
         for line in lines:
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
@@ -168,10 +172,18 @@ class BeamState:
             num_entries,
         )
         rows, moving = fields[: -len(Moving._fields)], fields[-len(Moving._fields) :]
-        return Rows(tree, slot, *rows, longest), Moving(*moving)
+        prefix_length = self.beams.prefix_length
+        return Rows(tree, slot, *rows, longest, prefix_length, self.eos_id), Moving(*moving)
+
+    def process(self, logits: Tensor, rows: Rows) -> Tensor:
+        """What the algorithm's processors make of the logits [R, V], which may be overwritten."""
+        return self._processing(logits, rows)
 
     def select(self, moving: Moving, logits: Tensor) -> Survivors:
-        """The survivors of the beams that move, by the algorithm's rules and each source's limits."""
+        """The survivors of the beams that move, by the algorithm's rules and each source's limits.
+
+        `logits` are what `process` gave.
+        """
         finishing = self.algorithm.finishing
         is_held = finishing == Finishing.HELD
         return Survivors(
@@ -190,6 +202,7 @@ class BeamState:
                 self.eos_id,
                 self._finishing,
                 self.width_capacity * (2 if finishing == Finishing.REFILL else 1),
+                self._processing.normalises,
             )
         )
 

@@ -13,6 +13,7 @@ from pybeam.request import Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.processors.base import Processor
 from pybeam.workspace import Workspace
 
 
@@ -38,8 +39,8 @@ class Decoder:
         schedule: `Batch`, `Streaming` or `Fifo`; default ``Fifo(64)``.
         backend: "auto", "reference" or "native", see `pybeam.ops`.
         log_probs: whether `Hypothesis.log_probs` is filled.
-        graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model allows it and
-            there are no `processors`.
+        graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model and all
+            processors allow it.
         memory_limit: bytes that keys and values may take. Sources wait until there is room for all they
             may need; one that can never fit fails alone. None: no limit on a CPU, 90 % of what is free
             on a GPU.
@@ -79,6 +80,9 @@ class Decoder:
                     f"`max_length` must be at most the model's {model.max_positions} positions, "
                     f"but is {algorithm.max_length}"
                 )
+        for processor in algorithm.processors:
+            if isinstance(processor, Processor):
+                processor.check(model)
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.log_probs = log_probs
         self.stats = Stats()
@@ -102,7 +106,11 @@ class Decoder:
             raise ValueError(
                 f"`graphs` needs a GPU and a model whose steps are static: {obstacles[0]}"
             )
-        return not (obstacles or self.algorithm.processors) if graphs is None else graphs
+        for processor in self.algorithm.processors:
+            if not (isinstance(processor, Processor) and processor.can_capture):
+                # no reason to refuse: who asks for graphs may know that it can
+                obstacles.append(f"{processor!r} may not be captured")
+        return not obstacles if graphs is None else graphs
 
     def decode(self, requests: Iterable[Any], *, on_error: str = "return") -> list[Result]:
         """Results in the order of the requests.

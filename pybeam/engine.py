@@ -175,10 +175,8 @@ class Engine:
             rows, moving = state.read(slot, num_rows, longest)
         with self._clock("model"):
             logits = self._session.step(rows)
-            for process in self.algorithm.processors:
-                logits = process(logits, rows)
         with self._clock("select"):
-            survivors = state.select(moving, logits)
+            survivors = state.select(moving, state.process(logits, rows))
         with self._clock("commit"):
             self._session.advance(*state.commit(slot, survivors))
         with self._clock("report"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pybeam.search.scoring import Scoring
+
+if TYPE_CHECKING:
+    from pybeam.search.processors.base import Processor
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +25,7 @@ class Request:
         width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
         max_length, scoring: override the algorithm's. None keeps the algorithm's; ``math.inf``
             switches a threshold off.
+        processors: from `pybeam.processors`, each in place of the algorithm's one of the same class.
     """
 
     source: Any
@@ -36,6 +40,7 @@ class Request:
     min_length: int | None = field(default=None, kw_only=True)
     max_length: int | None = field(default=None, kw_only=True)
     scoring: Scoring | None = field(default=None, kw_only=True)
+    processors: Sequence[Processor] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

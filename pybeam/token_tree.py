@@ -92,6 +92,7 @@ class TokenTree:
         self.free_cell, self.page = empty(0, 0), empty(0, 0)
         self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
         self.free_page, self.num_free_pages = empty(0), empty(1)
+        self.length = 0  # tokens of a hypothesis that there is room for, start included
         self.num_total_pages = 0
         self.max_pages: int | None = (
             None  # the pool doubles up to here; the caller asks for no more
@@ -115,6 +116,7 @@ class TokenTree:
     def reserve(self, num_slots: int, width: int, length: int) -> None:
         """Make room for that many slots, rows per slot and tokens per hypothesis (start included)."""
         assert width <= MAX_WIDTH
+        self.length = max(self.length, length)
         num_nodes = width * length
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
         for name in ("token", "parent", "log_prob"):
@@ -169,6 +171,10 @@ class TokenTree:
         `eos_id` has ended: it keeps its parent's node and gets neither node nor cell nor bit.
         """
         self._backend.tree_append(*self.arrays, slot, first, count, parent, token, log_prob, eos_id)
+
+    def paths(self, slot: Tensor, node: Tensor) -> Tensor:
+        """The tokens down to these nodes, start first: [n, length] int32, padded with -1 on the right."""
+        return self._backend.backtrace(self.token, self.parent, slot, node, self.length)[0]
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots; their pages go back to the pool."""

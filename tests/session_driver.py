@@ -62,6 +62,8 @@ class SessionDriver:
             node=self.tree.row_node[row_slot, bit],
             cell=self.tree.row_cell[row_slot, bit],
             longest=max(len(prefix) for prefix in prefixes),
+            prefix_length=self._int([0] * self.size[0]),
+            eos_id=self.model.eos_id,
         )
         logits = self.session.step(rows)
         assert logits.shape == (len(prefixes), self.model.vocab_size)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pybeam
-from pybeam import transfer
+from pybeam import processors, transfer
 from pybeam.backends import beams
 from pybeam.engine import Engine, Stats
 from pybeam.graphs import Captured, StepGraphs, bucket
@@ -121,17 +121,37 @@ def test_a_step_never_waits(name, transformer, guard):
         assert guard.reads <= stats.steps - 1 + len(results)
 
 
-def test_processors_and_requests_of_their_own_never_wait(transformer, guard):
-    def colder(logits, rows):
-        return logits * (1 + (rows.position % 2)[:, None])
+def colder(logits, rows):
+    return logits * (1 + (rows.position % 2)[:, None])
 
+
+PROCESSORS = (
+    processors.temperature(1.5),
+    colder,
+    processors.allowed_tokens(lambda rows: rows.num_generated[:, None] % 7 != torch.arange(45)),
+    processors.suppress_tokens_at_start([2, 5]),
+    processors.suppress_sequences([[9], [7, 8]]),
+    processors.repetition_penalty(1.3),
+    processors.no_repeat_ngram(2),
+    processors.suppress_tokens([12], stage="log_probs"),
+    processors.eos_penalty(0.9),
+    processors.biased_prefix(0.2, [6, 7]),
+)
+TRIE = processors.allowed_sequences([[i % 45, i % 7 + 3, i % 31 + 3] for i in range(3, 400)])
+
+
+@pytest.mark.parametrize("chain", [PROCESSORS, (TRIE,)], ids=["processors", "trie"])
+def test_processors_and_requests_of_their_own_never_wait(transformer, guard, chain):
     algorithm = pybeam.variable_beam(
-        5, 2.0, n_best=2, min_length=2, max_length=15, processors=[colder]
+        5, 2.0, n_best=2, min_length=2, max_length=15, processors=chain
     )
     requests = [
         pybeam.Request(source, width=2 + i % 3, n_best=1, prefix=[4] * (i % 3), threshold=1 + i)
         for i, source in enumerate(REQUESTS)
     ]
+    if chain is PROCESSORS:
+        ids = processors.suppress_tokens([3, 4, 6, 8], stage="log_probs")
+        requests.append(pybeam.Request([8, 9], processors=[processors.temperature(0.5), ids]))
     workspace = Workspace(transformer, algorithm, torch_beams())
     options = dict(requests=requests, wants_log_probs=True)
     results, _ = run(workspace, transformer, algorithm, pybeam.Fifo(5), reads_late=True, **options)
@@ -186,12 +206,19 @@ class Replays:
         return Captured(replay, slot, report)
 
 
+CAPTURED = {
+    **ALGORITHMS,
+    "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=PROCESSORS),
+    "trie": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=(TRIE,)),
+}
+
+
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):
     # a real replay runs no Python, so nothing in it opens a phase within that of the replay
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
-    algorithm = ALGORITHMS[name]
+    algorithm = CAPTURED[name]
     plain = Workspace(transformer, algorithm, torch_beams())
     expected, _ = run(plain, transformer, algorithm, pybeam.Fifo(5))
     workspace = Workspace(transformer, algorithm, torch_beams())

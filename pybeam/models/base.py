@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,6 +36,22 @@ class Rows:
     node: Tensor  # [R] int32, its node in the tree
     cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
     longest: int  # no row has more tokens, start included
+    prefix_length: Tensor  # [S] int32, by slot: forced tokens behind the start token
+    eos_id: int
+
+    @cached_property
+    def history(self) -> Tensor:
+        """The tokens of every row, start token first: [R, T] int32, padded with -1 on the right.
+
+        T is what the token tree has room for. It changes only when arrays are replaced, so that a step
+        which reads this may be captured; `longest` may be less, but is a constant to a captured step.
+        """
+        return self.tree.paths(self.row_slot, self.node)
+
+    @cached_property
+    def num_generated(self) -> Tensor:
+        """[R] int32, tokens behind the forced prefix; negative within it."""
+        return self.position - self.prefix_length.index_select(0, self.row_slot)
 
 
 class Session(ABC):
@@ -62,7 +79,10 @@ class Session(ABC):
 
     @abstractmethod
     def step(self, rows: Rows) -> Tensor:
-        """Logits [R, V] of the next token of every row; the next step may overwrite them."""
+        """Logits [R, V] of the next token of every row.
+
+        The caller may overwrite them, and so may the next step.
+        """
 
     @abstractmethod
     def release(self, slots: Sequence[int]) -> None:

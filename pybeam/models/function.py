@@ -77,7 +77,8 @@ class FunctionSession(Session):
         self._check(logits, lengths.numel())
         if logits.dtype == torch.float64 and not self._keeps_float64:
             logits = logits.float()
-        return logits.detach()  # [R, V]
+        # the function may keep what it returned, and the caller may overwrite logits
+        return logits.detach().clone()  # [R, V]
 
     def release(self, slots: Sequence[int]) -> None:
         self._index[torch.tensor(slots, dtype=torch.long)] = -1

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from pybeam.models.base import Rows
 from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
+from pybeam.search.processors import base
+from pybeam.search.processors.base import AnyProcessor
 from pybeam.search.pruning import Pruning
 from pybeam.search.scoring import Scoring, reward
 from pybeam.search.stopping import COUNT, Stop, optimal
@@ -22,12 +21,10 @@ from pybeam.search.stopping import COUNT, Stop, optimal
 DEFAULT_MAX_LENGTH = 256
 UNPRUNED, RAW = Pruning(), Scoring()
 
-Processor = Callable[[Tensor, Rows], Tensor]
-
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a search does with candidates; `Request`s may override all but `finishing` and `processors`.
+    """What a search does with candidates; `Request`s may override all but `finishing`.
 
     Built by `greedy`, `fixed_beam`, `variable_beam` and `shrinking_beam`.
     """
@@ -39,7 +36,7 @@ class Algorithm:
     min_length: int = 0
     max_length: int | None = None
     scoring: Scoring = RAW
-    processors: tuple[Processor, ...] = ()
+    processors: tuple[AnyProcessor, ...] = ()
     stop: Stop = COUNT
 
     def __post_init__(self) -> None:
@@ -71,6 +68,7 @@ class Algorithm:
             raise TypeError(
                 f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
             )
+        base.check_order(self.processors)
 
     @property
     def stop_at(self) -> float:
@@ -109,6 +107,8 @@ class Algorithm:
         }
         if pruning:
             changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
+        if request.processors:
+            changes["processors"] = base.overridden(self.processors, request.processors)
         prefix_length = len(request.prefix or ())
         longest = None if max_positions is None else max_positions - prefix_length
         max_length = changes.get("max_length", self.max_length)
@@ -136,9 +136,11 @@ def _algorithm(
     min_length: int = 0,
     max_length: int | None = None,
     scoring: Scoring = RAW,
-    processors: Sequence[Processor] = (),
+    processors: Sequence[AnyProcessor] = (),
     stop: Stop = COUNT,
 ) -> Algorithm:
+    if callable(processors):
+        raise TypeError(f"`processors` must be a list, but is {processors!r}; put it into one")
     return Algorithm(
         width, finishing, pruning, n_best, min_length, max_length, scoring, tuple(processors), stop
     )
@@ -166,7 +168,8 @@ def fixed_beam(width: int, **options) -> Algorithm:
         max_length: generated tokens, EOS counted, after which live rows finish as they are; None:
             ``min(256, the model's positions)``.
         scoring: from `pybeam.scoring`.
-        processors: functions ``(logits [R, V], rows) -> logits`` applied before each selection.
+        processors: from `pybeam.processors`, or functions ``(logits [R, V], rows) -> logits``, applied
+            before each selection.
         stop: from `pybeam.stopping`.
 
     Raises:

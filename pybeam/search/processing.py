@@ -1,0 +1,114 @@
+"""Processors at work: what they keep on the device for the slots of one workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Rows
+from pybeam.search.processors.base import INF, INT, AnyProcessor, Processor, stage_of
+from pybeam.token_tree import grown
+from pybeam.transfer import to_device
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+class Processing:
+    """The processors of an algorithm, applied to a step's logits in their order.
+
+    Attributes:
+        normalises: whether what comes out are logits still, which `select` must normalise.
+    """
+
+    def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
+        self._processors = [_Kept(p, device) for p in processors]
+        self.normalises = all(stage_of(p) == "logits" for p in processors)
+
+    def reserve(self, num_slots: int, num_nodes: int) -> None:
+        """Make room for that many slots and nodes per slot."""
+        for kept in self._processors:
+            kept.reserve(num_slots, num_nodes)
+
+    def open(self, slots: Sequence[int], processors: Sequence[tuple[AnyProcessor, ...]]) -> None:
+        """What the requests in these slots say, as processors in the order of the algorithm's."""
+        for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
+            kept.open(slots, column)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        """All arrays as they are now; a captured step refers to them."""
+        return tuple(array for kept in self._processors for array in kept.arrays)
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+        """What `select` shall see [R, V]; the logits may be overwritten."""
+        if not self._processors:
+            return logits
+        # a penalty or a division in half precision would make ties of distinct logits
+        result = logits.float() if logits.dtype in HALVES else logits
+        are_logits = True
+        for kept in self._processors:
+            if are_logits and kept.stage == "log_probs":
+                result, are_logits = log_softmax(result), False
+            result = kept(result, rows)
+            if result.shape != logits.shape or not result.dtype.is_floating_point:
+                raise ValueError(
+                    f"{kept.processor!r} must return floats [R, V] = {list(logits.shape)}, "
+                    f"but returned {result.dtype} {list(result.shape)}"
+                )
+        return result
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities [R, V]; a row of which nothing is allowed stays -inf."""
+    is_dead = logits.amax(1, keepdim=True) == -INF
+    return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
+
+
+class _Kept:
+    """A processor with its parameters by slot, constants and state on the device."""
+
+    def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
+        self.processor, self.stage, self._device = processor, stage_of(processor), device
+        self._num_parameters = 0
+        self.arrays: list[Tensor] = []
+        if not isinstance(processor, Processor):
+            return
+        self._own = processor.parameters()
+        self._num_parameters = len(self._own)
+        self.arrays += [
+            torch.full((0, *value.shape), -1, dtype=value.dtype, device=device)
+            for value in self._own
+        ]
+        self.arrays += [to_device(value, value.dtype, device) for value in processor.constants()]
+        if processor.has_state:
+            self.arrays.append(torch.zeros(0, 0, dtype=INT, device=device))
+
+    def reserve(self, num_slots: int, num_nodes: int) -> None:
+        for i in range(self._num_parameters):
+            array = self.arrays[i]
+            self.arrays[i] = grown(array, (num_slots, *array.shape[1:]), -1)
+        if isinstance(self.processor, Processor) and self.processor.has_state:
+            self.arrays[-1] = grown(self.arrays[-1], (num_slots, num_nodes))
+
+    def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
+        if not self._num_parameters:
+            return
+        given = [self._own if p is self.processor else p.parameters() for p in processors]
+        slot = to_device(slots, torch.long, self._device)
+        for i, values in enumerate(zip(*given, strict=True)):
+            shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
+            padded = torch.stack([grown(value, tuple(shape), -1) for value in values])
+            array = grown(self.arrays[i], (0, *shape), -1)
+            # what is behind the values of these requests is another's
+            padded = grown(padded, (len(slots), *array.shape[1:]), -1)
+            array[slot] = to_device(padded, padded.dtype, self._device)
+            self.arrays[i] = array
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+        if not isinstance(self.processor, Processor):
+            return self.processor(logits, rows)
+        parameters = [
+            array.index_select(0, rows.row_slot) for array in self.arrays[: self._num_parameters]
+        ]
+        return self.processor(logits, rows, (*parameters, *self.arrays[self._num_parameters :]))

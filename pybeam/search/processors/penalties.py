@@ -1,0 +1,85 @@
+"""Processors that make tokens more or less probable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model, Rows
+from pybeam.search.processors.base import Processor, Stage, check_stage, number
+
+
+@dataclass(frozen=True)
+class Temperature(Processor):
+    temperature: float
+    per_request: ClassVar = ("temperature",)
+
+    def __post_init__(self) -> None:
+        number("temperature", self.temperature, 0)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.temperature, dtype=torch.float32),)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        (temperature,) = data  # [R]
+        return logits.div_(temperature[:, None])
+
+
+@dataclass(frozen=True)
+class EosPenalty(Processor):
+    penalty: float
+    stage: ClassVar[Stage] = "log_probs"
+    per_request: ClassVar = ("penalty",)
+
+    def __post_init__(self) -> None:
+        number("penalty", self.penalty, 0)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.penalty, dtype=torch.float32),)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        (penalty,) = data  # [R]
+        logits[:, rows.eos_id].mul_(penalty)
+        return logits
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty(Processor):
+    penalty: float
+    counts_start: bool = False
+    stage: Stage = "logits"
+    per_request: ClassVar = ("penalty",)
+
+    def __post_init__(self) -> None:
+        number("penalty", self.penalty, 0)
+        check_stage(self.stage)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.penalty, dtype=torch.float32),)
+
+    def check(self, model: Model) -> None:
+        check_start(self.counts_start, model)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        penalty = data[0][:, None]  # [R, 1]
+        first = int(not self.counts_start)
+        token = rows.history[:, first:].long()  # [R, T]
+        has_any = rows.position[:, None] >= first
+        # places without a token repeat one that counts, so that each token has one value
+        token = torch.where(token < 0, rows.token[:, None], token)
+        token = torch.where(has_any, token, 0)
+        value = logits.gather(1, token)
+        penalised = torch.where(value < 0, value * penalty, value / penalty)
+        return logits.scatter_(1, token, torch.where(has_any, penalised, value))
+
+
+def check_start(counts_start: bool, model: Model) -> None:
+    """Raises ValueError if the start token shall count but could never be generated."""
+    if counts_start and model.start_id >= model.vocab_size:
+        raise ValueError(
+            f"`counts_start` needs a start token of the vocabulary, 0 to {model.vocab_size - 1}, "
+            f"but the model starts with {model.start_id}; leave it out"
+        )

@@ -1,0 +1,76 @@
+"""Processors in plain Python, one row at a time, written from their rules and not from our code.
+
+Each takes the numbers of a row and its tokens (start token first), and how many of them are forced.
+"""
+
+from __future__ import annotations
+
+import math
+
+from processor_rows import EOS
+
+INF = math.inf
+
+
+def log_softmax(x: list[float]) -> list[float]:
+    peak = max(x)
+    if peak == -INF:
+        return x
+    log_sum = peak + math.log(sum(math.exp(v - peak) for v in x))
+    return [v - log_sum for v in x]
+
+
+def temperature(x, tokens, forced, t):
+    return [v / t for v in x]
+
+
+def eos_penalty(x, tokens, forced, penalty):
+    return [v * penalty if i == EOS else v for i, v in enumerate(x)]
+
+
+def repetition_penalty(x, tokens, forced, penalty, counts_start=False):
+    seen = set(tokens if counts_start else tokens[1:])
+    return [(v * penalty if v < 0 else v / penalty) if i in seen else v for i, v in enumerate(x)]
+
+
+def no_repeat_ngram(x, tokens, forced, n, counts_start=False):
+    tokens = tokens if counts_start else tokens[1:]
+    ngrams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+    context = tokens[len(tokens) - n + 1 :] if n > 1 else []
+    if len(context) < n - 1:
+        return x
+    return [-INF if (*context, i) in ngrams else v for i, v in enumerate(x)]
+
+
+def suppress_tokens(x, tokens, forced, banned):
+    return [-INF if i in banned else v for i, v in enumerate(x)]
+
+
+def suppress_tokens_at_start(x, tokens, forced, banned):
+    return suppress_tokens(x, tokens, forced, banned) if len(tokens) == 1 + forced else x
+
+
+def suppress_sequences(x, tokens, forced, sequences):
+    banned = {
+        line[-1]
+        for line in sequences
+        if len(line) == 1 or tokens[1:][-(len(line) - 1) :] == list(line[:-1])
+    }
+    return suppress_tokens(x, tokens, forced, banned)
+
+
+def biased_prefix(x, tokens, forced, beta, prefix):
+    made = tokens[1 + forced :]
+    if len(tokens) <= forced or len(made) >= len(prefix) or made != list(prefix[: len(made)]):
+        return x
+    wanted = prefix[len(made)]
+    p = [(1 - beta) * math.exp(v) + beta * (i == wanted) for i, v in enumerate(x)]
+    return [math.log(v) if v > 0 else -INF for v in p]
+
+
+def allowed_sequences(x, tokens, forced, sequences):
+    made = tokens[1 + forced :]
+    allowed = {line[len(made)] for line in sequences if list(line[: len(made)]) == made != [*line]}
+    if made in [list(line) for line in sequences]:
+        allowed.add(EOS)
+    return [v if i in allowed else -INF for i, v in enumerate(x)]

@@ -1,0 +1,87 @@
+"""Rows with given histories, and what a processor makes of their logits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam import backends
+from pybeam.models.base import Rows
+from pybeam.search.processing import Processing
+from pybeam.token_tree import TokenTree
+
+START, EOS = 0, 1
+
+
+def ints(values) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def rows_of(
+    histories: Sequence[Sequence[int]],
+    prefix_lengths: Sequence[int] | None = None,
+    *,
+    room: int = 3,
+    backend: str = "reference",
+) -> Rows:
+    """One row each, in a slot of its own: slot r + 1 holds hypothesis r, start token included.
+
+    Nobody's slot, 0, has one padding row more, the last one.
+    """
+    num_rows, longest = len(histories), max(map(len, histories))
+    tree = TokenTree(backends.load(backend), torch.device("cpu"))
+    tree.reserve(num_rows + 1, 1, longest + room)
+    for slot, history in enumerate(histories, 1):
+        tree.token[slot, : len(history)] = ints(history)
+        tree.parent[slot, : len(history)] = torch.arange(-1, len(history) - 1)
+    lengths = [*map(len, histories), 1]
+    slots = [*range(1, num_rows + 1), 0]
+    return Rows(
+        tree=tree,
+        slot=ints(slots),
+        offset=ints([*range(num_rows + 1), num_rows]),
+        token=ints([*(history[-1] for history in histories), 0]),
+        position=ints(length - 1 for length in lengths),
+        row_slot=ints(slots),
+        bit=ints([0] * len(slots)),
+        node=ints(length - 1 for length in lengths),
+        cell=ints([*[0] * num_rows, -1]),
+        longest=longest,
+        prefix_length=ints([0, *(prefix_lengths or [0] * num_rows)]),
+        eos_id=EOS,
+    )
+
+
+def processed(
+    processors, logits: Tensor, histories, prefix_lengths=None, *, requests=None, **options
+) -> Tensor:
+    """[R, V] through processors; `requests` are the processors as every row's request has them.
+
+    Hypotheses grow token by token, as they do in a search. There is a padding row too, of NaN.
+    """
+    rows = rows_of(histories, prefix_lengths, **options)
+    processing = Processing(processors, torch.device("cpu"))
+    processing.reserve(*rows.tree.token.shape)
+    num_rows = len(histories)
+    requests = requests or [tuple(processors)] * num_rows
+    processing.open(range(1, num_rows + 1), requests)
+    padding = torch.full((1, logits.shape[1]), torch.nan, dtype=logits.dtype)
+    padded = torch.cat((logits, padding))
+    for length in range(1, max(map(len, histories)) + 1):
+        shorter = [history[:length] for history in histories]
+        now = rows_of(shorter, prefix_lengths, **options)
+        now = Rows(**{**vars(now), "tree": rows.tree})
+        result = processing(padded.clone(), now)
+    assert processing.normalises == all(p.stage == "logits" for p in processors)
+    return result[:num_rows]
+
+
+def random_histories(rng: random.Random, vocab_size: int, num_rows: int = 6) -> list[list[int]]:
+    """Of all lengths from the start token alone, full of repetitions; never with EOS."""
+    return [
+        [START, *(rng.randrange(2, vocab_size) for _ in range(rng.choice([0, 1, 2, 3, 8, 13])))]
+        for _ in range(num_rows)
+    ]
