@@ -33,6 +33,7 @@ class Pieces(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def token_id(self, token: str) -> int | None: ...
+    def target_id(self, token: str) -> int | None: ...
     def languages(self) -> list[str]: ...
     def vocabularies(self) -> Vocabularies: ...
 
@@ -43,6 +44,7 @@ class Tokenizer:
     Attributes:
         prefix: ids that every hypothesis must begin with (`pybeam.Request.prefix`): the target
             language's tag, where the model wants one there.
+        unk_id: what stands for an unknown word among generated ids, None if nothing does.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Tokenizer:
     ) -> None:
         self._pieces, self._before, self._after = pieces, list(before), list(after)
         self.prefix = list(prefix)
+        self.unk_id = pieces.target_id("<unk>")
 
     def encode(self, text: str) -> list[int]:
         """Source ids of a text, tags and EOS included."""
@@ -292,6 +295,8 @@ class _JsonPieces:
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
 
+    target_id = token_id
+
     def languages(self) -> list[str]:
         added = self._tokenizer.get_added_tokens_decoder().values()
         return [token.content for token in added if LANGUAGE.fullmatch(token.content)]
@@ -318,6 +323,8 @@ class _SentencePieces:
 
     def token_id(self, token: str) -> int | None:
         return self._model.piece_to_id(token)
+
+    target_id = token_id
 
     def languages(self) -> list[str]:
         return []
@@ -359,6 +366,9 @@ class _MappedPieces:
 
     def token_id(self, token: str) -> int | None:
         return self._id.get(token)
+
+    def target_id(self, token: str) -> int | None:
+        return next((token_id for token_id, piece in self._piece.items() if piece == token), None)
 
     def languages(self) -> list[str]:
         return [piece for piece in self._id if LANGUAGE.fullmatch(piece)]

@@ -153,9 +153,35 @@ def test_variable_beam_and_greedy_run(translate):
     assert all(translate(LINES, "--algorithm=greedy", "--batch-tokens=50", "--quiet")[1])
 
 
+def test_processors(translate, expected):
+    model, tokenizer = pybeam.load_model(MODEL), pybeam.load_tokenizer(MODEL)
+    first, second = tokenizer.encode("And God")[:2]
+    p = pybeam.processors
+    chain = [
+        p.no_unk(3),
+        p.temperature(1.2),
+        p.repetition_penalty(1.3),
+        p.no_repeat_ngram(2),
+        p.suppress_sequences([[first, second], [9]]),
+        p.eos_penalty(0.9),
+    ]
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5, processors=chain))
+    results = decoder.decode([tokenizer.encode(line) for line in LINES])
+    wanted = [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
+    options = ["--temperature=1.2", "--repetition-penalty=1.3", "--no-repeat-ngram=2", "--no-unk"]
+    options += [f"--suppress={first},{second}", "--suppress=9", "--eos-penalty=0.9", "--quiet"]
+    assert translate(LINES, *options) == (0, wanted, "")
+    assert wanted != expected
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--temperature", "0"], "--temperature"),
+        (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
+        (["--suppress", "the"], "token ids joined by commas"),
+        (["--suppress", "1,-5"], "token ids joined by commas"),
+        (["--suppress", "99999"], "--suppress"),
         (["--threshold", "1.5"], "--threshold has no meaning with --algorithm fixed"),
         (["--algorithm", "greedy", "--width", "3"], "--width has no meaning"),
         (["--algorithm", "greedy", "--n-best", "2"], "--n-best 2"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pybeam.decoder import Decoder
     from pybeam.schedule import Schedule
     from pybeam.search.algorithms import Algorithm
+    from pybeam.tokenizer import Tokenizer
 
 MAX_COUNTED_BYTES = 1 << 28
 
@@ -43,6 +44,7 @@ class Job:
     backend: str
     has_scores: bool
     is_json: bool
+    no_unk: bool
     quiet: bool
 
     def run(self) -> int:
@@ -107,13 +109,23 @@ class Job:
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error
+        algorithm = self._without_unk(tokenizer) if self.no_unk else self.algorithm
         try:
-            decoder = pybeam.Decoder(
-                model, self.algorithm, schedule=self.schedule, backend=self.backend
-            )
+            decoder = pybeam.Decoder(model, algorithm, schedule=self.schedule, backend=self.backend)
         except ValueError as error:
             raise click.UsageError(with_flags(error)) from error
         return decoder, tokenizer
+
+    def _without_unk(self, tokenizer: Tokenizer) -> Algorithm:
+        from pybeam import processors
+
+        if tokenizer.unk_id is None:
+            raise click.UsageError(
+                f"--no-unk needs a tokenizer that has <unk>, but that of {self.model_dir} has none; "
+                "leave it out"
+            )
+        chain = processors.no_unk(tokenizer.unk_id), *self.algorithm.processors
+        return dataclasses.replace(self.algorithm, processors=chain)
 
     def _format(self, decode) -> Format:
         from pybeam.cli import output

@@ -13,6 +13,7 @@ from pybeam.cli.sections import flag, with_flags
 if TYPE_CHECKING:
     from pybeam.schedule import Schedule
     from pybeam.search.algorithms import Algorithm
+    from pybeam.search.processors import Processor
     from pybeam.search.scoring import Scoring
 
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
@@ -33,6 +34,11 @@ class SearchOptions:
     min_length: int
     max_length: int | None
     scoring: str
+    temperature: float | None
+    eos_penalty: float | None
+    repetition_penalty: float | None
+    no_repeat_ngram: int | None
+    suppress: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
         min_length=options.min_length,
         max_length=options.max_length,
         scoring=build_scoring(options.scoring),
+        processors=build_processors(options),
     )
     if options.algorithm == "greedy":
         _reject(options, ("width", *THRESHOLDS), "use --algorithm fixed or variable")
@@ -91,6 +98,42 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
         return pybeam.variable_beam(width, **thresholds, **common)
     except (TypeError, ValueError) as error:
         raise click.UsageError(with_flags(error)) from error
+
+
+def build_processors(options: SearchOptions) -> list[Processor]:
+    """The processors that the options name, those on log-probabilities last."""
+    from pybeam import processors
+
+    names = ("temperature", "repetition_penalty", "no_repeat_ngram", "eos_penalty")
+    built = {
+        name: getattr(processors, name)(getattr(options, name))
+        for name in names
+        if getattr(options, name) is not None
+    }
+    last = built.pop("eos_penalty", None)
+    chain: list[Processor] = list(built.values())
+    if options.suppress:
+        chain.append(processors.suppress_sequences(options.suppress))
+    return chain if last is None else [*chain, last]
+
+
+class TokenIds(click.ParamType):
+    """Token ids joined by commas."""
+
+    name = "ids"
+
+    def convert(self, value, param, ctx) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            ids = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            ids = (-1,)
+        if min(ids) < 0:
+            self.fail(
+                f"{value!r} must be token ids joined by commas, such as 3 or 12,5", param, ctx
+            )
+        return ids
 
 
 def build_scoring(text: str) -> Scoring:

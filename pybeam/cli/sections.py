@@ -7,7 +7,12 @@ import re
 import click
 
 # options whose names differ from those of the library's arguments
-RENAMED = {"path": "--model", "n": "--batch-size", "tokens": "--batch-tokens"}
+RENAMED = {
+    "path": "--model",
+    "n": "--batch-size",
+    "tokens": "--batch-tokens",
+    "sequences": "--suppress",
+}
 
 
 class SectionOption(click.Option):

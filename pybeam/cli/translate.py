@@ -8,6 +8,7 @@ from pybeam.cli.job import Job
 from pybeam.cli.search_options import (
     ScheduleOptions,
     SearchOptions,
+    TokenIds,
     build_algorithm,
     build_schedule,
     take,
@@ -17,6 +18,7 @@ from pybeam.cli.sections import SectionCommand, option
 files = option("Files")
 search = option("Search")
 pruning = option("Pruning (with --algorithm variable)")
+processors = option("Processors, which change what the model says")
 speed = option("Speed and memory; the translations do not depend on these")
 form = option("Form of the output")
 
@@ -129,6 +131,38 @@ form = option("Form of the output")
     help="Drop it if its last token is less than RATIO times as probable as the best last "
     "token (0 to 1).",
 )
+@processors(
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    metavar="T",
+    help="Divide logits by T: above 1 smoother, below 1 sharper.",
+)
+@processors(
+    "--eos-penalty",
+    type=click.FloatRange(0, min_open=True),
+    metavar="P",
+    help="Multiply the log-probability of the end token by P: below 1 hypotheses end earlier.",
+)
+@processors(
+    "--repetition-penalty",
+    type=click.FloatRange(0, min_open=True),
+    metavar="P",
+    help="Make tokens that a hypothesis has already less probable, with P above 1; 1.1 to 1.5 is "
+    "usual.",
+)
+@processors(
+    "--no-repeat-ngram",
+    type=click.IntRange(1),
+    metavar="N",
+    help="No N tokens in a row twice in a hypothesis; 3 or 4 is usual.",
+)
+@processors(
+    "--suppress",
+    type=TokenIds(),
+    multiple=True,
+    metavar="ID[,ID...]",
+    help="Never write this token, or these tokens in a row; may be given many times.",
+)
 @speed(
     "--schedule",
     type=click.Choice(["batch", "streaming", "fifo"]),
@@ -199,6 +233,7 @@ form = option("Form of the output")
     help="Write one JSON object per line: index (from 0), hypotheses (text, score, final_score, "
     "ended), stop_reason, steps, expansions.",
 )
+@form("--no-unk", is_flag=True, help="Never write the token for unknown words.")
 @form("--quiet", is_flag=True, help="No progress bar and no summary; errors and warnings remain.")
 def translate(**values) -> int:
     """Translate lines of text with a model that was loaded from DIR.

@@ -21,7 +21,7 @@ from pybeam.profile.sources import SourceLength
 
 NUM_STEPS = 32
 # of `pybeam translate`, under the same headings
-SHARED = ("Search", "Pruning", "Speed")
+SHARED = ("Search", "Pruning", "Processors", "Speed")
 SHARED_FILES = ("model_dirs", "source_lang", "target_lang")
 
 sources = option("What to decode")
@@ -95,7 +95,7 @@ def profile(**values) -> int:
       encode   sources through the encoder
       plan     which hypotheses move, memory for them
       model    one step of the decoder
-      select   the best continuations
+      select   processors, and the best continuations
       commit   hypotheses and token trees brought up to date
       close    results of sources that are done
       outside  the rest of the loop
