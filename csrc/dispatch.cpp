@@ -16,8 +16,11 @@ bool is_supported(const Kernels& kernels) {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __builtin_cpu_supports("f16c");
     if (&kernels == &kAvx2Kernels) return has_avx2;
-    return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    const bool has_avx512 =
+        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    if (&kernels == &kAvx512Kernels) return has_avx512;
+    return has_avx512 && __builtin_cpu_supports("avx512bf16");
 #else
     return false;
 #endif
@@ -26,6 +29,7 @@ bool is_supported(const Kernels& kernels) {
 // Best first.
 constexpr const Kernels* kAllKernels[] = {
 #ifdef __x86_64__
+    &kAvx512Bf16Kernels,
     &kAvx512Kernels,
     &kAvx2Kernels,
 #endif
@@ -46,8 +50,9 @@ const Kernels* find_kernels(const char* name) {
         throw std::runtime_error("this CPU has no " + std::string(name) + "; it can run " +
                                  best_kernels()->name);
     }
-    throw std::runtime_error("the instruction set must be generic, avx2 or avx512, but is " +
-                             std::string(name));
+    throw std::runtime_error(
+        "the instruction set must be generic, avx2, avx512 or avx512_bf16, but is " +
+        std::string(name));
 }
 
 std::atomic<const Kernels*>& chosen() {

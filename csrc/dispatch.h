@@ -47,6 +47,9 @@ using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& tas
 using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
                               int64_t last);
 
+// Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth.
+using RoundRow = void (*)(const float* x, int64_t depth, Pair* out);
+
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
 
 // One member's row of a mixture: log_prob = (logit - peak) - log_sum.
@@ -64,7 +67,8 @@ struct Kernels {
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
     Attend attend[3];
-    MultiplyRows multiply_rows[3];  // by the weights' DType, of which bfloat16 is not made
+    MultiplyRows multiply_rows[3];  // by the weights' DType
+    RoundRow round_row;
     NormaliseRow normalise_row;
     MixRow mix_row;
 };
@@ -78,12 +82,13 @@ extern const Kernels kGenericKernels;
 #ifdef __x86_64__
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Bf16Kernels;
 #endif
 
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2" or "avx512". Throws std::runtime_error if the CPU lacks it.
+// Choose "generic", "avx2", "avx512" or "avx512_bf16". Throws std::runtime_error if the CPU lacks it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

@@ -4,15 +4,16 @@ void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const Option
             bool relu, bool adds) {
     check_dim("y", y, 2);
     check_dim("x", x, 2);
-    check_dim("weight", weight, 3);
     const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
     check_tensor("x", x, at::kFloat, {num_rows, depth});
     check_unit_stride("x", x);
     const DType weight_dtype = float_type("weight", weight);
-    TORCH_CHECK_VALUE(weight_dtype != DType::kBFloat16,
-                      "`weight` must be float32 or float16, but is bfloat16");
-    check_tensor("weight", weight, weight.scalar_type(),
-                 {(num_columns + kPanel - 1) / kPanel, depth, kPanel});
+    const int64_t panels = (num_columns + kPanel - 1) / kPanel;
+    if (weight_dtype == DType::kBFloat16) {
+        check_tensor("weight", weight, at::kBFloat16, {panels, (depth + 1) / 2, kPanel, 2});
+    } else {
+        check_tensor("weight", weight, weight.scalar_type(), {panels, depth, kPanel});
+    }
     check_contiguous("weight", weight);
     check_tensor("y", y, at::kFloat, {num_rows, num_columns});
     check_contiguous("y", y);

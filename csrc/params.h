@@ -76,12 +76,16 @@ struct TreeAttentionParams {
 
 constexpr int kPanel = 64;
 
+struct Pair;
+
 // y [rows, columns] = x W^T + bias, then max(0, y) where `relu`; where `adds`, that is added to y.
 // W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column;
-// float32 or float16.
+// float32 or float16. In bfloat16 two neighbours of the depth stand together, [panels,
+// ceil(depth / 2), kPanel, 2], a zero behind an odd depth, and x is rounded to bfloat16 too.
 struct LinearParams {
     const float* x;
     int64_t x_stride;
+    const Pair* rounded_x;  // [rows, ceil(depth / 2)], made by the launch
     const void* weight;
     DType weight_dtype;
     const float* bias;  // or null

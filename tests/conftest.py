@@ -10,7 +10,7 @@ import torch
 import triton_process
 from pybeam import backends
 
-ISAS = ("generic", "avx2", "avx512")
+ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 # what the fixtures `backend` and `kernel` take in turn
 VARIANTS = {
     "backend": backends.NAMES,

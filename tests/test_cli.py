@@ -174,6 +174,12 @@ def test_processors(translate, expected):
     assert wanted != expected
 
 
+def test_bfloat16_changes_few_words(translate, expected):
+    lines = translate(LINES, "--dtype=bfloat16", "--quiet")[1]
+    same = [a == b for a, b in zip(lines, expected, strict=True)]
+    assert sum(same) >= len(LINES) - 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,16 +8,32 @@ import torch
 from pybeam.models.linear import PackedLinear, PlainLinear
 
 
-def layer_of(num_columns: int, depth: int, has_bias: bool = True, activation=None) -> PackedLinear:
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Of the weights: bfloat16 rounds the inputs too."""
+    return request.param
+
+
+def layer_of(
+    num_columns: int,
+    depth: int,
+    has_bias: bool = True,
+    activation=None,
+    *,
+    dtype: torch.dtype,
+) -> PackedLinear:
+    """A random layer; its `exact` rounds weights and inputs as it does, and sums in float64."""
     generator = torch.Generator().manual_seed(num_columns * depth)
-    weight = torch.randn(num_columns, depth, generator=generator)
+    weight = torch.randn(num_columns, depth, generator=generator).to(dtype)
     bias = torch.randn(num_columns, generator=generator) if has_bias else None
     layer = PackedLinear(weight, bias, activation)
-    layer.plain = PlainLinear(weight.double(), None if bias is None else bias.double(), activation)
+    plain = PlainLinear(weight.double(), None if bias is None else bias.double(), activation)
+    layer.exact = lambda x: plain(x.to(dtype).double())
     return layer
 
 
 def assert_close(y: torch.Tensor, expected: torch.Tensor) -> None:
+    # float32 sums of 256 products near 1; inputs that are not rounded to bfloat16 are off by 1e-2
     torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -25,11 +41,11 @@ def assert_close(y: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("num_columns", "depth"), [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256)]
 )
-def test_as_torch(isa, num_rows, num_columns, depth):
+def test_as_torch(isa, dtype, num_rows, num_columns, depth):
     x = torch.randn(num_rows, depth)
     for has_bias in (True, False):
-        layer = layer_of(num_columns, depth, has_bias)
-        expected = layer.plain(x.double())
+        layer = layer_of(num_columns, depth, has_bias, dtype=dtype)
+        expected = layer.exact(x)
         assert_close(layer(x), expected)
         residual = torch.randn(num_rows, num_columns)
         expected = expected + residual
@@ -37,8 +53,8 @@ def test_as_torch(isa, num_rows, num_columns, depth):
         assert_close(residual, expected)
 
 
-def test_memory_is_used_and_what_lies_behind_is_not(isa):
-    layer = layer_of(70, 16)
+def test_memory_is_used_and_what_lies_behind_is_not(isa, dtype):
+    layer = layer_of(70, 16, dtype=dtype)
     memory = torch.full((5, 70), 9.0)
     y = layer(torch.randn(3, 16), memory)
     assert y.data_ptr() == memory.data_ptr() and y.shape == (3, 70)
@@ -54,10 +70,11 @@ def test_plain_layers_use_memory_too(has_bias):
     assert_close(y, layer(x).double())
 
 
-def test_strided_rows(isa):
-    layer = layer_of(70, 16)
-    wide = torch.randn(9, 48)
-    assert torch.equal(layer(wide[:, 16:32]), layer(wide[:, 16:32].contiguous()))
+@pytest.mark.parametrize("depth", [15, 16])
+def test_strided_rows(isa, dtype, depth):
+    layer = layer_of(70, depth, dtype=dtype)
+    x = torch.randn(9, 48)[:, 16 : 16 + depth]
+    assert torch.equal(layer(x), layer(x.contiguous()))
 
 
 def test_weights_that_float16_holds_are_kept_so(isa):
@@ -74,10 +91,40 @@ def test_weights_that_float16_holds_are_kept_so(isa):
     assert PackedLinear(weight, None)._weight.dtype == torch.float32
 
 
-def test_relu_keeps_nan(isa):
-    layer = layer_of(70, 4, activation="relu")
+@pytest.mark.parametrize("depth", [1, 2, 15, 16, 17, 31, 47, 70])
+def test_inputs_are_rounded_to_bfloat16_as_torch_does(isa, depth):
+    x = torch.randn(200, depth)
+    x[0] = 1 + 2**-8  # ties, to the even neighbour below and above
+    x[1] = -1 - 3 * 2**-8
+    x[2] = 1 + 2**-8 + 2**-23
+    x[3] = 2.0**-126
+    layer = PackedLinear(torch.eye(depth, dtype=torch.bfloat16), None)
+    assert torch.equal(layer(x), x.bfloat16().float())
+
+
+def test_numbers_beyond_bfloat16(isa):
+    layer = PackedLinear(torch.ones(1, 1, dtype=torch.bfloat16), None)
+    most = torch.finfo(torch.float32).max
+    inf, nan = float("inf"), float("nan")
+    y = layer(torch.tensor([[most], [-most], [inf], [nan]])).flatten()
+    torch.testing.assert_close(y, torch.tensor([inf, -inf, inf, nan]), equal_nan=True)
+
+
+@pytest.mark.parametrize("kept", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("num_columns", "depth"), [(64, 32), (1, 1), (130, 33)])
+def test_rows_of_the_weights(kept, num_columns, depth):
+    weight = torch.randn(num_columns, depth).to(kept)
+    layer = PackedLinear(weight, None)
+    index = torch.randint(num_columns, (9,), dtype=torch.int32)
+    rows = layer.rows(index)
+    assert layer._weight.dtype == rows.dtype == kept
+    assert torch.equal(rows, weight[index])
+
+
+def test_relu_keeps_nan(isa, dtype):
+    layer = layer_of(70, 4, activation="relu", dtype=dtype)
     x = torch.randn(3, 4)
-    assert_close(layer(x), layer.plain(x.double()))
+    assert_close(layer(x), layer.exact(x))
     assert (layer(x) == 0).any()
     x[1, 2] = float("nan")
     y = layer(x)
@@ -85,15 +132,15 @@ def test_relu_keeps_nan(isa):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_row_alone_is_the_row_among_others(isa, num_threads):
+def test_a_row_alone_is_the_row_among_others(isa, dtype, num_threads):
     """Bit for bit, whatever the batch and the number of threads."""
-    layer = layer_of(200, 256)
-    x = torch.randn(431, 256)
+    layer = layer_of(200, 256, dtype=dtype)
+    x = torch.randn(831, 256)
     together = layer(x)
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
-        for rows in (slice(0, 1), slice(3, 10), slice(17, 401), slice(430, 431)):
+        for rows in (slice(0, 1), slice(3, 10), slice(17, 401), slice(830, 831)):
             assert torch.equal(layer(x[rows]), together[rows])
     finally:
         torch.set_num_threads(before)
@@ -106,7 +153,8 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
         ("x", lambda x: x[:, :7], "`weight` must be"),
         ("x", lambda x: x.t().contiguous().t(), "the last stride of `x` must be 1"),
         ("x", lambda x: x[0], "`x` must have 2 dimensions"),
-        ("weight", lambda w: w.bfloat16(), "`weight` must be float32 or float16"),
+        ("weight", lambda w: w.bfloat16(), r"`weight` must be \[2, 4, 64, 2\]"),
+        ("weight", lambda w: w.unflatten(1, (4, 2)), r"`weight` must be \[2, 8, 64\]"),
         ("weight", lambda w: w.double(), "`weight` must be float32"),
         ("weight", lambda w: w[:1], "`weight` must be"),
         ("weight", lambda w: w[..., :32], "`weight` must be"),

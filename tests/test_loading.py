@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pybeam.models import load_model
-from pybeam.models.linear import PlainLinear
+from pybeam.models.linear import PlainLinear, can_pack
 from tiny_models import save_tiny_model
 
 
@@ -154,12 +154,43 @@ def test_zero_logit_bias_costs_nothing(tmp_path, plain):
     assert load_model(tmp_path).output._bias is None
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
-def test_dtype_may_be_chosen(directory, dtype):
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
+
+
+@DTYPES
+def test_dtype_may_be_chosen(directory, plain, dtype):
     wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     model = load_model(directory, dtype=dtype)
-    assert model.dtype == wanted == model.decoder.token_table.dtype
+    assert model.dtype == model.weight_dtype == wanted
+    assert {weight.dtype for weight in all_weights(model)} == {wanted}
     assert model.session(None)._own.both[0].dtype == wanted
+
+
+@DTYPES
+def test_packed_weights_have_the_dtype_and_activations_float32(directory, dtype):
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if not can_pack(torch.device("cpu"), wanted):
+        pytest.skip("there is no C++ extension for this CPU")
+    model = load_model(directory, device="cpu", dtype=dtype)
+    assert (model.dtype, model.weight_dtype) == (torch.float32, wanted)
+    layer = model.decoder.layers[0]
+    assert layer.inner._weight.dtype == model.output._weight.dtype == wanted
+    assert layer.inner._bias.dtype == layer.inner_norm._weight.dtype == torch.float32
+    assert model.session(None)._own.both[0].dtype == torch.float32
+    assert ("weights" in repr(model)) == (wanted != torch.float32)
+
+
+def test_packed_tied_tables_are_kept_once(directory):
+    if not can_pack(torch.device("cpu"), torch.float32):
+        pytest.skip("there is no C++ extension for this CPU")
+    model = load_model(directory, device="cpu")
+    assert model.encoder.token_table is model.decoder.token_table is model.output
+    # tables of their own are looked up in
+    table = torch.randn(45, 24)
+    edit_weights(directory, lambda w: w.update({"lm_head.weight": table}))
+    model = load_model(directory, device="cpu")
+    assert model.encoder.token_table is model.decoder.token_table
+    assert isinstance(model.decoder.token_table, torch.Tensor)
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])

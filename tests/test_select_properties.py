@@ -154,7 +154,7 @@ def available_isas():
     """Sets every instruction set of this CPU in turn; yields the backend to call."""
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     before = native.isa()
-    for isa in ("generic", "avx2", "avx512"):
+    for isa in ("generic", "avx2", "avx512", "avx512_bf16"):
         try:
             native.set_isa(isa)
         except RuntimeError:

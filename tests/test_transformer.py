@@ -161,15 +161,21 @@ def test_example_model_equals_transformers(backend, device):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["m2m_100", "bart"])
-def test_bfloat16_stays_near_float32(kind, tmp_path):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("kind", ["m2m_100", "bart", "m2m_100-untied"])
+def test_16_bits_stay_near_float32(kind, is_packed, dtype, tmp_path, monkeypatch):
     original = save_tiny_model(tmp_path, kind)
-    model = load_model(tmp_path, device="cpu", dtype="bfloat16")
-    assert model.dtype == torch.bfloat16
+    if not is_packed:
+        monkeypatch.setattr("pybeam.models.loading.can_pack", lambda device, dtype: False)
+    elif not can_pack(torch.device("cpu"), DTYPES[dtype]):
+        pytest.skip("there is no C++ extension for this CPU")
+    model = load_model(tmp_path, device="cpu", dtype=dtype)
+    assert model.weight_dtype == DTYPES[dtype]
     sources, targets = sources_for(model), targets_for(model, len(LENGTHS), length=6)
     logits = stepwise_logits(model, "reference", sources, targets)
     for source, target, ours in zip(sources, targets, logits, strict=True):
-        assert ours.dtype == torch.bfloat16
+        assert ours.dtype == model.dtype == (torch.float32 if is_packed else DTYPES[dtype])
         expected = original_logits(original, source, target)
         # 8 bits of mantissa through three layers: correlation shows a wrong formula, noise does not
         both = torch.stack((ours.float().flatten(), expected.flatten()))

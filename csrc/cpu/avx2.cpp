@@ -26,6 +26,7 @@ namespace {
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
+#include "pairs-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
 #include "log-inl.h"

@@ -7,7 +7,8 @@ constexpr Kernels make_kernels(const char* name) {
                    {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
                    {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
                    {&attend<float>, &attend<BFloat16>, &attend<Half>},
-                   {&multiply_rows<float>, nullptr, &multiply_rows<Half>},
+                   {&multiply_rows<float>, &multiply_rows<Pair>, &multiply_rows<Half>},
+                   &round_row,
                    &normalise_row,
                    &mix_row};
 }

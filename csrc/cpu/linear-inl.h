@@ -4,22 +4,42 @@
 constexpr int64_t kPassColumns = kPassVecs * kWidth;
 static_assert(kPanel % kPassColumns == 0);
 
+// The rows that are multiplied: numbers, or pairs of them where the weights are pairs.
+template <class X>
+struct Inputs {
+    const X* data;
+    int64_t stride;
+    int64_t depth;
+
+    Inputs from(int64_t row) const { return {data + row * stride, stride, depth}; }
+};
+
+template <class W>
+inline auto inputs(const LinearParams& params) {
+    if constexpr (std::is_same_v<W, Pair>) {
+        const int64_t depth = (params.depth + 1) / 2;
+        return Inputs<Pair>{params.rounded_x, depth, depth};
+    } else {
+        return Inputs<float>{params.x, params.x_stride, params.depth};
+    }
+}
+
 // y = x W^T for kRows rows and kPassColumns columns; every sum runs over the depth in order,
 // whatever kRows is, so that a row's result does not depend on the rows beside it.
-template <int kRows, class W>
-inline void multiply_pass(const LinearParams& params, const float* x, const W* panel,
+template <int kRows, class X, class W>
+inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const W* panel,
                           const float* bias, const float* residual, float* y, int64_t y_stride) {
     Vec acc[kRows][kPassVecs];
     for (int r = 0; r < kRows; ++r) {
         for (int c = 0; c < kPassVecs; ++c) acc[r][c] = broadcast(0.0f);
     }
-    const float* row[kRows];
-    for (int r = 0; r < kRows; ++r) row[r] = x + r * params.x_stride;
-    for (int64_t k = 0; k < params.depth; ++k) {
-        Vec weight[kPassVecs];
+    const X* row[kRows];
+    for (int r = 0; r < kRows; ++r) row[r] = x.data + r * x.stride;
+    for (int64_t k = 0; k < x.depth; ++k) {
+        decltype(load(panel)) weight[kPassVecs];
         for (int c = 0; c < kPassVecs; ++c) weight[c] = load(panel + k * kPanel + c * kWidth);
         for (int r = 0; r < kRows; ++r) {
-            const Vec value = broadcast(row[r][k]);
+            const auto value = broadcast(row[r][k]);
             for (int c = 0; c < kPassVecs; ++c) acc[r][c] = fma(value, weight[c], acc[r][c]);
         }
     }
@@ -36,8 +56,8 @@ inline void multiply_pass(const LinearParams& params, const float* x, const W* p
 }
 
 // All columns of a panel.
-template <int kRows, class W>
-inline void multiply_block(const LinearParams& params, const float* x, const W* panel,
+template <int kRows, class X, class W>
+inline void multiply_block(const LinearParams& params, const Inputs<X>& x, const W* panel,
                            const float* bias, const float* residual, float* y, int64_t y_stride) {
     for (int64_t c = 0; c < kPanel; c += kPassColumns) {
         multiply_pass<kRows>(params, x, panel + c, bias == nullptr ? nullptr : bias + c,
@@ -48,7 +68,8 @@ inline void multiply_block(const LinearParams& params, const float* x, const W* 
 // Rows `first .. last` times one whole panel.
 template <class W>
 inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t first, int64_t last) {
-    const W* weight = static_cast<const W*>(params.weight) + panel * params.depth * kPanel;
+    const auto all = inputs<W>(params);
+    const W* weight = static_cast<const W*>(params.weight) + panel * all.depth * kPanel;
     const int64_t column = panel * kPanel;
     const int64_t num_columns =
         params.num_columns - column < kPanel ? params.num_columns - column : kPanel;
@@ -60,7 +81,7 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
         bias = bias_copy;
     }
     RowBlocks<kPassRows>(last - first).for_each([&](auto rows, int64_t begin) {
-        const float* x = params.x + (first + begin) * params.x_stride;
+        const auto x = all.from(first + begin);
         float* y = params.y + (first + begin) * params.num_columns + column;
         if (num_columns == kPanel) {
             multiply_block<rows()>(params, x, weight, bias, params.adds ? y : nullptr, y,

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <vector>
 
 #include "../dispatch.h"
 #include "../params.h"
+#include "numbers.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -11,12 +13,34 @@ namespace {
 constexpr int64_t kTaskRows = 384;
 // Tasks that share the work evenly among threads.
 constexpr int64_t kEnoughTasks = 4;
+// Numbers to round in one task.
+constexpr int64_t kRoundTask = 65536;
+
+// x in bfloat16, valid until this thread's next call.
+const Pair* round_inputs(const LinearParams& params) {
+    static thread_local std::vector<Pair> memory;
+    const int64_t pairs = (params.depth + 1) / 2;
+    const int64_t size = params.num_rows * pairs;
+    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+    Pair* rounded = memory.data();  // other threads have a `memory` of their own
+    const int64_t tasks = std::clamp<int64_t>(2 * size / kRoundTask, 1, params.num_rows);
+    const RoundRow round_row = kernels().round_row;
+    parallel_for(threads_for(2 * size, tasks, params.num_threads), tasks, [&](int64_t task) {
+        const int64_t end = params.num_rows * (task + 1) / tasks;
+        for (int64_t row = params.num_rows * task / tasks; row < end; ++row) {
+            round_row(params.x + row * params.x_stride, params.depth, rounded + row * pairs);
+        }
+    });
+    return rounded;
+}
 
 }  // namespace
 
-void launch_linear(const LinearParams& params) {
+void launch_linear(const LinearParams& given) {
+    LinearParams params = given;
     const int64_t panels = (params.num_columns + kPanel - 1) / kPanel;
     if (params.num_rows == 0 || panels == 0) return;
+    if (params.weight_dtype == DType::kBFloat16) params.rounded_x = round_inputs(params);
     int64_t groups = (params.num_rows + kTaskRows - 1) / kTaskRows;
     // a panel that two threads share is read by both
     while (panels * groups % params.num_threads != 0 &&

@@ -14,6 +14,11 @@ struct Half {
     uint16_t bits;
 };
 
+// Two neighbours of the depth of a product.
+struct Pair {
+    BFloat16 even, odd;
+};
+
 inline float float_from_bits(uint32_t bits) {
     float x;
     std::memcpy(&x, &bits, sizeof x);
@@ -25,6 +30,9 @@ inline uint32_t bits_from_float(float x) {
     std::memcpy(&bits, &x, sizeof bits);
     return bits;
 }
+
+// The even one in the low half.
+inline uint32_t bits_of(Pair x) { return uint32_t{x.odd.bits} << 16 | x.even.bits; }
 
 inline float to_float(float x) { return x; }
 

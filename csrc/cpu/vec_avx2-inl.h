@@ -17,6 +17,17 @@ inline Vec load(const Half* x) {
 }
 inline void store(float* out, Vec a) { _mm256_storeu_ps(out, a); }
 
+using PairVec = __m256i;
+
+inline PairVec load(const Pair* x) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+}
+inline PairVec broadcast(Pair x) { return _mm256_set1_epi32(static_cast<int32_t>(bits_of(x))); }
+inline Vec even(PairVec a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
+inline Vec odd(PairVec a) {
+    return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-0x10000)));
+}
+
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }

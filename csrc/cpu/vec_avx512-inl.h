@@ -17,6 +17,15 @@ inline Vec load(const Half* x) {
 }
 inline void store(float* out, Vec a) { _mm512_storeu_ps(out, a); }
 
+using PairVec = __m512i;
+
+inline PairVec load(const Pair* x) { return _mm512_loadu_si512(x); }
+inline PairVec broadcast(Pair x) { return _mm512_set1_epi32(static_cast<int32_t>(bits_of(x))); }
+inline Vec even(PairVec a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
+inline Vec odd(PairVec a) {
+    return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-0x10000)));
+}
+
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }

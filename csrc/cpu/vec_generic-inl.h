@@ -19,6 +19,18 @@ inline Vec load(const T* x) {
 }
 inline void store(float* out, Vec a) { std::memcpy(out, &a, sizeof a); }
 
+typedef uint32_t PairVec __attribute__((vector_size(16)));
+
+inline PairVec broadcast(Pair x) {
+    const uint32_t bits = bits_of(x);
+    return PairVec{bits, bits, bits, bits};
+}
+inline PairVec load(const Pair* x) {
+    return PairVec{bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])};
+}
+inline Vec even(PairVec a) { return reinterpret_cast<Vec>(a << 16); }
+inline Vec odd(PairVec a) { return reinterpret_cast<Vec>(a & 0xffff0000u); }
+
 inline Vec add(Vec a, Vec b) { return a + b; }
 inline Vec sub(Vec a, Vec b) { return a - b; }
 inline Vec mul(Vec a, Vec b) { return a * b; }

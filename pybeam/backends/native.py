@@ -34,7 +34,7 @@ linear = _ops.linear.default
 layer_norm = _ops.layer_norm.default
 mixture = _ops.mixture.default
 
-isa = _ops.isa.default  # the instruction set in use: "generic", "avx2" or "avx512"
+isa = _ops.isa.default  # in use: "generic", "avx2", "avx512" or "avx512_bf16"
 set_isa = _ops.set_isa.default
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.linear import Linear
+from pybeam.models.linear import Linear, PackedLinear
 
 
 class Norm:
@@ -48,7 +48,7 @@ class DecoderLayer(EncoderLayer):
 class Stack:
     """The encoder or the decoder without its attention state."""
 
-    token_table: Tensor  # [V, d]
+    token_table: Tensor | PackedLinear  # [V, d]; the output layer, where it has the same table
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
@@ -59,6 +59,7 @@ class Stack:
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
         """Hidden state [n, d] of tokens [n] at these positions [n]."""
         x = F.embedding(position, self.position_table)  # [n, d]
-        y = F.embedding(token, self.token_table)  # [n, d]
+        table = self.token_table
+        y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

@@ -43,22 +43,23 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """A linear layer through the C++ extension: float32 on a CPU, weights packed for its kernels.
+    """A linear layer through the C++ extension, on a CPU, weights packed for its kernels.
 
     Decoding multiplies few rows by many weights, a shape that general libraries are slow at. A row's
-    result does not depend on the other rows, bit for bit, which no general library promises. Weights
-    that float16 holds exactly, as those of most files, are kept in float16 and widened on the way:
-    half the memory to read, the same result.
+    result does not depend on the other rows, bit for bit, which no general library promises. Inputs,
+    sums, bias and results are float32 whatever the weights' dtype:
+
+    - float32: y = x W^T + b. Weights that float16 holds exactly, as those of most files, are kept in
+      float16 and widened on the way: half the memory to read, the same result.
+    - float16: the same with these weights.
+    - bfloat16: y = bfloat16(x) W^T + b, x rounded to nearest, ties to even. AVX512_BF16 multiplies
+      such pairs at twice the speed of float32; other CPUs widen them. Subnormals may count as zero.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self._num_columns = weight.shape[0]
-        missing = -self._num_columns % PANEL
-        halves = weight.half()
-        if torch.equal(halves.float(), weight):
-            weight = halves
-        panels = F.pad(weight, (0, 0, 0, missing)).view(-1, PANEL, weight.shape[1])
-        self._weight = panels.transpose(1, 2).contiguous()  # [out / 64, in, 64]
+        self._depth = weight.shape[1]
+        self._weight = _packed(weight)
         self._bias = bias
         self._has_relu = activation == "relu"
         has_other = activation is not None and not self._has_relu
@@ -77,13 +78,35 @@ class PackedLinear:
         self._linear(residual, x, self._weight, self._bias, False, True)
         return residual  # [n, out]
 
+    def rows(self, index: Tensor) -> Tensor:
+        """W[index] [n, in] in the dtype it is kept in: how tied embeddings share this one copy."""
+        panel, column = index // PANEL, index % PANEL
+        if self._weight.dtype != torch.bfloat16:
+            return self._weight[panel, :, column]
+        # a pair is moved as one number
+        pairs = self._weight.view(torch.int32)[panel, :, column, 0]  # [n, in / 2]
+        return pairs.view(torch.bfloat16)[:, : self._depth]
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """[out / 64, in, 64], or [out / 64, in / 2, 64, 2] in bfloat16; zeros fill the last ones."""
+    num_columns, depth = weight.shape
+    if weight.dtype == torch.bfloat16:
+        padded = F.pad(weight, (0, depth % 2, 0, -num_columns % PANEL))
+        return padded.view(-1, PANEL, (depth + 1) // 2, 2).transpose(1, 2).contiguous()
+    halves = weight.half()
+    if torch.equal(halves.to(weight.dtype), weight):
+        weight = halves
+    padded = F.pad(weight, (0, 0, 0, -num_columns % PANEL))
+    return padded.view(-1, PANEL, depth).transpose(1, 2).contiguous()
+
 
 Linear = PlainLinear | PackedLinear
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` works here, and is worth it: not with the portable kernels."""
-    if device.type != "cpu" or dtype != torch.float32:
+    """Whether `PackedLinear` takes such weights here, and is worth it: not with the portable kernels."""
+    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     try:
         from pybeam.backends import native

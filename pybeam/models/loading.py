@@ -37,8 +37,12 @@ def load_model(
         path: the directory, or a list of them: an `Ensemble`, whose members must have the same
             vocabularies where their tokenizer files say what these are. A list of one is that model.
         device: "auto" is CUDA if there is a GPU.
-        dtype: "auto" is float32 on a CPU whatever the file holds, the file's on a GPU; or
-            "float32", "bfloat16", "float16" or the `torch.dtype` of that name.
+        dtype: of the weights: "auto" is float32 on a CPU whatever the file holds, the file's on a
+            GPU; or "float32", "bfloat16", "float16" or the `torch.dtype` of that name. On a CPU
+            with the C++ extension and AVX2 only matrices and token tables have it: `model.dtype`,
+            that of activations, caches and logits, is float32, and so are all sums. There bfloat16
+            also rounds the inputs of every matrix product: twice as fast where the CPU has
+            AVX512_BF16. Elsewhere the whole model computes in this dtype.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -128,11 +132,12 @@ class _Assembly:
         tables = self._tables()
         if dtype is None:
             dtype = torch.float32 if device.type == "cpu" else tables[0].dtype
-        self.dtype = dtype
+        self.weight_dtype = dtype
         self.is_packed = can_pack(device, dtype)
+        self.dtype = torch.float32 if self.is_packed else dtype
         moved: dict[int, Tensor] = {}  # one copy of a table that is used twice
         self.source_table, self.target_table, self.output_table = (
-            moved.setdefault(table.data_ptr(), self._moved(table)) for table in tables
+            moved.setdefault(table.data_ptr(), self._moved(table, dtype)) for table in tables
         )
 
     def model(self) -> Transformer:
@@ -141,8 +146,9 @@ class _Assembly:
         if "final_logits_bias" in self.checkpoint:
             bias = self._take("final_logits_bias", 1, config.vocab_size)[0]
             bias = bias if bias.any() else None
-        encoder = self._stack("encoder", self.source_table)
-        decoder = self._stack("decoder", self.target_table)
+        output = self._pack(self.output_table, bias)
+        encoder = self._stack("encoder", self._token_table(self.source_table, output))
+        decoder = self._stack("decoder", self._token_table(self.target_table, output))
         d = config.hidden_size
         names = [
             f"decoder.layers.{i}.encoder_attn.{part}_proj"
@@ -154,8 +160,9 @@ class _Assembly:
             encoder=encoder,
             decoder=decoder,
             cross_key_value=self._linear(names, d, d),
-            output=self._pack(self.output_table, bias),
+            output=output,
             dtype=self.dtype,
+            weight_dtype=self.weight_dtype,
             device=self.device,
         )
 
@@ -194,7 +201,12 @@ class _Assembly:
                     tables[i] = earlier
         return tables
 
-    def _stack(self, name: str, token_table: Tensor) -> Stack:
+    def _token_table(self, table: Tensor, output: Linear) -> Tensor | PackedLinear:
+        """The table, or the packed output layer instead of a second copy."""
+        is_tied = table is self.output_table and isinstance(output, PackedLinear)
+        return output if is_tied else table
+
+    def _stack(self, name: str, token_table: Tensor | PackedLinear) -> Stack:
         config, d = self.config, self.config.hidden_size
         is_decoder = name == "decoder"
         layer = self._decoder_layer if is_decoder else self._encoder_layer
@@ -227,7 +239,7 @@ class _Assembly:
             table = self.checkpoint.take(name, num, config.hidden_size)
         else:
             table = self.checkpoint.take(name or stored[0], num, config.hidden_size)
-        return self._moved(table[offset : offset + config.max_positions])
+        return self._moved(table[offset : offset + config.max_positions], self.dtype)
 
     def _encoder_layer(self, prefix: str) -> EncoderLayer:
         return EncoderLayer(**self._common(prefix, self.config.encoder_inner_size))
@@ -260,15 +272,17 @@ class _Assembly:
         self, names: list[str], rows: int, columns: int, activation: str | None = None
     ) -> Linear:
         """One linear layer of several, their outputs one after another."""
-        weight = torch.cat([self._take(f"{name}.weight", rows, columns) for name in names])
+        weight = torch.cat(
+            [self._take(f"{name}.weight", rows, columns, dtype=self.weight_dtype) for name in names]
+        )
         bias = torch.cat([self._take(f"{name}.bias", rows) for name in names])
         return self._pack(weight, bias, activation)
 
     def _pack(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
         return (PackedLinear if self.is_packed else PlainLinear)(weight, bias, activation)
 
-    def _take(self, name: str, *shape: int) -> Tensor:
-        return self._moved(self.checkpoint.take(name, *shape))
+    def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self._moved(self.checkpoint.take(name, *shape), dtype or self.dtype)
 
-    def _moved(self, tensor: Tensor) -> Tensor:
-        return tensor.to(device=self.device, dtype=self.dtype).contiguous()
+    def _moved(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(device=self.device, dtype=dtype).contiguous()

@@ -29,23 +29,27 @@ class Transformer(Model):
         cross_key_value: Linear,
         output: Linear,
         dtype: torch.dtype,
+        weight_dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.config = config
         self.encoder, self.decoder = encoder, decoder
         self.cross_key_value = cross_key_value  # [layers * 2 * d, d], of all decoder layers at once
         self.output = output  # [V, d]
-        self.dtype, self.device = dtype, device
+        self.dtype = dtype  # of activations, keys and values, and logits
+        self.weight_dtype = weight_dtype  # of matrices and token tables
+        self.device = device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.max_positions = self.max_source_positions = config.max_positions
 
     def __repr__(self) -> str:
         config = self.config
+        weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
         return (
             f"Transformer({config.model_type}, {config.num_encoder_layers}+"
             f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
-            f"{self.dtype}, {self.device})"
+            f"{self.dtype}{weights}, {self.device})"
         )
 
     def session(self, backend) -> TransformerSession:

@@ -1,0 +1,16 @@
+// Products of bfloat16 pairs by AVX512_BF16. Included inside a namespace, after the vectors.
+
+// c + a b, of both members of every pair.
+inline Vec fma(PairVec a, PairVec b, Vec c) {
+    return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+inline void round_row(const float* x, int64_t depth, Pair* out) {
+    for (int64_t k = 0; k < depth; k += kWidth, out += kWidth / 2) {
+        const int64_t left = depth - k;
+        const __mmask16 is_x = left < kWidth ? (1u << left) - 1 : 0xffff;
+        const __mmask8 is_pair = left < kWidth ? (1u << (left + 1) / 2) - 1 : 0xff;
+        const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(is_x, x + k));
+        _mm256_mask_storeu_epi32(out, is_pair, reinterpret_cast<__m256i>(rounded));
+    }
+}
