@@ -27,6 +27,7 @@ matplotlib.rcParams.update({"svg.hashsalt": "pybeam", "svg.fonttype": "none", "f
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter  # noqa: E402
 
 GREY, BLUE, ORANGE, BLACK = "#8a8a8a", "#2166ac", "#d6604d", "#222222"
 # colour: what is searched; shape: how it is scheduled
@@ -55,7 +56,8 @@ def throughput(rows: list[dict]) -> Figure | None:
             colour, marker = STYLES.get(row["system"], (GREY, "."))
             at, style = (row["lines/s"], row["BLEU"]), dict(s=44, alpha=0.85)
             axes.scatter(*at, color=colour, marker=marker, label=row["system"], **style)
-        axes.set(xscale="log", xlabel="lines/s", title=part.replace("-", ", k = "))
+        axes.set(xlabel="lines/s", title=part.replace("-", ", k = "))
+        axes.set_xlim(left=0)
 
     return _panels(list(parts), panel, "BLEU")
 
@@ -93,8 +95,13 @@ def latency(rows: list[dict]) -> Figure | None:
         for name in dict.fromkeys(row["system"] for row in parts[part]):
             line = sorted((r["load"], r[column]) for r in parts[part] if r["system"] == name)
             colour, marker = SCHEDULES[name.partition("(")[0]]
-            axes.plot(*zip(*line, strict=True), color=colour, marker=marker, label=name)
+            dashes = "--" if "max_wait" in name else "-"
+            axes.plot(*zip(*line, strict=True), dashes, color=colour, marker=marker, label=name)
         axes.set(yscale="log", xlabel="load, share of saturated throughput", title=title)
+        axes.set_xlim(0, 1)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
 
     return _panels(list(panels), panel, "ms from arrival to result")
 

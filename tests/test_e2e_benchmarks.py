@@ -66,7 +66,12 @@ def test_dry_run(tmp_path):
     for model in ("example", "widened"):
         assert systems[f"{model}-2"] == METHODS | generate
         assert systems[f"{model}-12"] == METHODS, "generate is too slow at wide beams on a CPU"
-        assert systems[f"{model}-latency"] == {"Batch(2)", "Streaming(2)", "Fifo(2)"}
+        assert systems[f"{model}-latency"] == {
+            "Batch(2)",
+            "Streaming(2)",
+            "Streaming(2, max_wait=8)",
+            "Fifo(2)",
+        }
         assert systems[f"{model}-steps"] == {"pybeam"} | generate
         assert systems[f"{model}-memory"] == {"GREEDY", "FIXED", "VAR-STREAM"} | generate
     for row in data["rows"]:

@@ -1,12 +1,13 @@
 """Whole translations: throughput, time of a step, latency under load, memory, energy.
 
-    python -m benchmarks.e2e [--device cuda] [--data DIR] [--only widened-5 example-latency/Fifo]
+    python -m benchmarks.e2e [--device cuda] [--data DIR] [--only widened-5 example-50/VAR]
 
 Parts are MODEL-WIDTH (the methods of Yang et al. 2020 and transformers.generate), MODEL-steps,
-MODEL-latency and, on a CPU, MODEL-memory. Everything is measured once, then again while time and
---repeats allow, all systems in turn. Every row is kept at once: in gpu-e2e.json and .log, or
-e2e-cpu.json and .log, in $OUT if that is set, else in benchmarks/results/. Rows of parts that are
-not measured stay. `python -m benchmarks.plots` draws the results.
+MODEL-latency and, on a CPU, MODEL-memory; --only takes parts, and after a slash the beginning of a
+system. Everything is measured once, then again while time and --repeats allow, all systems in turn.
+Every row is kept at once: in gpu-e2e.json and .log, or e2e-cpu.json and .log, in $OUT if that is set,
+else in benchmarks/results/. Rows of parts that are not measured stay. `python -m benchmarks.plots`
+draws the results.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
             task for task in _tasks(pairs, data, options, size) if _wanted(task, options.only)
         ]
         if not planned:
-            raise SystemExit(f"no part begins with {' or '.join(options.only)}")
+            raise SystemExit(f"--only: there is no {' and no '.join(options.only)}")
         again = [task for task in planned if task.repeats] * (options.repeats - 1)
         journal = _journal(options)
         try:
@@ -88,31 +89,30 @@ def _tasks(
     meter = Meter(options.device)
     first = options.widths[0]
     asked = dict(zip(options.widths, options.lines or [], strict=False))
-    n = dict(zip(options.widths, options.n or map(size.n_of, options.widths), strict=False))
+    n = dict(zip(options.widths, options.n or [], strict=False))
     for pair in pairs:
         for width in options.widths:
             lines = asked.get(width, size.lines_of(pair.name, width))
-            yield from throughput.tasks(pair, data.first(lines), width, n[width], meter)
+            at_once = n.get(width, size.n_of(pair.name, width))
+            yield from throughput.tasks(pair, data.first(lines), width, at_once, meter)
     for pair in pairs:
-        yield from _unless_skipped(
-            options,
-            size,
-            latency.tasks(pair, data.sources, first, n[first], options.loads, options.requests),
-        )
-    for pair in pairs:
+        at_once = n.get(first, size.n_of(pair.name, first))
+        if options.only or pair.name in size.latency_of:
+            yield from latency.tasks(
+                pair, data.sources, first, at_once, options.loads, options.requests
+            )
         yield from step_time.tasks(pair, data.sources, first, size.step_n, size.step_lengths)
         if options.device == "cpu":
             yield from memory.tasks(
-                pair, options.data, options.split, first, n[first], size.num_memory_lines
+                pair, options.data, options.split, first, at_once, size.num_memory_lines
             )
 
 
-def _unless_skipped(options: argparse.Namespace, size: Sizes, tasks: list[Task]) -> Iterator[Task]:
-    return (task for task in tasks if options.only or task.row["part"] not in size.skipped)
-
-
-def _wanted(task: Task, prefixes: list[str] | None) -> bool:
-    return not prefixes or task.name.startswith(tuple(prefixes))
+def _wanted(task: Task, names: list[str] | None) -> bool:
+    """A name is a part, or a part, a slash and the beginning of a system."""
+    return not names or any(
+        task.name.startswith(name) if "/" in name else name == task.row["part"] for name in names
+    )
 
 
 def _tables(rows: list[dict]) -> list[list[dict]]:

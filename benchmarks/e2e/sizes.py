@@ -19,20 +19,20 @@ class Sizes:
     repeats: int
     models: tuple[str, ...]  # in the order in which they are measured
     lines: Mapping[str, tuple[int | None, int | None]]
-    n: tuple[int, int]
+    n: Mapping[str, tuple[int, int]]  # fewer than lines, or a schedule has nothing to refill with
     step_lengths: tuple[int, ...]
     step_n: int
     num_requests: int
     num_memory_lines: int = 16
-    # parts that take too long to be worth it unless they are asked for
-    skipped: frozenset[str] = frozenset()
+    # where requests take seconds, latency is measured only if asked for
+    latency_of: tuple[str, ...] = ("example", "widened")
     widened: Mapping[str, int] = field(default_factory=lambda: WMT19_BIG)
 
     def lines_of(self, model: str, width: int) -> int | None:
         return self.lines.get(model, self.lines["widened"])[width > NARROW]
 
-    def n_of(self, width: int) -> int:
-        return self.n[width > NARROW]
+    def n_of(self, model: str, width: int) -> int:
+        return self.n.get(model, self.n["widened"])[width > NARROW]
 
 
 CPU = Sizes(
@@ -41,11 +41,11 @@ CPU = Sizes(
     repeats=1,
     models=("example", "widened"),
     lines={"example": (694, 128), "widened": (64, 16)},
-    n=(64, 64),
+    n={"example": (64, 64), "widened": (16, 4)},
     step_lengths=(8, 24, 40, 56),
     step_n=16,
-    num_requests=600,
-    skipped=frozenset({"widened-latency"}),
+    num_requests=400,
+    latency_of=("example",),
 )
 CUDA = Sizes(
     dtype="bfloat16",
@@ -53,7 +53,7 @@ CUDA = Sizes(
     repeats=3,
     models=("widened", "example"),
     lines={"example": (None, None), "widened": (None, 256)},
-    n=(128, 64),
+    n={"example": (128, 64), "widened": (128, 64)},
     step_lengths=(8, 24, 40, 56, 72, 88, 104, 120),
     step_n=64,
     num_requests=2000,
@@ -64,7 +64,7 @@ TINY = Sizes(
     repeats=2,
     models=("example", "widened"),
     lines={"example": (4, 3), "widened": (2, 2)},
-    n=(2, 2),
+    n={"example": (2, 2), "widened": (2, 2)},
     step_lengths=(2, 4, 6),
     step_n=2,
     num_requests=10,
