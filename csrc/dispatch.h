@@ -88,7 +88,8 @@ extern const Kernels kAvx512Bf16Kernels;
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2", "avx512" or "avx512_bf16". Throws std::runtime_error if the CPU lacks it.
+// Choose "generic", "avx2", "avx512" or "avx512_bf16". Throws std::runtime_error if the CPU lacks
+// it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

@@ -362,7 +362,7 @@ struct AcceptDraftParams {
 // Each throws std::runtime_error before it would read or write out of bounds.
 void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
-void launch_linear(const LinearParams& params);
+void launch_linear(LinearParams params);
 void launch_layer_norm(const LayerNormParams& params);
 void launch_mixture(const MixtureParams& params);
 void launch_tree_append(const TreeAppendParams& params);

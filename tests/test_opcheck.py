@@ -175,7 +175,7 @@ def test_every_operator_is_checked():
 
 
 def test_an_instruction_set_that_is_not_there():
-    with pytest.raises(RuntimeError, match="must be generic, .* or avx512_bf16, but is sse9"):
+    with pytest.raises(RuntimeError, match=r"must be generic, .* or avx512_bf16, but is sse9"):
         torch.ops.pybeam.set_isa("sse9")
 
 

@@ -36,8 +36,7 @@ const Pair* round_inputs(const LinearParams& params) {
 
 }  // namespace
 
-void launch_linear(const LinearParams& given) {
-    LinearParams params = given;
+void launch_linear(LinearParams params) {
     const int64_t panels = (params.num_columns + kPanel - 1) / kPanel;
     if (params.num_rows == 0 || panels == 0) return;
     if (params.weight_dtype == DType::kBFloat16) params.rounded_x = round_inputs(params);

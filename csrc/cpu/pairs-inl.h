@@ -1,5 +1,5 @@
-// Products of bfloat16 pairs where the CPU has no instruction for them. Included inside a namespace,
-// after the vectors.
+// Products of bfloat16 pairs without an instruction for them. Included inside a namespace, after
+// the vectors.
 
 // c + a b, of both members of every pair.
 inline Vec fma(PairVec a, PairVec b, Vec c) {
