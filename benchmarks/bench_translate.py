@@ -29,6 +29,7 @@ def main() -> None:
     groups = {
         "fixed-5": bench.fixed_5,
         "variable-5": bench.variable_5,
+        "reduced-5": bench.reduced_5,
         "variable-50": bench.variable_50,
         "fifo-50": bench.fifo_50,
         "fifo-5": bench.fifo_5,
@@ -76,7 +77,7 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--threshold-{width}", type=float, default=threshold, help="delta")
         parser.add_argument(f"--max-candidates-{width}", type=int, default=most, help="M")
     parser.add_argument(
-        "--only", help="one group: fixed-5, variable-5, variable-50, fifo-50, fifo-5"
+        "--only", help="one group: fixed-5, variable-5, reduced-5, variable-50, fifo-50, fifo-5"
     )
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
@@ -136,6 +137,27 @@ class Bench:
             },
         )
 
+    def reduced_5(self) -> list[dict]:
+        """The reduced precision that each does best on a CPU: their int8, our bfloat16."""
+        int8 = peers.ctranslate2_translator(
+            self.theirs, self.all.vocabulary, self.options.threads, "int8"
+        )
+        model = pybeam.load_model(self.options.model, device="cpu", dtype="bfloat16")
+        fixed = pybeam.fixed_beam(5, max_length=MAX_LENGTH, scoring=NORMALISED)
+        variable, batch, fifo = self.variable(5), pybeam.Batch(64), pybeam.Fifo(64)
+        return self.compare(
+            "reduced precision, width 5",
+            self.all,
+            {
+                "CTranslate2 int8 beam_size=5": self.ctranslate2(5, int8),
+                "CTranslate2 float32 beam_size=5": self.ctranslate2(5),
+                "pybeam bfloat16 variable 5, Batch(64)": Ours(model, variable, batch),
+                "pybeam bfloat16 variable 5, Fifo(64)": Ours(model, variable, fifo),
+                "pybeam bfloat16 fixed 5, Fifo(64)": Ours(model, fixed, fifo),
+            },
+            model,
+        )
+
     def variable_50(self) -> list[dict]:
         return self.compare(
             "variable width 50",
@@ -170,16 +192,22 @@ class Bench:
             },
         )
 
-    def ctranslate2(self, width: int) -> peers.Translate:
-        return peers.ctranslate2_beam(self.translator, self.all.vocabulary, width, 64, MAX_LENGTH)
+    def ctranslate2(self, width: int, translator=None) -> peers.Translate:
+        translator = translator or self.translator
+        return peers.ctranslate2_beam(translator, self.all.vocabulary, width, 64, MAX_LENGTH)
 
-    def compare(self, setting: str, data: Corpus, systems: dict[str, Callable]) -> list[dict]:
-        """Seconds and BLEU of each system; the ratio is against the first one."""
+    def compare(
+        self, setting: str, data: Corpus, systems: dict[str, Callable], model=None
+    ) -> list[dict]:
+        """Seconds and BLEU of each system; the ratio is against the first one.
+
+        `model` is ours, whose matrix products are the floor.
+        """
         for translate in systems.values():
             translate(data.sources[:64])
         runs = {name: (lambda t=t: t(data.sources)) for name, t in systems.items()}
         # in turn with the systems, because the machine's speed changes while they run
-        runs["products"] = Products(self.model)
+        runs["products"] = Products(model or self.model)
         seconds, outputs = report.interleaved_medians(runs, self.options.repeats)
         baseline = next(iter(seconds.values()))
         rate = runs["products"].flops / seconds["products"]
