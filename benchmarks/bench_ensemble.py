@@ -9,6 +9,7 @@ what is timed; their BLEU says only that they still translate.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -70,9 +71,18 @@ def main() -> None:
     runs = {name: (lambda d=d: d(data.sources)) for name, d in decoders.items()}
     seconds, outputs = report.interleaved_medians(runs, options.repeats)
     rows = [row(name, decoders[name], seconds[name], data.bleu(outputs[name])) for name in runs]
-    print(report.table(rows))
+    title = f"{len(data.sources)} lines, n = {options.n}, k = {options.width}"
+    print(f"{title}\n{report.table(rows)}")
+    write(options, title, rows)
+
+
+def write(options: argparse.Namespace, title: str, rows: list[dict]) -> None:
+    """Replace this table in the results file; those of other sizes stay."""
+    path = options.output or report.RESULTS / "ensemble-cpu.json"
+    tables = json.loads(path.read_text())["tables"] if path.exists() else {}
     settings = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
-    report.write("ensemble-cpu", options.output, {"settings": settings, "rows": rows})
+    tables[title] = {"settings": settings, "run": report.environment(), "rows": rows}
+    report.write("ensemble-cpu", path, {"tables": tables})
 
 
 def _options() -> argparse.Namespace:
