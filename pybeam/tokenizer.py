@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
-CONTROL = re.compile(rf"<s>|</s>|<pad>|{LANGUAGE.pattern}")
+from pybeam.pieces import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
+
 # M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
 M2M100_LANGUAGES = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha "
@@ -21,21 +18,6 @@ M2M100_LANGUAGES = (
 ).split()
 PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
-
-Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
-
-
-class Pieces(Protocol):
-    """Plain text to ids and back, without language tags and EOS."""
-
-    before: Sequence[int]  # ids that the files themselves put before every text
-
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
-    def token_id(self, token: str) -> int | None: ...
-    def target_id(self, token: str) -> int | None: ...
-    def languages(self) -> list[str]: ...
-    def vocabularies(self) -> Vocabularies: ...
 
 
 class Tokenizer:
@@ -57,6 +39,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Source ids of a text, tags and EOS included."""
         return [*self._before, *self._pieces.encode(text), *self._after]
+
+    def encode_target(self, text: str) -> list[int]:
+        """Target ids of a text, without tags and EOS: what `decode` gives the text of."""
+        return self._pieces.encode_target(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of generated ids; EOS, tags and other control tokens leave nothing."""
@@ -173,11 +159,11 @@ class _Files:
 def _pieces(files: _Files) -> Pieces:
     directory = files.directory
     if files.has("tokenizer.json"):
-        return _JsonPieces(directory / "tokenizer.json")
+        return JsonPieces(directory / "tokenizer.json")
     if files.has("source.spm", "target.spm", "vocab.json"):
         source = files.vocabulary("vocab.json")
         target = files.vocabulary("target_vocab.json") or source
-        return _MappedPieces(directory / "source.spm", directory / "target.spm", source, target)
+        return MappedPieces(directory / "source.spm", directory / "target.spm", source, target)
     if files.has("sentencepiece.bpe.model", "vocab.json"):
         model = directory / "sentencepiece.bpe.model"
         vocabulary = files.vocabulary("vocab.json")
@@ -185,10 +171,10 @@ def _pieces(files: _Files) -> Pieces:
         missing = [token for token in files.listed_tokens() if token not in vocabulary]
         listed = {token: len(vocabulary) + i for i, token in enumerate(missing)}
         vocabulary = {**listed, **files.added_tokens(), **vocabulary}
-        return _MappedPieces(model, model, vocabulary, vocabulary)
+        return MappedPieces(model, model, vocabulary, vocabulary)
     for name in PLAIN_SENTENCEPIECE:
         if files.has(name):
-            return _SentencePieces(directory / name)
+            return SentencePieces(directory / name)
     remedy = (
         "save one with transformers: `AutoTokenizer.from_pretrained(path).save_pretrained(path)`"
     )
@@ -259,127 +245,3 @@ def _framed(
 def _some(tags: Sequence[str]) -> str:
     names = sorted(tag.strip("_<>") for tag in tags)
     return ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
-
-
-def _package(name: str, path: Path):
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"{path} needs the package {name}: `pip install {name}`") from error
-
-
-class _JsonPieces:
-    """`tokenizer.json`, read by the package tokenizers."""
-
-    def __init__(self, path: Path) -> None:
-        tokenizers = _package("tokenizers", path)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises bare Exception
-            raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-
-    @property
-    def before(self) -> list[int]:
-        """Special tokens that the tokenizer itself puts before a text: BART's `<s>`."""
-        encoding = self._tokenizer.encode("")
-        return encoding.ids[:-1] if len(encoding.ids) > 1 else []
-
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
-
-    def token_id(self, token: str) -> int | None:
-        return self._tokenizer.token_to_id(token)
-
-    target_id = token_id
-
-    def languages(self) -> list[str]:
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        return [token.content for token in added if LANGUAGE.fullmatch(token.content)]
-
-    def vocabularies(self) -> Vocabularies:
-        vocabulary = self._tokenizer.get_vocab()
-        return vocabulary, vocabulary
-
-
-class _SentencePieces:
-    """A SentencePiece model whose ids are the model's ids."""
-
-    before = ()
-
-    def __init__(self, path: Path) -> None:
-        self._model = _sentencepiece(path)
-
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        size = self._model.get_piece_size()
-        return self._model.decode([token for token in ids if token < size])
-
-    def token_id(self, token: str) -> int | None:
-        return self._model.piece_to_id(token)
-
-    target_id = token_id
-
-    def languages(self) -> list[str]:
-        return []
-
-    def vocabularies(self) -> Vocabularies:
-        pieces = self._model.id_to_piece(list(range(self._model.get_piece_size())))
-        vocabulary = {piece: i for i, piece in enumerate(pieces)}
-        return vocabulary, vocabulary
-
-
-class _MappedPieces:
-    """SentencePiece models whose pieces a vocabulary maps to ids."""
-
-    before = ()
-
-    def __init__(
-        self,
-        source_path: Path,
-        target_path: Path,
-        source_ids: dict[str, int],
-        target_ids: dict[str, int],
-    ) -> None:
-        self._source, self._target = _sentencepiece(source_path), _sentencepiece(target_path)
-        self._id = source_ids
-        self._piece = {token_id: piece for piece, token_id in target_ids.items()}
-        if "<unk>" not in source_ids:
-            raise ValueError(f"vocab.json beside {source_path} must have the piece '<unk>'")
-
-    def encode(self, text: str) -> list[int]:
-        unknown = self._id["<unk>"]
-        return [self._id.get(piece, unknown) for piece in self._source.encode(text, out_type=str)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self._piece.get(token, "<unk>") for token in ids]
-        kept = [
-            p for p in pieces if p not in ("<s>", "</s>", "<pad>") and not LANGUAGE.fullmatch(p)
-        ]
-        return self._target.decode_pieces(kept)
-
-    def token_id(self, token: str) -> int | None:
-        return self._id.get(token)
-
-    def target_id(self, token: str) -> int | None:
-        return next((token_id for token_id, piece in self._piece.items() if piece == token), None)
-
-    def languages(self) -> list[str]:
-        return [piece for piece in self._id if LANGUAGE.fullmatch(piece)]
-
-    def vocabularies(self) -> Vocabularies:
-        return self._id, {piece: token_id for token_id, piece in self._piece.items()}
-
-
-def _sentencepiece(path: Path):
-    package = _package("sentencepiece", path)
-    try:
-        return package.SentencePieceProcessor(model_file=str(path))
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is not a sound SentencePiece model: {error}") from error

@@ -54,6 +54,7 @@ def test_plain_sentencepiece_ids_are_used_as_they_are():
         ids = tokenizer.encode(text)
         assert ids == [*model.encode(text), 2]
         assert tokenizer.decode(ids) == model.decode(model.encode(text))
+        assert tokenizer.encode_target(text) == model.encode(text)
     assert tokenizer.prefix == []
     assert tokenizer.decode([2, 10**6]) == ""
 
@@ -112,6 +113,7 @@ def test_marian_with_two_vocabularies(tmp_path, vocabulary):
         ids = tokenizer.encode(text)
         assert ids == original(text).input_ids
         assert tokenizer.decode([size - 1 - token for token in ids]) == text
+        assert tokenizer.encode_target(text) == [size - 1 - token for token in ids[:-1]]
 
 
 def test_mbart50(tmp_path, pieces):

@@ -1,0 +1,162 @@
+"""Plain text to token ids and back, by the packages that read tokenizer files."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
+
+Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
+
+
+class Pieces(Protocol):
+    """Plain text to ids and back, without language tags and EOS."""
+
+    before: Sequence[int]  # ids that the files themselves put before every text
+
+    def encode(self, text: str) -> list[int]: ...
+    def encode_target(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def token_id(self, token: str) -> int | None: ...
+    def target_id(self, token: str) -> int | None: ...
+    def languages(self) -> list[str]: ...
+    def vocabularies(self) -> Vocabularies: ...
+
+
+def _package(name: str, path: Path):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"{path} needs the package {name}: `pip install {name}`") from error
+
+
+class JsonPieces:
+    """`tokenizer.json`, read by the package tokenizers."""
+
+    def __init__(self, path: Path) -> None:
+        tokenizers = _package("tokenizers", path)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises bare Exception
+            raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    @property
+    def before(self) -> list[int]:
+        """Special tokens that the tokenizer itself puts before a text: BART's `<s>`."""
+        encoding = self._tokenizer.encode("")
+        return encoding.ids[:-1] if len(encoding.ids) > 1 else []
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    encode_target = encode
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+    def token_id(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
+
+    target_id = token_id
+
+    def languages(self) -> list[str]:
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return [token.content for token in added if LANGUAGE.fullmatch(token.content)]
+
+    def vocabularies(self) -> Vocabularies:
+        vocabulary = self._tokenizer.get_vocab()
+        return vocabulary, vocabulary
+
+
+class SentencePieces:
+    """A SentencePiece model whose ids are the model's ids."""
+
+    before = ()
+
+    def __init__(self, path: Path) -> None:
+        self._model = _sentencepiece(path)
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text)
+
+    encode_target = encode
+
+    def decode(self, ids: Sequence[int]) -> str:
+        size = self._model.get_piece_size()
+        return self._model.decode([token for token in ids if token < size])
+
+    def token_id(self, token: str) -> int | None:
+        return self._model.piece_to_id(token)
+
+    target_id = token_id
+
+    def languages(self) -> list[str]:
+        return []
+
+    def vocabularies(self) -> Vocabularies:
+        pieces = self._model.id_to_piece(list(range(self._model.get_piece_size())))
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        return vocabulary, vocabulary
+
+
+class MappedPieces:
+    """SentencePiece models whose pieces a vocabulary maps to ids."""
+
+    before = ()
+
+    def __init__(
+        self,
+        source_path: Path,
+        target_path: Path,
+        source_ids: dict[str, int],
+        target_ids: dict[str, int],
+    ) -> None:
+        self._source, self._target = _sentencepiece(source_path), _sentencepiece(target_path)
+        self._id, self._target_id = source_ids, target_ids
+        self._piece = {token_id: piece for piece, token_id in target_ids.items()}
+        if "<unk>" not in source_ids or "<unk>" not in target_ids:
+            raise ValueError(f"vocab.json beside {source_path} must have the piece '<unk>'")
+
+    def encode(self, text: str) -> list[int]:
+        return _ids(self._source.encode(text, out_type=str), self._id)
+
+    def encode_target(self, text: str) -> list[int]:
+        return _ids(self._target.encode(text, out_type=str), self._target_id)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        pieces = [self._piece.get(token, "<unk>") for token in ids]
+        kept = [
+            p for p in pieces if p not in ("<s>", "</s>", "<pad>") and not LANGUAGE.fullmatch(p)
+        ]
+        return self._target.decode_pieces(kept)
+
+    def token_id(self, token: str) -> int | None:
+        return self._id.get(token)
+
+    def target_id(self, token: str) -> int | None:
+        return next((token_id for token_id, piece in self._piece.items() if piece == token), None)
+
+    def languages(self) -> list[str]:
+        return [piece for piece in self._id if LANGUAGE.fullmatch(piece)]
+
+    def vocabularies(self) -> Vocabularies:
+        return self._id, self._target_id
+
+
+def _ids(pieces: Sequence[str], ids: dict[str, int]) -> list[int]:
+    unknown = ids["<unk>"]
+    return [ids.get(piece, unknown) for piece in pieces]
+
+
+def _sentencepiece(path: Path):
+    package = _package("sentencepiece", path)
+    try:
+        return package.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a sound SentencePiece model: {error}") from error
