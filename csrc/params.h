@@ -213,6 +213,7 @@ struct Beams {
         kCertified,
         kNumFound,
         kHasTopped,
+        kTargetLength,
         kNumInts,
     };
     enum Float {

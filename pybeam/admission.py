@@ -29,6 +29,7 @@ class Source:
     length: int
     limits: Algorithm
     prefix: list[int]
+    target: list[int]  # to be scored, with EOS; empty: a search
     most_bytes: int = 0  # of keys and values
     slot: int = -1
     opened: int = -1  # step at which it was admitted
@@ -97,13 +98,19 @@ class Admission:
             request = Request(request)
         try:
             content = self._model.check(request.source)
-            prefix = self._check_prefix(request.prefix)
-            limits = self._algorithm.overridden(request, self._model.max_positions)
+            prefix = self._check_tokens("prefix", request.prefix)
+            target = self._check_target(request.target)
+            limits = self._limits(request)
             for processor in request.processors or ():
                 processor.check(self._model)
             self._schedule.check_width(limits.width)
             length = self._model.source_length(content)
-            source = Source(index, request, content, length, limits, prefix)
+            if length == 0 and len(target) > 1:
+                raise ValueError(
+                    f"`target` must be empty for an empty source, whose only output that is, but has "
+                    f"{len(target) - 1} tokens; do sources and targets belong together?"
+                )
+            source = Source(index, request, content, length, limits, prefix, target)
             self._check_memory(source)
         except (TypeError, ValueError) as error:
             return Result(index, request.id, [], "error", error=error)
@@ -113,18 +120,27 @@ class Admission:
         window.append(source)
         return None
 
-    def _check_prefix(self, prefix) -> list[int]:
-        if prefix is None:
+    def _limits(self, request: Request) -> Algorithm:
+        is_search = request.target is None
+        limits = self._algorithm.overridden if is_search else self._algorithm.for_target
+        return limits(request, self._model.max_positions)
+
+    def _check_target(self, target) -> list[int]:
+        if target is None:
             return []
-        tokens = prefix.tolist() if isinstance(prefix, Tensor) else list(prefix)
+        return [*self._check_tokens("target", target), self._model.eos_id]
+
+    def _check_tokens(self, name: str, given) -> list[int]:
+        if given is None:
+            return []
+        tokens = given.tolist() if isinstance(given, Tensor) else list(given)
         for token in tokens:
             if not isinstance(token, int) or not 0 <= token < self._model.vocab_size:
                 raise ValueError(
-                    f"`prefix` must hold token ids from 0 to {self._model.vocab_size - 1}, "
+                    f"`{name}` must hold token ids from 0 to {self._model.vocab_size - 1}, "
                     f"but holds {token!r}"
                 )
             if token == self._model.eos_id:
-                raise ValueError(
-                    f"`prefix` must not hold EOS ({token}): nothing could follow it; leave it out"
-                )
+                what = "nothing could follow it" if name == "prefix" else "it is added at the end"
+                raise ValueError(f"`{name}` must not hold EOS ({token}): {what}; leave it out")
         return tokens

@@ -26,6 +26,7 @@ from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.processing import Processing
+from pybeam.targets import followed, next_target, startable
 from pybeam.token_tree import TokenTree
 from pybeam.transfer import to_device
 
@@ -94,7 +95,7 @@ class BeamState:
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self._processing = Processing(algorithm.processors, device)
         self._uses_prefix = self._uses_min_length = self._uses_limit = False
-        self._uses_margin = self._uses_local_margin = False
+        self._uses_margin = self._uses_local_margin = self._uses_target = False
 
     @property
     def width_capacity(self) -> int:
@@ -114,7 +115,7 @@ class BeamState:
     def options(self) -> tuple:
         """What is a constant to a step of this state beside the sizes of its arguments."""
         uses = self._uses_prefix, self._uses_min_length, self._uses_limit
-        return *uses, self._uses_margin, self._uses_local_margin
+        return *uses, self._uses_margin, self._uses_local_margin, self._uses_target
 
     def open(
         self,
@@ -123,12 +124,21 @@ class BeamState:
         prefixes: Sequence[Sequence[int]],
         source_lengths: Sequence[int],
         start_id: int,
+        targets: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Start one beam of one row, the start token, in each of these empty slots."""
-        self._open_prefixes(slots, prefixes)
+        """Start one beam of one row, the start token, in each of these empty slots.
+
+        A target is scored after the prefix, EOS is part of it; an empty one: search.
+        """
+        targets = [()] * len(slots) if targets is None else targets
+        given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
+        self._open_given(slots, given)
         self._processing.open(slots, [limit.processors for limit in limits])
-        lines = [_line(*each) for each in zip(limits, prefixes, source_lengths, strict=True)]
+        each = zip(limits, map(len, prefixes), map(len, targets), source_lengths, strict=True)
+        lines = [_line(*one) for one in each]
         for line in lines:
+            self._uses_prefix |= line["prefix_length"] > 0
+            self._uses_target |= line["target_length"] > 0
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
             self._uses_margin |= line["margin"] < INF
             self._uses_local_margin |= line["local_margin"] < INF
@@ -144,14 +154,14 @@ class BeamState:
             start_id,
         )
 
-    def _open_prefixes(self, slots: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
-        longest = max(len(prefix) for prefix in prefixes)
+    def _open_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
+        """Keep the tokens that these sources begin with."""
+        longest = max(map(len, given))
         if not longest:
             return
-        self._uses_prefix = True
         self.beams = self.beams.reserved(0, 0, longest)
-        for p, prefix in zip(slots, prefixes, strict=True):
-            self.beams.prefix[p, : len(prefix)] = to_device(prefix, INT, self.device)
+        for p, tokens in zip(slots, given, strict=True):
+            self.beams.prefix[p, : len(tokens)] = to_device(tokens, INT, self.device)
 
     def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, Moving]:
         """The rows of these slots [A], beams one after another, and what `select` needs of them.
@@ -179,11 +189,19 @@ class BeamState:
         """What the algorithm's processors make of the logits [R, V], which may be overwritten."""
         return self._processing(logits, rows)
 
-    def select(self, moving: Moving, logits: Tensor) -> Survivors:
+    def select(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
         """The survivors of the beams that move, by the algorithm's rules and each source's limits.
 
         `logits` are what `process` gave.
         """
+        if not self._uses_target:
+            return self._select(moving, logits)
+        target = next_target(self.beams, rows.slot)
+        chosen = self._select(moving._replace(score=startable(moving.score)), logits)
+        normalises = self._processing.normalises
+        return followed(chosen, target, rows, moving, logits, self.eos_id, normalises)
+
+    def _select(self, moving: Moving, logits: Tensor) -> Survivors:
         finishing = self.algorithm.finishing
         is_held = finishing == Finishing.HELD
         return Survivors(
@@ -289,7 +307,9 @@ class BeamState:
             assert all(0 <= node < int(self.tree.num_nodes[p]) for node in nodes)
 
 
-def _line(limit: Algorithm, prefix: Sequence[int], source_length: int) -> dict[str, float]:
+def _line(
+    limit: Algorithm, prefix_length: int, target_length: int, source_length: int
+) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
     most, scoring = limit.pruning.max_candidates, limit.scoring
     return dict(
@@ -301,7 +321,8 @@ def _line(limit: Algorithm, prefix: Sequence[int], source_length: int) -> dict[s
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
         min_length=limit.min_length,
         max_length=limit.max_length,
-        prefix_length=len(prefix),
+        prefix_length=prefix_length,
+        target_length=target_length,
         margin=limit.pruning.margin,
         local_margin=limit.pruning.local_margin,
         best_finished=-INF,

@@ -33,6 +33,7 @@ INT_COLUMNS = (
     "certified",  # hypotheses that a stop rule other than counting is about
     "num_found",  # hypotheses that have finished, kept or not
     "has_topped",  # whether the best candidate of a step has ever ended in EOS
+    "target_length",  # tokens to be scored, EOS included; behind the prefix in `prefix`
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = (
@@ -80,7 +81,7 @@ class Beams(NamedTuple):
 
     ints: Tensor  # [S, len(INT_COLUMNS)] int32
     floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
-    prefix: Tensor  # [S, longest prefix] int32
+    prefix: Tensor  # [S, longest prefix with target] int32
 
     score: Tensor  # [S, K] float32, best first
     is_alive: Tensor  # [S, K] bool, False behind the last entry

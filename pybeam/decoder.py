@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,12 +11,14 @@ from typing import Any
 from pybeam import backends
 from pybeam.engine import Engine, Stats
 from pybeam.models.base import Model
-from pybeam.request import Result
+from pybeam.request import Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.processors.base import Processor
 from pybeam.workspace import Workspace
+
+_MISSING = object()
 
 
 class DecodeError(RuntimeError):
@@ -120,12 +124,32 @@ class Decoder:
             on_error: "return" leaves a failed request's `Result.error` for the caller to see; "raise"
                 raises `DecodeError` after the others have finished.
         """
-        if on_error not in ("return", "raise"):
-            raise ValueError(f"`on_error` must be 'return' or 'raise', but is {on_error!r}")
-        results = sorted(self.stream(requests), key=lambda result: result.index)
-        if on_error == "raise" and any(result.error is not None for result in results):
-            raise DecodeError(results)
-        return results
+        return self._collect(requests, on_error, wants_log_probs=self.log_probs)
+
+    def score(
+        self, requests: Iterable[Any], targets: Iterable[Any], *, on_error: str = "return"
+    ) -> list[Result]:
+        """Scores of given outputs, in the order of the requests.
+
+        Each result has one hypothesis, the target: ``log_probs[t] = log p(y_t | y_<t, x)`` of its
+        tokens and EOS, ``score`` their sum, and ``final_score`` by the algorithm's or the request's
+        scoring. The probabilities are those the search would see, so `processors` apply; width,
+        pruning and length limits do not. What `decode` finds gets the score that `decode` gave it.
+        A token that cannot follow gets -inf, those behind it their own log-prob.
+
+        A request with its own `Request.target` does the same among searches in `decode` and `stream`.
+
+        Args:
+            requests: as for `decode`; a `Request.prefix` comes before the target and is not scored.
+            targets: as many sequences of token ids, without EOS.
+            on_error: as for `decode`.
+
+        Raises:
+            ValueError: there are more or fewer targets than requests.
+        """
+        pairs = itertools.zip_longest(requests, targets, fillvalue=_MISSING)
+        paired = (_with_target(*pair) for pair in pairs)
+        return self._collect(paired, on_error, wants_log_probs=True)
 
     def stream(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
         """Results as they finish; `Result.index` says which request each belongs to.
@@ -135,14 +159,24 @@ class Decoder:
         `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of the
         latest call.
         """
-        stats = self.stats = Stats()
-        return _timed(self._stream(requests, stats), stats)
+        return self._start(requests, wants_log_probs=self.log_probs)
 
     def release(self) -> None:
         """Give back the memory that is kept between calls: keys, values, beams, captured steps."""
         self._idle.clear()
 
-    def _stream(self, requests: Iterable[Any], stats: Stats) -> Iterator[Result]:
+    def _collect(self, requests, on_error: str, *, wants_log_probs: bool) -> list[Result]:
+        _check_on_error(on_error)
+        results = self._start(requests, wants_log_probs=wants_log_probs)
+        return _checked(sorted(results, key=lambda result: result.index), on_error)
+
+    def _start(self, requests, *, wants_log_probs: bool) -> Iterator[Result]:
+        stats = self.stats = Stats()
+        return _timed(self._stream(requests, stats, wants_log_probs), stats)
+
+    def _stream(
+        self, requests: Iterable[Any], stats: Stats, wants_log_probs: bool
+    ) -> Iterator[Result]:
         try:  # another thread may take it first
             workspace = self._idle.pop()
         except IndexError:
@@ -153,7 +187,7 @@ class Decoder:
             self.schedule,
             workspace,
             stats,
-            wants_log_probs=self.log_probs,
+            wants_log_probs=wants_log_probs,
             reads_late=self._reads_late,
         )
         yield from engine.run(requests)
@@ -169,6 +203,30 @@ class Decoder:
             uses_graphs=self._uses_graphs,
             memory_limit=self._memory_limit,
         )
+
+
+def _with_target(request: Any, target: Any) -> Request:
+    if request is _MISSING or target is _MISSING:
+        more, fewer = ("targets", "requests") if request is _MISSING else ("requests", "targets")
+        raise ValueError(
+            f"there must be one target for every request, but there are more {more} than {fewer}"
+        )
+    return dataclasses.replace(_as_request(request), target=target)
+
+
+def _as_request(request: Any) -> Request:
+    return request if isinstance(request, Request) else Request(request)
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in ("return", "raise"):
+        raise ValueError(f"`on_error` must be 'return' or 'raise', but is {on_error!r}")
+
+
+def _checked(results: list[Result], on_error: str) -> list[Result]:
+    if on_error == "raise" and any(result.error is not None for result in results):
+        raise DecodeError(results)
+    return results
 
 
 def _timed(results: Iterator[Result], stats: Stats) -> Iterator[Result]:

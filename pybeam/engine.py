@@ -176,7 +176,7 @@ class Engine:
         with self._clock("model"):
             logits = self._session.step(rows)
         with self._clock("select"):
-            survivors = state.select(moving, state.process(logits, rows))
+            survivors = state.select(rows, moving, state.process(logits, rows))
         with self._clock("commit"):
             self._session.advance(*state.commit(slot, survivors))
         with self._clock("report"):
@@ -264,6 +264,7 @@ class Engine:
             [source.prefix for source in admitted],
             [source.length for source in admitted],
             self.model.start_id,
+            [source.target for source in admitted],
         )
         for source in admitted:
             source.opened = self.stats.steps
@@ -358,6 +359,8 @@ class Engine:
                 f"{depth}; check its weights, dtype and this source"
             )
             found = []
+        elif source.target:
+            reason = "target"
         scored = [self._hypothesis(source, hypothesis) for hypothesis in found]
         # stable: ties as they finished
         scored.sort(key=lambda hypothesis: -hypothesis.final_score)

@@ -22,6 +22,9 @@ class Request:
         prefix: target tokens that every hypothesis begins with. They are part of
             `Hypothesis.tokens`, but neither scored nor counted in any length.
         id: anything; returned in `Result.id`.
+        target: an output to score instead of searching for one: ids without EOS, which is scored
+            at its end. The result has one hypothesis, the target after the prefix, and what limits a
+            search plays no part. See `Decoder.score`.
         width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
         max_length, scoring: override the algorithm's. None keeps the algorithm's; ``math.inf``
             switches a threshold off.
@@ -31,6 +34,7 @@ class Request:
     source: Any
     prefix: Sequence[int] | None = None
     id: Any = None
+    target: Sequence[int] | None = field(default=None, kw_only=True)
     width: int | None = field(default=None, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
     max_candidates: float | None = field(default=None, kw_only=True)
@@ -72,7 +76,8 @@ class Result:
         hypotheses: at most n_best, best final_score first, ties in the order of finishing.
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
             for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
-            "top_finished", "empty_beam" (no candidate left), "max_length", "empty_source" or "error".
+            "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
+            scored), "empty_source" or "error".
         steps: steps in which it moved.
         expansions: rows sent through the model for it.
         error: why it failed, if it did.

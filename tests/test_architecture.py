@@ -24,6 +24,7 @@ LAYERS = [
     "request_queue",
     "schedule",
     "beam_state",
+    "targets",
     "search",
     "models",
     "beams",

@@ -1,4 +1,4 @@
-"""`compat.ctranslate2` against the installed CTranslate2, on tiny random models."""
+"""`compat.ctranslate2`, and scoring against the installed CTranslate2, on tiny random models."""
 
 from __future__ import annotations
 
@@ -67,6 +67,23 @@ def test_same_tokens_and_scores(pair, beam_size):
                 assert same or len(near) > 1, options
                 compared += 1
     assert compared > 100
+
+
+def pieces(tokens) -> list[str]:
+    return [PIECES[token] for token in tokens]
+
+
+def test_scores_of_given_targets(pair):
+    ours, theirs = pair
+    rng = random.Random(6)
+    targets = [[rng.randrange(4, 40) for _ in range(n)] for n in (3, 0, 8, 1, 5, 12)]
+    expected = theirs.score_batch([*map(pieces, sources())], [*map(pieces, targets)])
+    decoder = pybeam.Decoder(ours, pybeam.greedy(), pybeam.Fifo(4))
+    for result, target, other in zip(
+        decoder.score(sources(), targets), targets, expected, strict=True
+    ):
+        assert other.tokens == [*pieces(target), "</s>"]
+        assert result.hypotheses[0].log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
 def test_what_can_never_be_found_is_refused():

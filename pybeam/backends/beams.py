@@ -132,6 +132,7 @@ def beam_commit(
     i = slot.long()
     column = i[:, None]
     width, capacity = beams.score.shape[1], token.shape[1]
+    score, log_prob = score.float(), log_prob.float()  # `select` may have kept float64
     first, last = num_finished[:, None], count[:, None]
     moves = beams.num_entries[i] > 0  # [A]
     beams.steps[i] += moves
@@ -291,7 +292,8 @@ def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
         capacity = beams.finished_ints.shape[1]
         is_one = torch.cat((_counted(capacity, num_finished), finishes), 1)
         finals = torch.cat((beams.finished_final[i], final), 1)
-        finals = torch.where(is_one, finals, -INF)
+        # one that finished at -inf, which a target may, stands before the places without any
+        finals = torch.where(is_one, finals.clamp(min=torch.finfo(finals.dtype).min), -INF)
         order = finals.sort(dim=1, descending=True, stable=True).indices
         order = order[:, :capacity, None]
         ints, floats = (

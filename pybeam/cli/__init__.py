@@ -1,6 +1,6 @@
-"""The command line: `pybeam translate` and `pybeam info`.
+"""The command line: `pybeam translate`, `pybeam score` and `pybeam info`.
 
-Exit codes: 0 everything was translated; 1 something was not (an error on stderr names it); 2 wrong
+Exit codes: 0 everything was translated or scored; 1 something was not (an error on stderr names it); 2 wrong
 options; 130 interrupted by Ctrl-C; 141 the reader of the output went away. The modules here import
 torch only inside the commands, so that `--help` comes at once.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 from pybeam.cli.info import info
+from pybeam.cli.score import score
 from pybeam.cli.translate import translate
 
 INTERRUPTED = 130
@@ -23,11 +24,13 @@ def pybeam() -> None:
 
     \b
     pybeam translate --help   how to translate a file or a stream of lines
+    pybeam score --help       how to score translations that exist
     pybeam info               versions, devices, kernels: what this installation can do
     """
 
 
 pybeam.add_command(translate)
+pybeam.add_command(score)
 pybeam.add_command(info)
 
 

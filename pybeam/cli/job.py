@@ -1,4 +1,4 @@
-"""One run of `pybeam translate`: files, model and decoder put together."""
+"""One run of `pybeam translate` or `pybeam score`: files, model and decoder put together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import click
 
@@ -47,9 +47,10 @@ class Job:
     no_unk: bool
     quiet: bool
 
+    wants_log_probs: ClassVar[bool] = False
+
     def run(self) -> int:
         """Translate everything; returns the exit code."""
-        from pybeam.cli.lines import LineReader, Sources
         from pybeam.cli.output import OrderedWriter
         from pybeam.cli.report import Report
 
@@ -62,14 +63,16 @@ class Job:
                 num_lines=count_lines(input_file),
             )
             stack.callback(report.close)
-            sources = Sources(
-                LineReader(input_file.fileno()),
-                tokenizer,
-                decoder.model.max_positions,
-                report.warn,
-            )
+            options = tokenizer, decoder.model.max_positions, report.warn
+            sources = stack.enter_context(self._sources(input_file, options))
             writer = OrderedWriter(output_file.fileno(), self._format(tokenizer.decode))
             return self._translate(decoder, sources, writer, report)
+
+    @contextlib.contextmanager
+    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
+        from pybeam.cli.lines import LineReader, Sources
+
+        yield Sources(LineReader(input_file.fileno()), *options)
 
     def _translate(
         self, decoder: Decoder, sources: Sources, writer: OrderedWriter, report: Report
@@ -111,7 +114,13 @@ class Job:
             raise click.ClickException(with_flags(error)) from error
         algorithm = self._without_unk(tokenizer) if self.no_unk else self.algorithm
         try:
-            decoder = pybeam.Decoder(model, algorithm, schedule=self.schedule, backend=self.backend)
+            decoder = pybeam.Decoder(
+                model,
+                algorithm,
+                schedule=self.schedule,
+                backend=self.backend,
+                log_probs=self.wants_log_probs,
+            )
         except ValueError as error:
             raise click.UsageError(with_flags(error)) from error
         return decoder, tokenizer
@@ -121,7 +130,7 @@ class Job:
 
         if tokenizer.unk_id is None:
             raise click.UsageError(
-                f"--no-unk needs a tokenizer that has <unk>, but that of {self.model_dir} has none; "
+                f"--no-unk needs a tokenizer that has <unk>, but that of {self.model_dirs[0]} has none; "
                 "leave it out"
             )
         chain = processors.no_unk(tokenizer.unk_id), *self.algorithm.processors
@@ -135,6 +144,27 @@ class Job:
         if self.algorithm.n_best > 1:
             return output.n_best_lines(decode)
         return output.best_line(decode, self.has_scores)
+
+
+@dataclass(frozen=True)
+class ScoreJob(Job):
+    """A job whose outputs are given."""
+
+    target_path: str
+
+    wants_log_probs: ClassVar[bool] = True
+
+    @contextlib.contextmanager
+    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
+        from pybeam.cli.lines import LineReader, Pairs
+
+        with open_input(self.target_path, "--target") as target_file:
+            yield Pairs(LineReader(input_file.fileno()), LineReader(target_file.fileno()), *options)
+
+    def _format(self, decode) -> Format:
+        from pybeam.cli import output
+
+        return output.score_json_line(decode) if self.is_json else output.score_line
 
 
 def translate_all(
@@ -153,7 +183,7 @@ def translate_all(
 
 
 @contextlib.contextmanager
-def open_input(path: str) -> Iterator[BinaryIO]:
+def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
     """The file, or stdin for `-`."""
     if path == "-":
         yield sys.stdin.buffer
@@ -161,7 +191,7 @@ def open_input(path: str) -> Iterator[BinaryIO]:
     try:
         file = open(path, "rb", buffering=0)
     except OSError as error:
-        raise click.ClickException(f"--input {path}: {error.strerror}") from error
+        raise click.ClickException(f"{flag} {path}: {error.strerror}") from error
     with file:
         yield file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 from collections import deque
@@ -35,6 +36,11 @@ class LineReader:
         while self._fill(may_wait=num_lines == 0):
             num_lines += 1
             yield self._lines.popleft()
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines, whatever pauses their writer makes."""
+        while not self.has_ended or self._lines:
+            yield from self.run()
 
     def _fill(self, may_wait: bool) -> bool:
         """True if there is a line to hand out now."""
@@ -72,6 +78,8 @@ class Sources:
     Stops at the first line that is not UTF-8, whose message is then in `error`.
     """
 
+    harm_of_cutting = "its translation lacks the end"
+
     def __init__(
         self,
         reader: LineReader,
@@ -92,13 +100,9 @@ class Sources:
         """Requests up to the next pause of the input."""
         for line in self._reader.run():
             try:
-                text = line.decode("utf-8-sig" if self.num_lines == 0 else "utf-8").strip()
+                text = _text(line, is_first=self.num_lines == 0)
             except UnicodeDecodeError as error:
-                self.error = (
-                    f"line {self.num_lines + 1}: expected UTF-8, but byte {error.start + 1} is "
-                    f"0x{line[error.start]:02x}; convert the input, for example with "
-                    "`iconv -f LATIN1 -t UTF-8`"
-                )
+                self.error = f"line {self.num_lines + 1}: {_not_utf8(line, error)}"
                 return
             self.num_lines += 1
             yield self._request(text) if text else Request([])
@@ -109,10 +113,57 @@ class Sources:
         if limit is not None and len(tokens) > limit:
             self._warn(
                 f"line {self.num_lines}: {len(tokens)} tokens are more than the model's limit of "
-                f"{limit}; the line is cut, so its translation lacks the end"
+                f"{limit}; the line is cut, so {self.harm_of_cutting}"
             )
             tokens = cut(tokens, self._tokenizer.encode(""), limit)
         return Request(tokens, prefix=self._tokenizer.prefix)
+
+
+class Pairs(Sources):
+    """A request for every line, with the line of the same number in another file as its target.
+
+    Stops where one of the two has no more lines, or at a line that is not UTF-8; `error` then says so.
+    """
+
+    harm_of_cutting = "its score is that of a translation of its beginning"
+
+    def __init__(
+        self,
+        reader: LineReader,
+        targets: LineReader,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        super().__init__(reader, tokenizer, max_tokens, warn)
+        self._targets = targets.lines()
+
+    def run(self) -> Iterator[Request]:
+        """Requests up to the next pause of the input."""
+        for request in super().run():
+            line = next(self._targets, None)
+            if line is None:
+                self.error = f"--target ends before line {self.num_lines} of the input"
+                return
+            try:
+                text = _text(line, is_first=self.num_lines == 1)
+            except UnicodeDecodeError as error:
+                self.error = f"line {self.num_lines} of --target: {_not_utf8(line, error)}"
+                return
+            yield dataclasses.replace(request, target=self._tokenizer.encode_target(text))
+        if self.has_ended and self.error is None and next(self._targets, None) is not None:
+            self.error = f"the input ends after line {self.num_lines}, but --target goes on"
+
+
+def _text(line: bytes, *, is_first: bool) -> str:
+    return line.decode("utf-8-sig" if is_first else "utf-8").strip()
+
+
+def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    return (
+        f"expected UTF-8, but byte {error.start + 1} is 0x{line[error.start]:02x}; convert it, for "
+        "example with `iconv -f LATIN1 -t UTF-8`"
+    )
 
 
 def cut(tokens: list[int], frame: list[int], limit: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 
@@ -70,6 +71,37 @@ def json_line(decode: Decode) -> Format:
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     return format_result
+
+
+def score_line(result: Result) -> str:
+    """The final score; an empty line for a pair that failed."""
+    return f"{result.hypotheses[0].final_score:.4f}\n" if result.hypotheses else "\n"
+
+
+def score_json_line(decode: Decode) -> Format:
+    """One JSON object per pair, with a log-probability for every token and for EOS.
+
+    Minus infinity, for which JSON has no number, is null.
+    """
+
+    def format_result(result: Result) -> str:
+        record: dict = {"index": result.index}
+        for hypothesis in result.hypotheses:
+            record |= {
+                "text": decode(hypothesis.tokens),
+                "score": _finite(hypothesis.score),
+                "final_score": _finite(hypothesis.final_score),
+                "log_probs": [_finite(value) for value in hypothesis.log_probs],
+            }
+        if result.error is not None:
+            record["error"] = str(result.error)
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+    return format_result
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 class OrderedWriter:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pybeam.search.scoring import Scoring
 
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+PROCESSORS = ("temperature", "repetition_penalty", "no_repeat_ngram", "eos_penalty", "suppress")
 DEFAULT_WIDTH = 5
 
 
@@ -70,7 +71,7 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
         min_length=options.min_length,
         max_length=options.max_length,
         scoring=build_scoring(options.scoring),
-        processors=build_processors(options),
+        processors=build_processors({name: getattr(options, name) for name in PROCESSORS}),
     )
     if options.algorithm == "greedy":
         _reject(options, ("width", *THRESHOLDS), "use --algorithm fixed or variable")
@@ -100,20 +101,19 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
         raise click.UsageError(with_flags(error)) from error
 
 
-def build_processors(options: SearchOptions) -> list[Processor]:
-    """The processors that the options name, those on log-probabilities last."""
+def build_processors(options: dict) -> list[Processor]:
+    """The processors that the options `PROCESSORS` name, those on log-probabilities last."""
     from pybeam import processors
 
-    names = ("temperature", "repetition_penalty", "no_repeat_ngram", "eos_penalty")
     built = {
-        name: getattr(processors, name)(getattr(options, name))
-        for name in names
-        if getattr(options, name) is not None
+        name: getattr(processors, name)(options[name])
+        for name in PROCESSORS
+        if name != "suppress" and options[name] is not None
     }
     last = built.pop("eos_penalty", None)
     chain: list[Processor] = list(built.values())
-    if options.suppress:
-        chain.append(processors.suppress_sequences(options.suppress))
+    if options["suppress"]:
+        chain.append(processors.suppress_sequences(options["suppress"]))
     return chain if last is None else [*chain, last]
 
 

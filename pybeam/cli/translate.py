@@ -19,7 +19,7 @@ files = option("Files")
 search = option("Search")
 pruning = option("Pruning (with --algorithm variable)")
 processors = option("Processors, which change what the model says")
-speed = option("Speed and memory; the translations do not depend on these")
+speed = option("Speed and memory; the results do not depend on these")
 form = option("Form of the output")
 
 

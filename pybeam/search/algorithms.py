@@ -91,6 +91,28 @@ class Algorithm:
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
         return int(min(most, self.width, 2 if is_pruned else self.width))
 
+    def for_target(self, request: Request, max_positions: int | None) -> Algorithm:
+        """What scores the request's target: one row that nothing prunes, as long as the target and EOS.
+
+        Raises ValueError if the model has too few positions.
+        """
+        prefix_length, length = _length(request.prefix), len(request.target) + 1
+        if max_positions is not None and prefix_length + length > max_positions:
+            raise ValueError(
+                f"`target` with EOS and the prefix must be at most the model's {max_positions} "
+                f"positions, but is {length} + {prefix_length}"
+            )
+        return dataclasses.replace(
+            self,
+            width=1,
+            pruning=UNPRUNED,
+            n_best=1,
+            min_length=0,
+            max_length=length,
+            scoring=self.scoring if request.scoring is None else request.scoring,
+            processors=base.overridden(self.processors, request.processors or ()),
+        )
+
     def overridden(self, request: Request, max_positions: int | None) -> Algorithm:
         """The algorithm for one request, with its length limit resolved.
 
@@ -109,7 +131,7 @@ class Algorithm:
             changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
         if request.processors:
             changes["processors"] = base.overridden(self.processors, request.processors)
-        prefix_length = len(request.prefix or ())
+        prefix_length = _length(request.prefix)
         longest = None if max_positions is None else max_positions - prefix_length
         max_length = changes.get("max_length", self.max_length)
         if max_length is None:
@@ -125,6 +147,10 @@ class Algorithm:
                 f"but is {max_length} + {prefix_length}"
             )
         return dataclasses.replace(self, **{**changes, "max_length": max_length})
+
+
+def _length(tokens: Sequence[int] | None) -> int:
+    return 0 if tokens is None else len(tokens)
 
 
 def _algorithm(
