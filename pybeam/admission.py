@@ -35,6 +35,11 @@ class Source:
     opened: int = -1  # step at which it was admitted
 
     @property
+    def number(self) -> int:
+        """By which the model knows the source."""
+        return self.index if self.request.source_id is None else self.request.source_id
+
+    @property
     def most_tokens(self) -> int:
         """Tokens of its longest possible hypothesis, start included."""
         return 1 + len(self.prefix) + self.limits.max_length

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pybeam import backends
+from pybeam.alternatives import alternatives
 from pybeam.engine import Engine, Stats
 from pybeam.models.base import Model
 from pybeam.request import Request, Result
@@ -150,6 +151,41 @@ class Decoder:
         pairs = itertools.zip_longest(requests, targets, fillvalue=_MISSING)
         paired = (_with_target(*pair) for pair in pairs)
         return self._collect(paired, on_error, wants_log_probs=True)
+
+    def alternatives(
+        self,
+        requests: Iterable[Any],
+        num: int = 5,
+        *,
+        min_probability: float = 0.0,
+        on_error: str = "return",
+    ) -> list[Result]:
+        """The best next tokens after each request's prefix, and the best output that begins with each.
+
+        ``p(y | prefix, x)`` ranks the `num` most probable tokens y but EOS, and each is decoded from
+        there as `decode` would with y at the end of the prefix; all of them, of all requests, side by
+        side. `Result.hypotheses` stand in the order of those probabilities. Their ``score`` is the
+        log-probability of y and of what follows, ``final_score`` and the length limits count y.
+        `stats` is that of the decoding from there.
+
+        Args:
+            requests: as for `decode`; the position is the end of `Request.prefix`.
+            num: tokens to go on from, 1 to 127.
+            min_probability: leave out tokens less probable than this.
+            on_error: as for `decode`.
+
+        Raises:
+            ValueError: `num` or `min_probability` is out of range, or a request has a target.
+
+        See `return_alternatives` of CTranslate2, which bans EOS before its softmax, so that its first
+        token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
+        """
+        _check_on_error(on_error)
+        requests = [_as_request(request) for request in requests]
+        model, algorithm = self.model, self.algorithm
+        return _checked(
+            alternatives(self.decode, model, algorithm, requests, num, min_probability), on_error
+        )
 
     def stream(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
         """Results as they finish; `Result.index` says which request each belongs to.

@@ -251,7 +251,7 @@ class Engine:
         with self._clock("encode"):
             self._session.encode(
                 [source.content for source in sources],
-                [source.index for source in sources],
+                [source.number for source in sources],
                 slots,
             )
 
@@ -355,7 +355,7 @@ class Engine:
         error = None
         if reason == "error":
             error = ValueError(
-                f"the model returned NaN or +inf logits for request {source.index} at generated token "
+                f"the model returned NaN or +inf logits for request {source.number} at generated token "
                 f"{depth}; check its weights, dtype and this source"
             )
             found = []

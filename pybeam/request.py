@@ -22,6 +22,8 @@ class Request:
         prefix: target tokens that every hypothesis begins with. They are part of
             `Hypothesis.tokens`, but neither scored nor counted in any length.
         id: anything; returned in `Result.id`.
+        source_id: the number by which a `FunctionModel` is asked about this source; None: the
+            position among the requests.
         target: an output to score instead of searching for one: ids without EOS, which is scored
             at its end. The result has one hypothesis, the target after the prefix, and what limits a
             search plays no part. See `Decoder.score`.
@@ -34,6 +36,7 @@ class Request:
     source: Any
     prefix: Sequence[int] | None = None
     id: Any = None
+    source_id: int | None = field(default=None, kw_only=True)
     target: Sequence[int] | None = field(default=None, kw_only=True)
     width: int | None = field(default=None, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
@@ -77,7 +80,7 @@ class Result:
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
             for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
             "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
-            scored), "empty_source" or "error".
+            scored), "alternatives", "empty_source" or "error".
         steps: steps in which it moved.
         expansions: rows sent through the model for it.
         error: why it failed, if it did.

@@ -17,6 +17,7 @@ LAYERS = [
     "cli",
     "compat",
     "decoder",
+    "alternatives",
     "engine",
     "admission",
     "workspace",

@@ -1,8 +1,9 @@
-"""`compat.ctranslate2`, and scoring against the installed CTranslate2, on tiny random models."""
+"""`compat.ctranslate2`, scoring and alternatives against the installed CTranslate2, on tiny random models."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -84,6 +85,43 @@ def test_scores_of_given_targets(pair):
     ):
         assert other.tokens == [*pieces(target), "</s>"]
         assert result.hypotheses[0].log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("prefix", [[], [7], [30, 9, 12]])
+def test_alternatives(pair, beam_size, prefix):
+    """CTranslate2 bans EOS at the position and renormalises; else scores are sums of log-probs."""
+    ours, theirs = pair
+    options = dict(beam_size=beam_size, length_penalty=0.0, max_decoding_length=12)
+    longest = 12 - len(prefix)  # where CTranslate2 counts the prefix
+    algorithm = pybeam.greedy(max_length=longest)
+    if beam_size > 1:
+        algorithm = recipe.beam_search(**options | dict(max_decoding_length=longest))
+    decoder = pybeam.Decoder(ours, algorithm, pybeam.Fifo(5))
+    requests = [pybeam.Request(source, prefix=prefix) for source in sources()]
+    ends = decoder.score(sources(), [prefix] * len(requests))
+    for request, end in zip(requests, ends, strict=True):
+        rest = math.log1p(-math.exp(end.hypotheses[0].log_probs[-1]))
+        probabilities = [
+            math.exp(result.hypotheses[0].log_probs[0] - rest)
+            for result in pybeam.Decoder(ours, algorithm, log_probs=True).alternatives([request], 1)
+        ]
+        for least in (0.0, 0.7 * probabilities[0]):
+            (other,) = theirs.translate_batch(
+                [pieces(request.source)],
+                target_prefix=[pieces(prefix)],
+                return_alternatives=True,
+                num_hypotheses=4,
+                min_alternative_expansion_prob=least,
+                min_decoding_length=0,
+                return_scores=True,
+                **options,
+            )
+            found = decoder.alternatives([request], 4, min_probability=least * math.exp(rest))
+            found = found[0].hypotheses
+            assert [pieces(h.tokens) for h in found] == other.hypotheses
+            assert [h.score - rest for h in found] == pytest.approx(other.scores, abs=1e-4)
+            assert len(found) == 4 if least == 0 else 1 <= len(found) <= 4
 
 
 def test_what_can_never_be_found_is_refused():

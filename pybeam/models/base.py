@@ -74,7 +74,7 @@ class Session(ABC):
         """Encode sources and keep what decoding them needs under their slots.
 
         `sources` are as the model's `check` returned them, `indices` their positions in the list
-        of requests.
+        of requests, or `Request.source_id`.
         """
 
     @abstractmethod

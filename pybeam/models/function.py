@@ -15,9 +15,9 @@ class FunctionModel(Model):
 
     ``prefixes`` [R, T] int64 begin with `bos_id`, which ``lengths`` [R] counts, and are padded with
     -1 on the right. ``source_ids`` [R] are the positions of the rows' requests in the list handed
-    to `decode`. The result must be [R, vocab_size] of a float dtype; float64 is kept by the
-    reference backend and rounded to float32 for the others. A source may be anything; its length is ``len``
-    of it, or 1.
+    to `decode`, or `Request.source_id`. The result must be [R, vocab_size] of a float dtype; float64 is
+    kept by the reference backend and rounded to float32 for the others. A source may be anything; its
+    length is ``len`` of it, or 1.
     """
 
     max_positions = None
