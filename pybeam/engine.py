@@ -94,6 +94,8 @@ class Engine:
         self._live_tokens = 0
         self._slots = np.zeros(0, dtype=np.int32)  # of the live sources
         self._slot = to_device(self._slots, torch.int32, model.device)  # and on the device
+        # of the live sources, where the host reads late: widths, and see `Algorithm.growth`
+        self._widths = self._growths = np.zeros(0, dtype=np.int64)
         self._num_rows = np.zeros(0, dtype=np.int64)  # by slot, of live sources as last heard
         self._expansions = np.zeros(0, dtype=np.int64)
         self._pending: deque[Pending] = deque()
@@ -184,12 +186,9 @@ class Engine:
 
     def _row_limit(self) -> int:
         """Rows that the next step has room for: few beams will want more than what is known of them says."""
-        num_rows = self._num_rows[self._slots]
-        width, growth = np.array(
-            [(source.limits.width, source.limits.growth) for source in self._live.values()]
-        ).T
+        most = np.minimum(self._widths, self._num_rows[self._slots] * self._growths).sum()
         # the widest beam must fit, or it would wait for ever
-        return bucket(int(max(np.minimum(width, num_rows * growth).sum(), width.max())))
+        return bucket(int(max(most, self._widths.max())))
 
     def _admit(self, admission: Admission) -> Iterator[Result]:
         """Refill: let the schedule take sources from the queue."""
@@ -277,6 +276,10 @@ class Engine:
     def _live_changed(self) -> None:
         self._slots = np.fromiter(self._live, dtype=np.int32)
         self._slot = to_device(self._slots, torch.int32, self.model.device)
+        if self._reads_late:
+            limits = [source.limits for source in self._live.values()]
+            self._widths = np.array([limit.width for limit in limits])
+            self._growths = np.array([limit.growth for limit in limits])
 
     def _reserve(self, sources: Iterable[Source] = ()) -> None:
         """Room for the widest beam and the longest hypothesis that the next step may bring."""
