@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import pybeam
 from pybeam.cli import main
 from pybeam.cli.job import describe_lines
-from pybeam.cli.lines import cut
+from pybeam.cli.lines import LineReader, cut
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
 LINES = [
@@ -285,6 +286,30 @@ def test_interrupt_writes_what_is_finished(expected):
         assert process.wait(timeout=120) == 130
         errors = process.stderr.read().decode()
         assert "1 lines in" in errors and "Traceback" not in errors
+
+
+def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
+    read_end, write_end = os.pipe()
+    has_ended = threading.Event()
+
+    def interrupt() -> None:
+        time.sleep(0.2)  # until the reader waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        has_ended.wait(10)
+        os.close(write_end)  # so that a reader that does not heed it ends as well
+
+    thread = threading.Thread(target=interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            list(LineReader(read_end).run())
+        assert thread.is_alive(), "the interrupt was heeded only when the input had ended"
+    finally:
+        has_ended.set()
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
+        os.close(read_end)
 
 
 def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):

@@ -15,6 +15,7 @@ from pybeam.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
 PAUSE_SECONDS = 0.05
+HEED_SECONDS = 0.5
 
 
 class LineReader:
@@ -45,15 +46,18 @@ class LineReader:
     def _fill(self, may_wait: bool) -> bool:
         """True if there is a line to hand out now."""
         while not self._lines and not self.has_ended:
-            if not may_wait and not self._is_ready():
+            if not may_wait and not self._is_ready(PAUSE_SECONDS):
                 break
+            # Never blocks in read: a Ctrl-C that came just before would be heeded only after it.
+            while not self._is_ready(HEED_SECONDS):
+                pass
             self._read()
         return bool(self._lines)
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, seconds: float) -> bool:
         if os.name == "nt":  # select knows only sockets there
             return True
-        return bool(select.select([self._fd], [], [], PAUSE_SECONDS)[0])
+        return bool(select.select([self._fd], [], [], seconds)[0])
 
     def _read(self) -> None:
         try:
