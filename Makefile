@@ -37,10 +37,10 @@ demo: build
 	@$(BIN)/python examples/demo.py
 
 test: build $(VENV)/.extra-test
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 test-all: build $(VENV)/.extra-test
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks.bench_translate

@@ -57,6 +57,7 @@ def test_translations_stay_near_float32s(model, exact, sources, name):
         assert a.score != b.score
 
 
+@pytest.mark.slow
 def test_bleu_is_float32s_within_a_fifth(model, exact):
     sacrebleu = pytest.importorskip("sacrebleu")
     sources, tokenizer = lines_of("dev"), pybeam.load_tokenizer(MODEL)

@@ -73,7 +73,7 @@ class Emulated:
         return results
 
 
-@pytest.fixture(params=MACHINES)
+@pytest.fixture(params=["short-slices", pytest.param("long-slices", marks=pytest.mark.slow)])
 def cuda_kernel(request, library, monkeypatch) -> str:
     """The name under which `ops` finds the CUDA kernel during a test."""
     emulated = Emulated(library, *MACHINES[request.param])

@@ -19,7 +19,7 @@ from pybeam.graphs import Captured, StepGraphs, bucket
 from pybeam.models import load_model
 from pybeam.phases import PhaseClock
 from pybeam.workspace import Workspace
-from test_laws import ALGORITHMS, essence, schedules
+from test_laws import ALGORITHMS, THIRDS, essence, some_schedules
 from tiny_models import save_tiny_model
 
 # operators whose result has a size that depends on data, or that read data back
@@ -109,10 +109,11 @@ def run(workspace: Workspace, model, algorithm, schedule, requests=REQUESTS, **o
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_step_never_waits(name, transformer, guard):
+@pytest.mark.parametrize("third", THIRDS)
+def test_a_step_never_waits(name, third, transformer, guard):
     """What the host reads is one report a step, and results once for all sources that leave together."""
     algorithm = ALGORITHMS[name]
-    for schedule in schedules(algorithm.width).values():
+    for schedule in some_schedules(name, third):
         guard.steps = guard.reads = 0
         workspace = Workspace(transformer, algorithm, torch_beams())
         results, stats = run(workspace, transformer, algorithm, schedule, reads_late=True)

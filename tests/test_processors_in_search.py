@@ -80,8 +80,10 @@ def test_results_do_not_depend_on_the_schedule(backend, name, chain):
         plain = essence(decoded(model, ALGORITHMS[name], pybeam.Batch(1), backend, bare))
         assert plain != expected
     workspace = Workspace(model, algorithm, backends.load(backend))
-    for name in ("batch, budget", "streaming, impatient", "fifo, budget", "fifo, small window"):
-        schedule = schedules(algorithm.width)[name]
+    moving = ("batch, budget", "streaming, impatient", "fifo, budget", "fifo, small window")
+    if backend == "reference":
+        moving = moving[list(ALGORITHMS).index(name) % 2 :: 2]
+    for schedule in (schedules(algorithm.width)[each] for each in moving):
         assert essence(decoded(model, algorithm, schedule, backend, requests)) == expected, schedule
         late = decoded(
             model, algorithm, schedule, backend, requests, workspace=workspace, reads_late=True

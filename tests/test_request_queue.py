@@ -12,7 +12,7 @@ from pybeam import backends
 from pybeam.engine import Engine, Stats
 from pybeam.workspace import Workspace
 from search_models import BOS, EOS, random_model
-from test_laws import ALGORITHMS, SOURCES, decoded, essence, schedules
+from test_laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
 
 WAIT_SECONDS, PAUSE_SECONDS = 20, 0.05
 
@@ -70,12 +70,13 @@ def results_of(algorithm, schedule, backend, queue, model, **options):
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("gap", [1, 40])
-def test_results_do_not_depend_on_when_requests_arrive(backend, name, gap, late):
+@pytest.mark.parametrize("third", THIRDS)
+def test_results_do_not_depend_on_when_requests_arrive(backend, name, gap, late, third):
     model = random_model(7, eos_bonus=0.5)
     algorithm = ALGORITHMS[name]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
     rng = random.Random(gap)
-    for schedule in schedules(algorithm.width).values():
+    for schedule in some_schedules(name, third):
         queue = Scripted(SOURCES, [rng.randint(0, gap) for _ in SOURCES])
         results = list(results_of(algorithm, schedule, backend, queue, model, reads_late=late))
         assert essence(sorted(results, key=lambda r: r.index)) == expected, schedule

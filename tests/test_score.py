@@ -13,7 +13,7 @@ from pybeam.models import Ensemble, FunctionModel, load_model
 from pybeam.workspace import Workspace
 from search_models import BOS, EOS, next_logits, random_model
 from test_device_loop import REQUESTS, guard, run, torch_beams
-from test_laws import ALGORITHMS, SOURCES, decoded, essence, schedules
+from test_laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
 from tiny_models import KINDS, save_tiny_model
 
 assert guard  # a fixture
@@ -80,7 +80,8 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking"])
-def test_scores_do_not_depend_on_the_schedule_nor_searches_on_scoring(backend, name, late):
+@pytest.mark.parametrize("third", THIRDS)
+def test_scores_do_not_depend_on_the_schedule_nor_searches_on_scoring(backend, name, late, third):
     """Targets and searches side by side in one batch."""
     model, algorithm = random_model(7, eos_bonus=0.5), ALGORITHMS[name]
     targets = random_targets(len(SOURCES))
@@ -89,7 +90,7 @@ def test_scores_do_not_depend_on_the_schedule_nor_searches_on_scoring(backend, n
         for i, (source, target) in enumerate(zip(SOURCES, targets, strict=True))
     ]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend, requests))
-    for schedule in schedules(algorithm.width).values():
+    for schedule in some_schedules(name, third):
         results = decoded(model, algorithm, schedule, backend, requests, reads_late=late)
         assert essence(results) == expected, schedule
     plain = [pybeam.Request(r.source, prefix=r.prefix) for r in requests]

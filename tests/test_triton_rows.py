@@ -26,6 +26,11 @@ def test_in_the_interpreter():
     )
 
 
+def test_a_little_of_drafts_in_the_interpreter():
+    run_in_interpreter("tests/test_accept_draft.py", "-k", "triton and (by_hand or ties_and)")
+
+
+@pytest.mark.slow
 def test_drafts_in_the_interpreter():
     run_in_interpreter(
         "tests/test_accept_draft.py",
@@ -35,6 +40,7 @@ def test_drafts_in_the_interpreter():
     )
 
 
+@pytest.mark.slow
 def test_memory_bounds_in_the_interpreter():
     run_in_interpreter("tests/interpreted/test_memory_bounds.py")
 

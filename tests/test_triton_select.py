@@ -16,6 +16,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NUM_ROWS = {"many slices": 1, "few slices": 1000}
 
 
+@pytest.mark.slow
 def test_awkward_logits_in_the_interpreter():
     run_in_interpreter(
         "tests/test_select.py",
@@ -25,6 +26,15 @@ def test_awkward_logits_in_the_interpreter():
     )
 
 
+def test_a_little_of_all_in_the_interpreter():
+    run_in_interpreter(
+        "tests/test_select.py",
+        "-k",
+        "by_hand or held_entry or test_empty or ban_eos_loses or (0.3 and forced-ban_eos)",
+    )
+
+
+@pytest.mark.slow
 def test_beams_and_options_in_the_interpreter():
     run_in_interpreter(
         "tests/test_select.py",
@@ -35,6 +45,7 @@ def test_beams_and_options_in_the_interpreter():
     )
 
 
+@pytest.mark.slow
 def test_slices_in_the_interpreter():
     run_in_interpreter("tests/interpreted/test_select_slices.py")
 

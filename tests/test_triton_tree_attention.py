@@ -60,6 +60,16 @@ def check(launch: Launch, capability: int) -> None:
     assert (loop.count("HMMA|HGMMA") > 0) == (launch.arguments[0].itemsize == 2)
 
 
+def test_a_little_of_all_in_the_interpreter():
+    run_in_interpreter(
+        "tests/test_tree_attention.py",
+        "tests/interpreted/test_tree_attention_splits.py",
+        "-k",
+        "grouped_heads or sees_nothing or bit_63 or no_rows or behind_the_last or counters",
+    )
+
+
+@pytest.mark.slow
 def test_in_the_interpreter():
     # the interpreter gets bfloat16, which is dtype1, wrong
     run_in_interpreter(
