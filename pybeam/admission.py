@@ -79,9 +79,18 @@ class Admission:
         """Remove and return that source."""
         return (self._encoded or self._queue).popleft()
 
-    def take_ahead(self, missing: int) -> list[Source]:
-        """Up to so many sources that come next, to be encoded now and taken later."""
-        ahead = [self._queue.popleft() for _ in range(min(missing, len(self._queue)))]
+    def take_ahead(self, missing: int, room: float) -> list[Source]:
+        """Up to so many sources that come next, to be encoded now and taken later.
+
+        All they may need fits in `room` bytes: what an encoded source holds then never exceeds what
+        would be free for it.
+        """
+        ahead: list[Source] = []
+        while self._queue and len(ahead) < missing:
+            room -= self._queue[0].most_bytes
+            if room < 0:
+                break
+            ahead.append(self._queue.popleft())
         self._encoded += ahead
         return ahead
 

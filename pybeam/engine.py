@@ -212,10 +212,8 @@ class Engine:
                 source.limits.width,
             ):
                 break
-            limit = self._work.memory_limit
-            if limit is not None and num_live:
-                if self._work.taken_bytes + source.most_bytes > limit:
-                    break
+            if num_live and source.most_bytes > self._work.free_bytes:
+                break
             admitted.append(admission.take())
             self._live_tokens += source.length
             self._work.taken_bytes += source.most_bytes
@@ -224,7 +222,8 @@ class Engine:
         missing = [source for source in admitted if source.slot < 0]
         if missing:
             # some that come next too, so that encoder batches are not tiny
-            self._encode(missing + admission.take_ahead(ENCODE_AHEAD - len(missing)))
+            num_ahead = ENCODE_AHEAD - len(missing)
+            self._encode(missing + admission.take_ahead(num_ahead, self._work.free_bytes))
         self._open(admitted)
 
     def _check_memory(self, source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -62,6 +63,11 @@ class Workspace:
         """Bytes of keys and values that a source may need."""
         num_pages = -(-width * most_tokens // PAGE_CELLS) + 1
         return self.session.most_bytes(num_pages * PAGE_CELLS, source_length)
+
+    @property
+    def free_bytes(self) -> float:
+        """What no live source may need."""
+        return math.inf if self.memory_limit is None else self.memory_limit - self.taken_bytes
 
     def take_slots(self, num: int) -> list[int]:
         """Slots that nobody has."""

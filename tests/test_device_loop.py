@@ -246,8 +246,14 @@ def test_sources_wait_for_memory(transformer, late):
     expected, stats = run(free, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
     one = free.most_bytes(algorithm.width, 16, 9)
     limited = Workspace(transformer, algorithm, torch_beams(), memory_limit=2 * one)
+    encode, encoded = limited.session.encode, []
+    limited.session.encode = lambda sources, *args: (
+        encoded.append(len(sources)),
+        encode(sources, *args),
+    )
     results, limited_stats = run(limited, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
     assert_alike(results, expected)
+    assert max(encoded) <= 2  # none ahead that would not fit
     assert limited_stats.steps > stats.steps
     assert limited.taken_bytes == free.taken_bytes == 0
     page_bytes = limited.session.most_bytes(16, 0)
