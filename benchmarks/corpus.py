@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-import sacrebleu
+import sacrebleu.metrics
 import sentencepiece
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,8 +27,12 @@ class Corpus:
         return Corpus(self.sources[:lines], self.references[:lines], self.pieces)
 
     def bleu(self, outputs: list[list[int]]) -> float:
+        return self.bleu_score(outputs).score
+
+    def bleu_score(self, outputs: list[list[int]]) -> sacrebleu.metrics.BLEUScore:
+        """BLEU with all that went into it, such as the lengths."""
         lines = [self.pieces.decode(tokens) for tokens in outputs]
-        return sacrebleu.corpus_bleu(lines, [self.references]).score
+        return sacrebleu.corpus_bleu(lines, [self.references])
 
     @property
     def vocabulary(self) -> list[str]:

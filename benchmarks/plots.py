@@ -59,7 +59,7 @@ def throughput(rows: list[dict]) -> Figure | None:
         axes.set(xlabel="lines/s", title=part.replace("-", ", k = "))
         axes.set_xlim(left=0)
 
-    return _panels(list(parts), panel, "BLEU")
+    return side_by_side(list(parts), panel, "BLEU")
 
 
 def step_time(rows: list[dict]) -> Figure | None:
@@ -78,7 +78,7 @@ def step_time(rows: list[dict]) -> Figure | None:
         )
         axes.set_ylim(bottom=0)
 
-    return _panels(list(parts), panel, "ms per step")
+    return side_by_side(list(parts), panel, "ms per step")
 
 
 def latency(rows: list[dict]) -> Figure | None:
@@ -103,7 +103,7 @@ def latency(rows: list[dict]) -> Figure | None:
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_locator(NullLocator())
 
-    return _panels(list(panels), panel, "ms from arrival to result")
+    return side_by_side(list(panels), panel, "ms from arrival to result")
 
 
 PLOTS = {"throughput": throughput, "steps": step_time, "latency": latency}
@@ -118,9 +118,13 @@ def draw(path: Path) -> list[Path]:
         if figure is None:
             continue
         written.append(path.with_name(f"{path.stem}-{name}.svg"))
-        figure.savefig(written[-1], bbox_inches="tight", metadata={"Date": None})
-        pyplot.close(figure)
+        save(figure, written[-1])
     return written
+
+
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def _by_part(rows: list[dict], column: str) -> dict[str, list[dict]]:
@@ -132,7 +136,7 @@ def _by_part(rows: list[dict], column: str) -> dict[str, list[dict]]:
     return parts
 
 
-def _panels(names: list[str], panel: Callable[[Axes, str], None], label: str) -> Figure | None:
+def side_by_side(names: list[str], panel: Callable[[Axes, str], None], label: str) -> Figure | None:
     """Panels side by side under one legend."""
     if not names:
         return None
