@@ -8,6 +8,7 @@ import torch
 
 import pybeam
 from pybeam.models import FunctionModel
+from pybeam.search.stopping import Stop
 from search_models import BOS, EOS, random_model
 
 
@@ -177,6 +178,18 @@ def test_a_bad_request_fails_alone(backend, request_, message):
         (lambda: pybeam.greedy(max_length=0), "`max_length` must be at least 1"),
         (lambda: pybeam.scoring.reward(1.0, ratio=0), "`ratio` must be positive"),
         (lambda: pybeam.scoring.power(math.inf), "`alpha` must be a finite number"),
+        (lambda: pybeam.scoring.power(-11), "`alpha` must be between -10 and 10"),
+        (lambda: pybeam.fixed_beam(3, min_length=4, max_length=4), "`min_length` must be less"),
+        (lambda: pybeam.fixed_beam(3, min_length=-1), "`min_length` must be at least 0"),
+        (lambda: pybeam.greedy(n_best=2), "`n_best` must be at most `width` = 1"),
+        (
+            lambda: pybeam.fixed_beam(4, n_best=3, stop=Stop(patience=0.5)),
+            "`n_best` must be at most round(patience * width) = 2",
+        ),
+        (lambda: pybeam.greedy(stop=Stop(patience=0.3)), "round(patience * width) = 0"),
+        (lambda: Stop(certifies_all=True), "`certifies_all` says how many"),
+        (lambda: pybeam.variable_beam(3, threshold=math.nan), "`threshold` must be positive"),
+        (lambda: pybeam.variable_beam(3, max_candidates=1.5), "`max_candidates` must be a whole"),
         (lambda: pybeam.Fifo(0), "`n` must be a whole number >= 1"),
         (lambda: pybeam.Streaming(4, 1.5), "`epsilon` must be between 0 and 1"),
         (
@@ -193,6 +206,23 @@ def test_a_bad_request_fails_alone(backend, request_, message):
 )
 def test_bad_options_are_refused(build, message):
     with pytest.raises(ValueError, match=re.escape(message)):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: pybeam.fixed_beam("5"), "`width` must be an int"),
+        (lambda: pybeam.fixed_beam(3, n_best=True), "`n_best` must be an int"),
+        (lambda: pybeam.variable_beam(3, threshold="1.5"), "`threshold` must be a number or None"),
+        (lambda: pybeam.variable_beam(3, max_candidates=True), "`max_candidates` must be a number"),
+        (lambda: pybeam.scoring.Scoring("1"), "`alpha` must be a number"),
+        (lambda: pybeam.scoring.Scoring(ratio="1"), "`ratio` must be a number"),
+        (lambda: Stop(patience="2"), "`patience` must be a number or None"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(build, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
         build()
 
 

@@ -171,3 +171,20 @@ def test_optimal_stopping_keeps_the_winner(model, sources, reward):
         assert ours.hypotheses == theirs.hypotheses
         assert ours.stop_reason == "optimal"
         assert ours.steps < theirs.steps
+
+
+def test_what_the_model_cannot_take_fails_alone(model, sources):
+    """Ids out of range, no ids, too many: between good sources, which find what they find without."""
+    decoder = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(3))
+    bad = [[model.vocab_size], [-1], "abc", [1.5], [[3, 4]], [5] * (model.max_positions + 1), None]
+    good = sources[2:5]
+    results = decoder.decode([good[0], *bad[:4], good[1], *bad[4:], good[2]])
+    places = [0, 5, 9]
+    assert_agree([results[i] for i in places], decoder.decode(good))
+    for result in results:
+        assert (result.error is None) == (result.index in places)
+        assert result.error is None or (result.stop_reason, result.hypotheses) == ("error", [])
+    assert isinstance(results[1].error, ValueError) and str(model.vocab_size - 1) in str(
+        results[1].error
+    )
+    assert isinstance(results[3].error, TypeError)

@@ -10,6 +10,7 @@ import pybeam
 from pybeam import backends
 from pybeam.beam_state import BeamState
 from pybeam.models import Ensemble, FunctionModel, load_model
+from pybeam.search.stopping import Stop
 from pybeam.workspace import Workspace
 from search_models import BOS, EOS, next_logits, random_model
 from test_device_loop import REQUESTS, guard, run, torch_beams
@@ -79,7 +80,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
-@pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking"])
+@pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
 def test_scores_do_not_depend_on_the_schedule_nor_searches_on_scoring(backend, name, late, third):
     """Targets and searches side by side in one batch."""
@@ -174,7 +175,10 @@ def test_a_prefix_is_not_scored(backend):
 
 def test_limits_of_a_search_play_no_part(backend):
     model = random_model(9)
-    algorithm = pybeam.variable_beam(5, threshold=0.1, min_length=3, max_length=4)
+    # half of a beam of one row would be none at all
+    algorithm = pybeam.variable_beam(
+        5, threshold=0.1, min_length=3, max_length=4, stop=Stop(patience=0.5)
+    )
     decoder = pybeam.Decoder(model, algorithm, backend=backend)
     request = pybeam.Request([1], width=4, max_candidates=1, max_length=2)
     target = [2, 3, 4, 5, 6, 2, 3]

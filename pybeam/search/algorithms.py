@@ -26,7 +26,7 @@ UNPRUNED, RAW = Pruning(), Scoring()
 class Algorithm:
     """What a search does with candidates; `Request`s may override all but `finishing`.
 
-    Built by `greedy`, `fixed_beam`, `variable_beam` and `shrinking_beam`.
+    Built by `greedy`, `fixed_beam`, `variable_beam`, `optimal_beam` and `shrinking_beam`.
     """
 
     width: int
@@ -55,6 +55,16 @@ class Algorithm:
                 f"`n_best` must be at most `width` = {self.width}, but is {self.n_best}; "
                 "widen the beam or ask for fewer hypotheses"
             )
+        if not isinstance(self.stop, Stop):
+            raise TypeError(
+                f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
+            )
+        if self.stop.patience is not None and round(self.stop.patience * self.width) < self.n_best:
+            raise ValueError(
+                f"`n_best` must be at most round(patience * width) = "
+                f"{round(self.stop.patience * self.width)}, with which the search ends, but is "
+                f"{self.n_best}; raise `patience` = {self.stop.patience} or ask for fewer hypotheses"
+            )
         if self.max_length is not None and self.min_length >= self.max_length:
             raise ValueError(
                 f"`min_length` must be less than `max_length` = {self.max_length} (which counts EOS), "
@@ -63,10 +73,6 @@ class Algorithm:
         if not isinstance(self.scoring, Scoring):
             raise TypeError(
                 f"`scoring` must come from pybeam.scoring, such as power(1.0), but is {self.scoring!r}"
-            )
-        if not isinstance(self.stop, Stop):
-            raise TypeError(
-                f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
             )
         base.check_order(self.processors)
 
@@ -109,6 +115,7 @@ class Algorithm:
             n_best=1,
             min_length=0,
             max_length=length,
+            stop=COUNT,
             scoring=self.scoring if request.scoring is None else request.scoring,
             processors=base.overridden(self.processors, request.processors or ()),
         )
@@ -175,7 +182,11 @@ def _algorithm(
 def greedy(**options) -> Algorithm:
     """Take the most probable token until EOS.
 
-    Options as for `fixed_beam`.
+    Args:
+        options: as for `fixed_beam`; the width is 1.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
     """
     return _algorithm(1, Finishing.REFILL, **options)
 
@@ -281,8 +292,17 @@ def shrinking_beam(
 ) -> Algorithm:
     """Beam search in which a hypothesis that ends leaves the beam and its place stays empty.
 
-    Stops when all `width` places are gone (RNNsearch's rule; Bahdanau et al. 2015, the baseline of
-    Huang et al. 2017). Arguments as for `variable_beam`.
+    Stops when all `width` places are gone, or no row is left.
+
+    Args:
+        width: 1 to 128.
+        threshold, max_candidates, relative_threshold, local_threshold: see `Pruning`.
+        options: as for `fixed_beam`.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Bahdanau et al. 2015 (RNNsearch); a baseline of Huang et al. 2017.
     """
     pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
     return _algorithm(width, Finishing.SHRINK, pruning, **options)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Pruning:
             ``score <= best + log(relative_threshold)``.
         local_threshold: a ratio in (0, 1) on the last token alone: drop if
             ``log_prob <= max(log_prob) + log(local_threshold)``.
+
+    Raises:
+        ValueError, TypeError: a value is out of range or no number.
     """
 
     threshold: float | None = None
@@ -25,6 +29,10 @@ class Pruning:
     local_threshold: float | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise TypeError(f"`{field.name}` must be a number or None, but is {value!r}")
         if self.threshold is not None and not self.threshold > 0:
             raise ValueError(
                 f"`threshold` must be positive (nats below the best), but is {self.threshold}; "

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+
+MAX_ALPHA = 10
 
 
 @dataclass(frozen=True)
 class Scoring:
     """``final_score = score / ((offset + n) / scale)**alpha + reward * min(ratio * |x|, n)``.
 
-    Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it; without ratio the
-    reward counts every token. Kernels take these numbers as data.
+    Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it. Kernels take these
+    numbers as data.
+
+    Args:
+        alpha: how much length counts, -10 to 10; below 0 shorter hypotheses gain.
+        offset: tokens added to n, 0 or more.
+        scale: tokens by which that is divided, positive.
+        reward: nats for every token that is rewarded.
+        ratio: target tokens per source token that are rewarded; None: all are.
+
+    Raises:
+        ValueError, TypeError: a value is out of range or no number.
     """
 
     alpha: float = 0.0
@@ -24,10 +37,19 @@ class Scoring:
     ratio: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "offset", "scale", "reward"):
+        for name in ("alpha", "offset", "scale", "reward", "ratio"):
             value = getattr(self, name)
-            if not math.isfinite(value):
+            if value is None and name == "ratio":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"`{name}` must be a number, but is {value!r}")
+            if name != "ratio" and not math.isfinite(value):
                 raise ValueError(f"`{name}` must be a finite number, but is {value}")
+        if abs(self.alpha) > MAX_ALPHA:
+            raise ValueError(
+                f"`alpha` must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of "
+                f"long hypotheses overflow, but is {self.alpha}"
+            )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
         if self.offset < 0:
@@ -40,10 +62,11 @@ class Scoring:
         return self.alpha == 0 and self.reward == 0
 
     def cap(self, source_length: int) -> float:
-        """Tokens beyond which no reward is given."""
+        """Tokens beyond which no reward is given, for a source of `source_length` ids."""
         return math.inf if self.ratio is None else self.ratio * source_length
 
     def final_score(self, score: float, length: int, source_length: int) -> float:
+        """What ranks a hypothesis of this `score` and `length` (EOS included); |x| is `source_length`."""
         if self.alpha != 0:
             score = score / ((self.offset + length) / self.scale) ** self.alpha
         if self.reward != 0:

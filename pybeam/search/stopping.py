@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
+from numbers import Real
 
 from pybeam.ops import Certificate, Top
 
@@ -21,6 +22,9 @@ class Stop:
         certificate: done when the n_best-th of the finished hypotheses is at least as good as what
             `Certificate` says of the beam.
         certifies_all: as many as the beam is wide take the place of n_best in that (Hugging Face).
+
+    Raises:
+        ValueError, TypeError: a value is out of range or of the wrong type, or they do not fit together.
     """
 
     patience: float | None = None
@@ -30,6 +34,8 @@ class Stop:
     certifies_all: bool = False
 
     def __post_init__(self) -> None:
+        if self.patience is not None and not isinstance(self.patience, Real):
+            raise TypeError(f"`patience` must be a number or None, but is {self.patience!r}")
         if self.patience is not None and not 0 < self.patience < math.inf:
             raise ValueError(f"`patience` must be positive and finite, but is {self.patience}")
         if not self.keeps_best and self.patience != 1:
@@ -39,6 +45,11 @@ class Stop:
             )
         if not self.keeps_best and self.certificate:
             raise ValueError("`certificate` is about the best hypotheses and needs `keeps_best`")
+        if self.certifies_all and not (self.certificate or self.top):
+            raise ValueError(
+                "`certifies_all` says how many hypotheses `certificate` or `top` is about, but neither "
+                "is given"
+            )
 
 
 COUNT = Stop(patience=1, keeps_best=False)
@@ -63,8 +74,9 @@ def optimal() -> Stop:
     ``max over L in {n + 1, max_length} of S / ((offset + L) / scale)**alpha``
     ``+ max over L in {n + 1, max_length} of reward * min(ratio * |x|, L)``
 
-    because log-probabilities are never positive and both terms are monotone in L. A held
-    hypothesis counts with its own final score. The winner is that of the same search run to the end.
+    because log-probabilities are never positive (nor may processors make them so) and both terms are
+    monotone in L. A held hypothesis counts with its own final score. The n_best that are returned have
+    the final scores of the same search run to the end.
 
     See Huang, Zhao and Ma 2017, section 3.
     """
