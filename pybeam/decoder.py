@@ -190,10 +190,10 @@ class Decoder:
     def stream(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
-        Requests are read a window ahead (`Schedule.window`), and an iterable is waited for until it
-        has given that many. Requests that arrive while others are decoded go through a
-        `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of the
-        latest call.
+        `requests`, as for `decode`, are read a window ahead (`Schedule.window`), and an iterable is
+        waited for until it has given that many. Requests that arrive while others are decoded go
+        through a `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of
+        the latest call.
         """
         return self._start(requests, wants_log_probs=self.log_probs)
 

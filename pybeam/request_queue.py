@@ -32,7 +32,7 @@ class RequestQueue:
         self._is_closed = False
 
     def put(self, request: Any) -> int:
-        """Add a source or a `Request`; returns what will be its `Result.index`.
+        """Add a request, a source or a `Request`; returns what will be its `Result.index`.
 
         Raises:
             ValueError: the queue is closed.
@@ -55,7 +55,7 @@ class RequestQueue:
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
         """The oldest request that has not been taken, with its index; for the stream that reads it.
 
-        None: none has arrived, or, if it may wait, none will, because the queue is closed.
+        None: none has arrived, or, with `may_wait`, none will, because the queue is closed.
         """
         with self._changed:
             while may_wait and not self._waiting and not self._is_closed:

@@ -20,7 +20,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Schedule:
-    """Base of `Batch`, `Streaming` and `Fifo`."""
+    """Base of `Batch`, `Streaming` and `Fifo`.
+
+    Args:
+        n, tokens, row_budget, max_wait, window: see the module.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
 
     n: int = 64
     tokens: int | None = field(default=None, kw_only=True)
@@ -115,7 +122,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Batch(Schedule):
-    """Admit n sources when none is live; all of them move until the last one is done."""
+    """Admit n sources when none is live; all of them move until the last one is done.
+
+    Args:
+        n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
 
     @property
     def _fills_budget(self) -> bool:
@@ -126,8 +140,17 @@ class Batch(Schedule):
 class Streaming(Schedule):
     """Refill to n when at most ``epsilon * n`` sources are live; the least advanced ones move.
 
-    VAR-STREAM of Yang et al. 2020, Algorithm 1. With a row budget, whole beams move in the order of
-    (tokens generated, admission) until the next one would exceed it.
+    With a row budget, whole beams move in the order of (tokens generated, admission) until the next one
+    would exceed it.
+
+    Args:
+        epsilon: 0 to 1; the share of `n` (or `tokens`) that is left when it refills.
+        n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    See VAR-STREAM of Yang et al. 2020, Algorithm 1.
     """
 
     epsilon: float = 1 / 6
@@ -149,8 +172,16 @@ class Fifo(Schedule):
     """Refill to n when at most ``epsilon * n`` sources are live; all move, whatever their lengths.
 
     ``epsilon = 1`` is continuous batching: a free place is taken at once. With a row budget, the most
-    advanced beams go first. VAR-STR-FIFO of Yang et al. 2020, A.2, where padding made it slow; nothing
-    is padded here.
+    advanced beams go first.
+
+    Args:
+        epsilon: 0 to 1; the share of `n` (or `tokens`) that is left when it refills.
+        n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    See VAR-STR-FIFO of Yang et al. 2020, A.2, where padding made it slow; nothing is padded here.
     """
 
     epsilon: float = 1.0

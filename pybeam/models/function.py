@@ -18,6 +18,16 @@ class FunctionModel(Model):
     to `decode`, or `Request.source_id`. The result must be [R, vocab_size] of a float dtype; float64 is
     kept by the reference backend and rounded to float32 for the others. A source may be anything; its
     length is ``len`` of it, or 1.
+
+    Args:
+        fn: as above.
+        vocab_size: tokens it gives logits for.
+        bos_id: what prefixes begin with, any id from 0 on.
+        eos_id: the token that ends a hypothesis.
+
+    Raises:
+        TypeError, ValueError: `fn` is no function, or an id or size is out of range; in a step, what
+            `fn` returned is no such tensor.
     """
 
     max_positions = None

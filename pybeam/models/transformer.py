@@ -13,7 +13,7 @@ from pybeam.models.transformer_session import TransformerSession
 
 
 class Transformer(Model):
-    """M2M100, NLLB, mBART, BART, Marian or FSMT; see `pybeam.load_model`.
+    """M2M100, NLLB, mBART, BART, Marian or FSMT; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
     a padding token inside a hypothesis is a token like any other.

@@ -69,6 +69,9 @@ def temperature(temperature: float) -> Temperature:
     FireRedASR's softmax_smoothing; fairseq's temperature. In transformers and CTranslate2 it belongs to
     sampling and beam search ignores it.
 
+    Args:
+        temperature: 1 changes nothing.
+
     Raises:
         ValueError: it is not a positive number.
     """
@@ -79,6 +82,9 @@ def eos_penalty(penalty: float) -> EosPenalty:
     """``log_prob[EOS] * penalty``: below 1 hypotheses end earlier. Per request: the penalty.
 
     Of stage "log_probs". FireRedASR's eos_penalty, where 0 < penalty <= 1.
+
+    Args:
+        penalty: 1 changes nothing.
 
     Raises:
         ValueError: it is not a positive number.
@@ -121,6 +127,11 @@ def no_repeat_ngram(
     CTranslate2's no_repeat_ngram_size; transformers' and fairseq's count the start token
     (``counts_start=True``), which matters for n = 1 only unless a model can generate it.
 
+    Args:
+        n: tokens of an n-gram.
+        counts_start: whether the start token is one of the hypothesis.
+        stage: see the module.
+
     Raises:
         TypeError, ValueError: n is not a whole number from 1 on.
 
@@ -134,6 +145,10 @@ def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> Suppre
 
     transformers' suppress_tokens, CTranslate2's suppress_tokens.
 
+    Args:
+        tokens: ids.
+        stage: see the module.
+
     Raises:
         TypeError, ValueError: they are no token ids.
     """
@@ -146,6 +161,10 @@ def suppress_tokens_at_start(
     """Forbid these tokens where a hypothesis begins, right behind the forced prefix.
 
     Per request: the tokens. transformers' begin_suppress_tokens, CTranslate2's suppress_blank.
+
+    Args:
+        tokens: ids.
+        stage: see the module.
 
     Raises:
         TypeError, ValueError: they are no token ids.
@@ -163,6 +182,10 @@ def suppress_sequences(
     CTranslate2's suppress_sequences; transformers' bad_words_ids, where the start token counts and ``[EOS]``
     is left out of the list.
 
+    Args:
+        sequences: of ids, none of them empty.
+        stage: see the module.
+
     Raises:
         TypeError, ValueError: they are no lists of token ids, or one is empty.
     """
@@ -170,7 +193,15 @@ def suppress_sequences(
 
 
 def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:
-    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2's disable_unk."""
+    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2's disable_unk.
+
+    Args:
+        unk_id: its id.
+        stage: see the module.
+
+    Raises:
+        TypeError, ValueError: it is no token id.
+    """
     return SuppressTokens(ids("unk_id", [unk_id]), stage)
 
 
@@ -201,6 +232,10 @@ def allowed_sequences(
     rows times the most children that a node of the trie has.
 
     A hypothesis that is cut at `max_length` may be the beginning of a sequence only.
+
+    Args:
+        sequences: of ids without EOS, none of them empty.
+        stage: see the module.
 
     Raises:
         TypeError, ValueError: they are no lists of token ids, one is empty, or there is none.
