@@ -18,8 +18,8 @@ reward with the best BLEU on dev then translate the test set.
 rho is measured on dev. "log prob" is the mean log p of the outputs, "length ratio" that of words to the
 reference's, "steps" the mean number of steps until a line is done. All numbers are exact but for the model's
 rounding, whatever else the machine does. Every row is kept at once in stopping-cpu.json, so that an
-interrupted run keeps what it has; rows of other lines or widths stay. `python -m benchmarks.plots_stopping`
-draws the figures again.
+interrupted run keeps what it has, and --resume goes on from there; rows of other lines or widths stay.
+`python -m benchmarks.plots_stopping` draws the figures again.
 """
 
 from __future__ import annotations
@@ -95,10 +95,15 @@ class Bench:
     def __init__(self, journal: Journal, options: argparse.Namespace) -> None:
         self.journal, self.n = journal, options.n
         self.model = pybeam.load_model(corpus.MODEL, device="cpu", dtype="float32")
+        # places of rows, as in IDENTITY, that are not measured again
+        self.known = {_place(row) for row in journal.rows if "BLEU" in row and options.resume}
         # (decoder, r, width) -> steps of every line
         self.steps: dict[tuple[str, float, int], list[int]] = {}
 
     def run(self, split: str, data: Corpus, width: int, search: Search) -> None:
+        lines = len(data.sources)
+        if {(split, *reading, width, lines) for reading in search.readings} <= self.known:
+            return
         decoder = pybeam.Decoder(self.model, search.algorithm, pybeam.Fifo(self.n))
         results = decoder.decode(data.sources, on_error="raise")
         for (name, r), scoring in search.readings.items():
@@ -106,13 +111,17 @@ class Bench:
             place = {"split": split, "decoder": name, "r": r, "width": width}
             row = {
                 **place,
-                "lines": len(results),
+                "lines": lines,
                 **measures(data, results, scoring),
                 "steps": statistics.mean(steps),
                 "expansions": decoder.stats.expansions,
             }
             with tqdm.external_write_mode(file=sys.stdout):
                 self.journal.add(row)
+
+
+def _place(row: dict) -> tuple:
+    return tuple(row[name] for name in IDENTITY if name != "beside")
 
 
 def measures(data: Corpus, results: list[pybeam.Result], scoring: Scoring) -> dict:
@@ -293,6 +302,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--n", type=int, default=64, help="lines decoded at once")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--resume", action="store_true", help="leave out what the file has already")
     parser.add_argument("--minutes", type=float, default=60, help="end after so long")
     parser.add_argument("--output", type=Path, default=report.RESULTS, metavar="FOLDER")
     return parser.parse_args()

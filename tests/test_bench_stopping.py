@@ -16,13 +16,13 @@ from benchmarks.bench_stopping import BOUNDED, FIXED, NORM, OPTIMAL, REWARD, TOP
 from test_e2e_benchmarks import LINES  # noqa: E402
 
 
-def measure(folder: Path, monkeypatch) -> dict:
+def measure(folder: Path, monkeypatch, *more: str) -> dict:
     for split in ("dev", "test"):
         for language, lines in LINES.items():
             (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
     options = "--lines 3 --test-lines 2 --widths 1 2 --rewards 0.5 --threads 2".split()
     places = ["--data", str(folder), "--output", str(folder)]
-    monkeypatch.setattr(sys, "argv", ["bench_stopping", *options, *places])
+    monkeypatch.setattr(sys, "argv", ["bench_stopping", *options, *places, *more])
     bench_stopping.main()
     return json.loads((folder / "stopping-cpu.json").read_text())
 
@@ -67,6 +67,18 @@ def test_an_interrupted_run_keeps_its_rows(tmp_path, monkeypatch):
     data = measure(tmp_path, monkeypatch)
     assert not data["is_complete"]
     assert {row["decoder"] for row in data["rows"]} == {TOP, NORM, REWARD}
+    monkeypatch.undo()
+    resumed = measure(tmp_path, monkeypatch, "--resume")
+    assert resumed["is_complete"]
+    assert [row["run"] for row in resumed["rows"][:4]] == ["1", "1", "1", "2"]
+    assert {row["decoder"] for row in resumed["rows"]} == {
+        TOP,
+        NORM,
+        REWARD,
+        FIXED,
+        OPTIMAL,
+        BOUNDED,
+    }
 
 
 def test_what_is_best_on_dev():
