@@ -9,7 +9,7 @@ results = decoder.decode(requests)
 from pybeam import compat, models, ops
 from pybeam.decoder import DecodeError, Decoder
 from pybeam.models.loading import load_model
-from pybeam.request import Hypothesis, Request, Result
+from pybeam.request import Hypothesis, Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
 from pybeam.search import processors, scoring, stopping
@@ -31,6 +31,7 @@ __all__ = [
     "Decoder",
     "Fifo",
     "Hypothesis",
+    "Partial",
     "Pruning",
     "Request",
     "RequestQueue",

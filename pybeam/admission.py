@@ -31,6 +31,7 @@ class Source:
     prefix: list[int]
     target: list[int]  # to be scored, with EOS; empty: a search
     most_bytes: int = 0  # of keys and values
+    num_committed: int = 0  # tokens that a `Partial` has told, the prefix included
     slot: int = -1
     opened: int = -1  # step at which it was admitted
 
@@ -125,6 +126,7 @@ class Admission:
                     f"{len(target) - 1} tokens; do sources and targets belong together?"
                 )
             source = Source(index, request, content, length, limits, prefix, target)
+            source.num_committed = len(prefix)
             self._check_memory(source)
         except (TypeError, ValueError) as error:
             return Result(index, request.id, [], "error", error=error)

@@ -10,13 +10,14 @@ from typing import Any
 
 from pybeam import backends
 from pybeam.alternatives import alternatives
-from pybeam.engine import Engine, Stats
+from pybeam.engine import Engine
 from pybeam.models.base import Model
-from pybeam.request import Request, Result
+from pybeam.request import Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.processors.base import Processor
+from pybeam.stats import Stats
 from pybeam.workspace import Workspace
 
 _MISSING = object()
@@ -187,15 +188,22 @@ class Decoder:
             alternatives(self.decode, model, algorithm, requests, num, min_probability), on_error
         )
 
-    def stream(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
+    def stream(
+        self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
+    ) -> Iterator[Result | Partial]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
         `requests`, as for `decode`, are read a window ahead (`Schedule.window`), and an iterable is
         waited for until it has given that many. Requests that arrive while others are decoded go
         through a `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of
         the latest call.
+
+        With ``partial=True`` a `Partial` comes too whenever more of a request's best hypothesis is
+        certain: the tokens that all rows of its beam share with each other, with what is held and with
+        the best hypothesis that has finished. They are never taken back. A request that ends without
+        any hypothesis, or with an error, may have had some; one with a target has none.
         """
-        return self._start(requests, wants_log_probs=self.log_probs)
+        return self._start(requests, wants_log_probs=self.log_probs, wants_partials=partial)
 
     def release(self) -> None:
         """Give back the memory that is kept between calls: keys, values, beams, captured steps."""
@@ -206,13 +214,13 @@ class Decoder:
         results = self._start(requests, wants_log_probs=wants_log_probs)
         return _checked(sorted(results, key=lambda result: result.index), on_error)
 
-    def _start(self, requests, *, wants_log_probs: bool) -> Iterator[Result]:
+    def _start(self, requests, **wants: bool) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
-        return _timed(self._stream(requests, stats, wants_log_probs), stats)
+        return _timed(self._stream(requests, stats, **wants), stats)
 
     def _stream(
-        self, requests: Iterable[Any], stats: Stats, wants_log_probs: bool
-    ) -> Iterator[Result]:
+        self, requests: Iterable[Any], stats: Stats, **wants: bool
+    ) -> Iterator[Result | Partial]:
         try:  # another thread may take it first
             workspace = self._idle.pop()
         except IndexError:
@@ -223,8 +231,8 @@ class Decoder:
             self.schedule,
             workspace,
             stats,
-            wants_log_probs=wants_log_probs,
             reads_late=self._reads_late,
+            **wants,
         )
         yield from engine.run(requests)
         # only here, so that a stream that was given up takes its half-done sources with it

@@ -9,9 +9,8 @@ source that is done is noticed one step later. Results are the same.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,37 +19,18 @@ from torch import Tensor
 
 from pybeam.admission import ENCODE_AHEAD, Admission, Source
 from pybeam.beam_state import Found, Report
-from pybeam.beams import NOBODY, STOP_REASONS
+from pybeam.beams import NOBODY, RUNNING, STOP_REASONS
+from pybeam.committed import committed, lengthened
 from pybeam.graphs import bucket
 from pybeam.models.base import Model
-from pybeam.phases import PHASES, PhaseClock
-from pybeam.request import Hypothesis, Result
+from pybeam.phases import PhaseClock
+from pybeam.request import Hypothesis, Partial, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
+from pybeam.stats import Stats
 from pybeam.transfer import HostCopy, to_device
 from pybeam.workspace import Workspace
-
-
-@dataclass
-class Stats:
-    """What one decode or stream call did; the columns of the papers' tables.
-
-    `expansions` counts rows sent through the model; held hypotheses are not.
-    """
-
-    sources: int = 0
-    steps: int = 0
-    expansions: int = 0
-    refills: int = 0
-    stop_reasons: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    pages: int = 0  # of the key and value pool, which never shrinks
-
-    @property
-    def expansions_per_step(self) -> float:
-        return self.expansions / self.steps if self.steps else 0.0
 
 
 class Pending(NamedTuple):
@@ -59,6 +39,7 @@ class Pending(NamedTuple):
     copy: HostCopy
     slots: np.ndarray  # of the sources that were live
     claimed_pages: int  # when it was sent for
+    capacity: int  # of the committed prefixes behind it; 0: there are none
 
 
 class Leaving(NamedTuple):
@@ -82,11 +63,13 @@ class Engine:
         stats: Stats,
         *,
         wants_log_probs: bool = False,
+        wants_partials: bool = False,
         reads_late: bool = False,
         check_every_step: bool = False,
     ) -> None:
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.stats, self.wants_log_probs = stats, wants_log_probs
+        self._wants_partials = wants_partials
         self._clock = PhaseClock(stats.phase_seconds)
         self._check_every_step, self._reads_late = check_every_step, reads_late
         self._work, self._session, self._state = workspace, workspace.session, workspace.state
@@ -103,7 +86,7 @@ class Engine:
         self._resting: list[int] = []  # slots that a pending report may still name
 
     @torch.inference_mode()
-    def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result]:
+    def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result | Partial]:
         """Results as they are known, in no particular order."""
         admission = Admission(
             requests,
@@ -122,7 +105,7 @@ class Engine:
             self._advance()
             if len(self._pending) > self._reads_late:
                 yield from self._results()
-                self._hear(self._pending.popleft())
+                yield from self._hear(self._pending.popleft())
             if not self._reads_late:
                 yield from self._results()
         self._pending.clear()
@@ -155,7 +138,13 @@ class Engine:
             with self._clock("replay"):
                 report = captured(slot)
         with self._clock("report"):
-            self._pending.append(Pending(HostCopy(report), self._slots, work.claimed_pages))
+            capacity = longest + 1 if self._wants_partials else 0
+            if capacity:
+                prefixes = committed(state.tree, state.beams, self._slot, capacity)
+                report = torch.cat((report, prefixes.view(-1)))
+            self._pending.append(
+                Pending(HostCopy(report), self._slots, work.claimed_pages, capacity)
+            )
         self.stats.steps += 1
         if self._check_every_step:
             state.check()
@@ -287,21 +276,31 @@ class Engine:
         # at most one token a step since it was admitted; two more are for start and next
         self._work.reserve(width, 2 if oldest is None else self.stats.steps - oldest.opened + 2)
 
-    def _hear(self, pending: Pending) -> None:
-        """Read a report; sources that are done leave. The one place that waits for the device."""
+    def _hear(self, pending: Pending) -> list[Partial]:
+        """Read a report; sources that are done leave. The one place that waits for the device.
+
+        Returns the committed prefixes that have grown, if they were asked for.
+        """
         with self._clock("report"):
             numbers = pending.copy.numpy()
         self._work.give_back(self._resting)
         self._resting = []
-        slots, report = pending.slots, Report.parse(numbers, len(pending.slots))
+        slots, size = pending.slots, len(numbers) - len(pending.slots) * pending.capacity
+        report = Report.parse(numbers[:size], len(slots))
         self._work.hear(report, pending.claimed_pages)
         self._num_rows[slots] = report.num_rows
         self.stats.expansions += int((report.expansions - self._expansions[slots]).sum())
         self._expansions[slots] = report.expansions
+        partials = []
+        if pending.capacity:
+            sources = [self._live.get(int(slot)) for slot in slots]
+            prefixes = numbers[size:].reshape(len(slots), -1)
+            partials = lengthened(sources, report.reason != RUNNING, prefixes)
         if report.reason.any():
             done = np.flatnonzero(report.reason)
             self._num_rows[slots[done]] = 0
             self._close(slots, report, done)
+        return partials
 
     def _close(self, slots: np.ndarray, report: Report, done: np.ndarray) -> None:
         """Send for what these sources have found, and empty their slots."""

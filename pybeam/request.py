@@ -70,6 +70,22 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
+class Partial:
+    """What the best hypothesis of a request that is still being decoded is certain to begin with.
+
+    Attributes:
+        index: position of the request among those handed over.
+        id: the request's own id.
+        tokens: ids, prefix included. Each `Partial` of a request is longer than the one before it and
+            begins with it, and ``Result.hypotheses[0].tokens`` begins with all of them.
+    """
+
+    index: int
+    id: Any
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
 class Result:
     """What became of one request.
 

@@ -172,9 +172,13 @@ class TokenTree:
         """
         self._backend.tree_append(*self.arrays, slot, first, count, parent, token, log_prob, eos_id)
 
-    def paths(self, slot: Tensor, node: Tensor) -> Tensor:
-        """The tokens down to these nodes, start first: [n, length] int32, padded with -1 on the right."""
-        return self._backend.backtrace(self.token, self.parent, slot, node, self.length)[0]
+    def paths(self, slot: Tensor, node: Tensor, capacity: int | None = None) -> Tensor:
+        """The tokens down to these nodes, start first: [n, capacity] int32, padded with -1 on the right.
+
+        Without `capacity`, as many as there is room for.
+        """
+        capacity = self.length if capacity is None else capacity
+        return self._backend.backtrace(self.token, self.parent, slot, node, capacity)[0]
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots; their pages go back to the pool."""
