@@ -18,6 +18,7 @@ from pybeam.search.algorithms import (
     greedy,
     optimal_beam,
     shrinking_beam,
+    stochastic_beam,
     variable_beam,
 )
 from pybeam.search.pruning import Pruning
@@ -48,6 +49,7 @@ __all__ = [
     "processors",
     "scoring",
     "shrinking_beam",
+    "stochastic_beam",
     "stopping",
     "variable_beam",
 ]

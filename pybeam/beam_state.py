@@ -25,7 +25,7 @@ from pybeam.beams import (
 from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.processing import Processing
+from pybeam.search.processing import Processing, unperturbed
 from pybeam.targets import followed, next_target, startable
 from pybeam.token_tree import TokenTree
 from pybeam.transfer import to_device
@@ -182,8 +182,8 @@ class BeamState:
             num_entries,
         )
         rows, moving = fields[: -len(Moving._fields)], fields[-len(Moving._fields) :]
-        prefix_length = self.beams.prefix_length
-        return Rows(tree, slot, *rows, longest, prefix_length, self.eos_id), Moving(*moving)
+        rows = *rows, longest, self.beams.prefix_length, self.eos_id, self.beams.score
+        return Rows(tree, slot, *rows), Moving(*moving)
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         """What the algorithm's processors make of the logits [R, V], which may be overwritten."""
@@ -194,6 +194,13 @@ class BeamState:
 
         `logits` are what `process` gave.
         """
+        survivors = self._follow(rows, moving, logits)
+        if self._processing.perturbs:
+            log_probs = self._processing.log_probs
+            return unperturbed(survivors, rows, self.beams.is_alive, log_probs)
+        return survivors
+
+    def _follow(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
         if not self._uses_target:
             return self._select(moving, logits)
         target = next_target(self.beams, rows.slot)

@@ -182,6 +182,11 @@ class Decoder:
         token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
         """
         _check_on_error(on_error)
+        if self.algorithm.perturbs:
+            raise ValueError(
+                "`alternatives` ranks tokens by their probabilities, which "
+                f"{self.algorithm.processors[-1]!r} perturbs; take another algorithm"
+            )
         requests = [_as_request(request) for request in requests]
         model, algorithm = self.model, self.algorithm
         return _checked(

@@ -316,7 +316,7 @@ class Engine:
                 closed,
                 report.num_finished.tolist(),
                 capacity,
-                wants_log_probs=self.wants_log_probs,
+                wants_log_probs=self.wants_log_probs or self.algorithm.perturbs,
             )
             self._leaving.append(Leaving(HostCopy(found), sources, report, capacity))
             self._work.close(closed, int(report.num_pages.sum()))
@@ -370,10 +370,12 @@ class Engine:
 
     def _hypothesis(self, source: Source, found: Found) -> Hypothesis:
         final_score = source.limits.scoring.final_score(found.score, found.length, source.length)
-        log_probs = found.log_probs
+        score, log_probs = found.score, found.log_probs
         if log_probs is not None:
             log_probs = log_probs[len(source.prefix) :]
-        return Hypothesis(found.tokens, found.score, final_score, found.has_ended, log_probs)
+        if self.algorithm.perturbs:
+            score, log_probs = sum(log_probs), log_probs if self.wants_log_probs else None
+        return Hypothesis(found.tokens, score, final_score, found.has_ended, log_probs)
 
     def _counted(self, result: Result) -> Result:
         self.stats.sources += 1

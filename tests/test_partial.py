@@ -82,7 +82,7 @@ def test_never_taken_back(name, chosen):
         total += assert_never_taken_back(results, said)
         if not seed:
             assert essence(results) == essence(plainly_decoded(*args))
-    assert total > 20
+    assert total > (0 if algorithm.perturbs else 20)
 
 
 @pytest.mark.parametrize("name", [*(name for name in ALGORITHMS if name != "wide"), *SCORED])

@@ -182,7 +182,7 @@ def test_a_functions_own_logits_are_not_overwritten():
 class LengthBonus(p.Processor):
     """A processor as users write them: the deeper in the tree, the less probable is EOS."""
 
-    has_state = True
+    state = (torch.int32,)
 
     def __call__(self, logits, rows, data):
         (state,) = data

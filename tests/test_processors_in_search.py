@@ -172,7 +172,7 @@ def test_neutral_processors_change_nothing(backend):
         if name == "wide":
             continue
         expected = essence(decoded(model, algorithm, pybeam.Fifo(5), backend))
-        same = with_processors(algorithm, neutral)
+        same = with_processors(algorithm, [*neutral, *algorithm.processors])
         assert essence(decoded(model, same, pybeam.Fifo(5), backend)) == expected
 
 

@@ -38,6 +38,7 @@ class Rows:
     longest: int  # no row has more tokens, start included
     prefix_length: Tensor  # [S] int32, by slot: forced tokens behind the start token
     eos_id: int
+    beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
 
     @cached_property
     def history(self) -> Tensor:
@@ -52,6 +53,11 @@ class Rows:
     def num_generated(self) -> Tensor:
         """[R] int32, tokens behind the forced prefix; negative within it."""
         return self.position - self.prefix_length.index_select(0, self.row_slot)
+
+    @property
+    def score(self) -> Tensor:
+        """[R] float32, the accumulated score of every row."""
+        return self.beam_score[self.row_slot.long(), self.bit.long()]
 
 
 class Session(ABC):

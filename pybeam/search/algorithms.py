@@ -14,6 +14,7 @@ from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
 from pybeam.search.processors import base
 from pybeam.search.processors.base import AnyProcessor
+from pybeam.search.processors.gumbel import Gumbel
 from pybeam.search.pruning import Pruning
 from pybeam.search.scoring import Scoring, reward
 from pybeam.search.stopping import COUNT, Stop, optimal
@@ -89,6 +90,11 @@ class Algorithm:
         if pops_in_order and stop.patience == 1:
             return self.n_best
         return round(stop.patience * self.width)
+
+    @property
+    def perturbs(self) -> bool:
+        """Whether what ranks hypotheses is no log-probability; see `Processor.perturbs`."""
+        return any(map(base.perturbs, self.processors))
 
     @property
     def growth(self) -> int:
@@ -280,6 +286,40 @@ def optimal_beam(
             )
         options["scoring"] = reward(length_reward, length_ratio)
     return _algorithm(width, Finishing.REFILL, **{"stop": optimal(), **options})
+
+
+def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:
+    """Sample `width` different hypotheses: stochastic beam search.
+
+    Without replacement, in the order of the draws: the first hypothesis y is one with probability
+    ``p(y | x)``, the n-th with ``p(y | x)`` over what the ones before it leave. A hypothesis cut at
+    `max_length` stands for all that begin with it. It is `variable_beam` without thresholds behind
+    `pybeam.processors.gumbel`, which states the rule; `Hypothesis.score` is the log-probability,
+    `final_score` the perturbed one, by which they are sorted.
+
+    The same seed gives a request the same hypotheses whatever is decoded beside it, and a wider beam
+    more of them: a narrower one finds the first ones of a wider. For each request a seed of its own:
+    ``Request(source, processors=[pybeam.processors.gumbel(7)])``.
+
+    Args:
+        width: hypotheses to sample, 1 to 128.
+        seed: 0 to 2**63 - 1.
+        options: as for `fixed_beam`, but neither `scoring` nor `stop`; `n_best` is `width` unless given.
+            With `pybeam.processors.temperature` p is what it makes of the model's probabilities.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Kool, van Hoof and Welling 2019, algorithm 1.
+    """
+    for name in ("scoring", "stop"):
+        if name in options:
+            raise ValueError(
+                f"`{name}` would change which hypotheses are sampled; leave it out, or give "
+                "`processors=[…, pybeam.processors.gumbel(seed)]` to another algorithm"
+            )
+    processors = (*options.pop("processors", ()), Gumbel(seed))
+    return _algorithm(width, Finishing.HELD, processors=processors, **{"n_best": width, **options})
 
 
 def shrinking_beam(

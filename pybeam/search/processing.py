@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pybeam.models.base import Rows
-from pybeam.search.processors.base import INF, INT, AnyProcessor, Processor, stage_of
+from pybeam.ops import Survivors
+from pybeam.search.processors.base import INF, INT, AnyProcessor, Processor, perturbs, stage_of
 from pybeam.token_tree import grown
 from pybeam.transfer import to_device
 
@@ -20,11 +21,15 @@ class Processing:
 
     Attributes:
         normalises: whether what comes out are logits still, which `select` must normalise.
+        perturbs: whether what comes out are no log-probabilities, see `Processor`.
+        log_probs: [R, V], what they would be; of the last call, where `perturbs`.
     """
 
     def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
         self._processors = [_Kept(p, device) for p in processors]
         self.normalises = all(stage_of(p) == "logits" for p in processors)
+        self.perturbs = any(map(perturbs, processors))
+        self.log_probs: Tensor | None = None
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         """Make room for that many slots and nodes per slot."""
@@ -50,6 +55,8 @@ class Processing:
         for kept in self._processors:
             if are_logits and kept.stage == "log_probs":
                 result, are_logits = log_softmax(result), False
+            if perturbs(kept.processor):
+                self.log_probs = result
             result = kept(result, rows)
             if result.shape != logits.shape or not result.dtype.is_floating_point:
                 raise ValueError(
@@ -63,6 +70,23 @@ def log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities [R, V]; a row of which nothing is allowed stays -inf."""
     is_dead = logits.amax(1, keepdim=True) == -INF
     return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
+
+
+def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor) -> Survivors:
+    """The survivors of `select` with their log-probs [R, V] in place of what ranked them.
+
+    `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have.
+    """
+    if not log_probs.shape[0]:
+        return chosen  # nothing moves
+    slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
+    row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
+    numbers = torch.arange(log_probs.shape[0], device=slot.device)
+    row_of[rows.row_slot.long(), rows.bit.long()] = numbers
+    own = log_probs[row_of[slot, parent], chosen.token.clamp(min=0).long()]
+    is_new = is_alive[slot, parent] & (chosen.token >= 0)
+    own = torch.where(is_new, own.to(chosen.log_prob.dtype), chosen.log_prob)
+    return chosen._replace(log_prob=own)
 
 
 class _Kept:
@@ -81,15 +105,17 @@ class _Kept:
             for value in self._own
         ]
         self.arrays += [to_device(value, value.dtype, device) for value in processor.constants()]
-        if processor.has_state:
-            self.arrays.append(torch.zeros(0, 0, dtype=INT, device=device))
+        self.arrays += [torch.zeros(0, 0, dtype=dtype, device=device) for dtype in processor.state]
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         for i in range(self._num_parameters):
             array = self.arrays[i]
             self.arrays[i] = grown(array, (num_slots, *array.shape[1:]), -1)
-        if isinstance(self.processor, Processor) and self.processor.has_state:
-            self.arrays[-1] = grown(self.arrays[-1], (num_slots, num_nodes))
+        if isinstance(self.processor, Processor) and self.processor.state:
+            kept = len(self.processor.state)
+            self.arrays[-kept:] = [
+                grown(array, (num_slots, num_nodes)) for array in self.arrays[-kept:]
+            ]
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
         if not self._num_parameters:

@@ -44,6 +44,7 @@ from pybeam.search.processors.bans import (
 )
 from pybeam.search.processors.base import Function, Processor, Stage, ids
 from pybeam.search.processors.biased_prefix import BiasedPrefix
+from pybeam.search.processors.gumbel import Gumbel
 from pybeam.search.processors.penalties import EosPenalty, RepetitionPenalty, Temperature
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "biased_prefix",
     "eos_penalty",
     "from_function",
+    "gumbel",
     "no_repeat_ngram",
     "no_unk",
     "repetition_penalty",
@@ -219,6 +221,37 @@ def biased_prefix(beta: float, prefix: Iterable[int] = ()) -> BiasedPrefix:
         TypeError, ValueError: beta is out of range or the prefix no token ids.
     """
     return BiasedPrefix(beta, ids("prefix", prefix))
+
+
+def gumbel(seed: int = 0) -> Gumbel:
+    """Noise that makes of a beam search a sampling of hypotheses without replacement.
+
+    With ``phi(y)`` the log-probability of the tokens y so far and ``G(y)`` the score of the row, every
+    continuation gets ``G'(yv) = phi(yv) + g``, where g is a Gumbel(0) number of its own, and then, so
+    that the largest of them is ``G(y)``,
+
+    ``G(yv) = -log(exp(-G(y)) - exp(-max_w G'(yw)) + exp(-G'(yv)))``
+
+    which the search ranks by. ``G`` of the start is a Gumbel(0) number too (the paper's algorithm 1 sets
+    it to 0, which shifts all scores alike), so that scores are what the paper's estimators need. All
+    numbers are a hash of the seed, the tokens behind the forced prefix, and v, so they depend on nothing
+    else; requests with the same seed share them.
+
+    Of stage "log_probs", and the last processor. Per request: the seed. Sampling is exact with
+    `pybeam.stochastic_beam`; other algorithms may drop what would have been drawn. `Hypothesis.score`
+    and `log_probs` are those of the model, `final_score` is ``G``.
+
+    CTranslate2's beam search with `sampling_topk` draws new noise in every step and does not condition it.
+
+    Args:
+        seed: 0 to 2**63 - 1.
+
+    Raises:
+        TypeError, ValueError: it is no such number.
+
+    See Kool, van Hoof and Welling 2019.
+    """
+    return Gumbel(seed)
 
 
 def allowed_sequences(

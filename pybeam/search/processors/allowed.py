@@ -73,7 +73,7 @@ class Trie(NamedTuple):
 class AllowedSequences(Processor):
     sequences: tuple[tuple[int, ...], ...] = field(repr=False)
     stage: Stage = "logits"
-    has_state: ClassVar[bool] = True
+    state: ClassVar = (INT,)
 
     def __post_init__(self) -> None:
         check_stage(self.stage)

@@ -32,14 +32,18 @@ class Processor(ABC):
             they are normalised afterwards. "log_probs": it is given log-probabilities, and what it
             makes of them is added to scores as it is, whatever it sums to.
         per_request: fields that `Request.processors` may change; `parameters` must follow from them.
-        has_state: whether it keeps a number per hypothesis, see `__call__`.
+        state: dtypes of the numbers that it keeps for every hypothesis, see `__call__`.
+        perturbs: whether what it returns ranks hypotheses without being log-probabilities. Then
+            `Hypothesis.log_probs` and `score` are those of what it was given, and `final_score` is what
+            ranked. Such a processor is the last.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back.
     """
 
     stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
-    has_state: ClassVar[bool] = False
+    state: ClassVar[tuple[torch.dtype, ...]] = ()
+    perturbs: ClassVar[bool] = False
     can_capture: ClassVar[bool] = True
 
     def parameters(self) -> tuple[Tensor, ...]:
@@ -61,9 +65,9 @@ class Processor(ABC):
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
                 overwritten and returned.
             rows: the rows; `Rows.history` has their tokens.
-            data: the parameters of every row, [R, ...] each; the constants; and with `has_state` the
-                state, [S, N] int32: a place for every node of the token tree, to be written at the
-                rows' nodes and read at their parents'.
+            data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of
+                each dtype: a place for every node of the token tree, to be written at the rows' nodes
+                and read at their parents'.
         """
 
 
@@ -89,13 +93,23 @@ def stage_of(processor: AnyProcessor) -> Stage:
     return processor.stage if isinstance(processor, Processor) else "logits"
 
 
+def perturbs(processor: AnyProcessor) -> bool:
+    return isinstance(processor, Processor) and processor.perturbs
+
+
 def check_order(processors: Sequence[AnyProcessor]) -> None:
-    """Raises TypeError for what is no processor, ValueError for logits after log-probs."""
+    """Raises TypeError for what is no processor, ValueError for one in the wrong place."""
     for i, processor in enumerate(processors):
         if not callable(processor):
             raise TypeError(
                 f"`processors` must hold functions or what pybeam.processors makes, "
                 f"but number {i} is {processor!r}"
+            )
+    for processor in processors[:-1]:
+        if perturbs(processor):
+            raise ValueError(
+                f"`processors` must have {processor!r} last, since what it returns are no "
+                f"log-probabilities, but {processors[-1]!r} is the last"
             )
     stages = [stage_of(processor) for processor in processors]
     for i in range(1, len(stages)):
