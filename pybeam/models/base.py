@@ -60,6 +60,32 @@ class Rows:
         return self.beam_score[self.row_slot.long(), self.bit.long()]
 
 
+@dataclass(frozen=True)
+class Alignment:
+    """Which cross-attention aligns an output with its source: the mean over heads of one decoder layer.
+
+    Args:
+        layer: counted from 0, or from the end if it is negative; the default is the last one.
+        heads: those that are averaged; None: all. CTranslate2's default is ``heads=[0]``.
+
+    Raises:
+        TypeError, ValueError: they are no ints, or no heads.
+    """
+
+    layer: int = -1
+    heads: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        heads = () if self.heads is None else tuple(self.heads)
+        for name, value in [("layer", self.layer), *(("heads", head) for head in heads)]:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"`{name}` must be given as ints, but there is {value!r}")
+        if self.heads is not None:
+            if not heads or min(heads) < 0:
+                raise ValueError(f"`heads` must be at least one, from 0 on, but is {self.heads!r}")
+            object.__setattr__(self, "heads", heads)
+
+
 class Session(ABC):
     """The state of one decode call at a time. Slots are given out by the engine."""
 
@@ -94,6 +120,20 @@ class Session(ABC):
     def release(self, slots: Sequence[int]) -> None:
         """Forget these sources; their slots will be used again."""
 
+    def attention(
+        self,
+        sources: Sequence,
+        hypotheses: Sequence[Sequence[Sequence[int]]],
+        alignment: Alignment,
+    ) -> list[list[Tensor]]:
+        """Attention over each of these sources while each of its hypotheses is made; see `has_attention`.
+
+        `sources` are as the model's `check` returned them, hypotheses ids without start token and EOS. For
+        each [tokens + 1, E] float32 on the host: row t is that of the step whose logits gave token t, the
+        last row that of the step behind the last token. Every row sums to 1.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} has no attention")
+
     def advance(self, source: Tensor, target: Tensor) -> None:
         """Per-row state follows its hypothesis: entry `target[i]` continues old entry `source[i]`.
 
@@ -112,6 +152,7 @@ class Model(ABC):
     device: torch.device
     # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
+    has_attention = False  # whether its sessions have `attention`
 
     @abstractmethod
     def session(self, backend) -> Session:
@@ -120,6 +161,14 @@ class Model(ABC):
     @abstractmethod
     def check(self, source) -> object:
         """The source as `Session.encode` wants it; raises ValueError or TypeError if unfit."""
+
+    def check_alignment(self, alignment: Alignment) -> None:
+        """Raises ValueError if there is no such attention."""
+        if not self.has_attention:
+            raise ValueError(
+                f"attention needs a model that has it, but a {type(self).__name__} has none; leave "
+                "`alignment` and `coverage` out"
+            )
 
     @abstractmethod
     def source_length(self, source) -> int:

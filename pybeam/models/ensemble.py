@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Model, Rows, Session
+from pybeam.models.base import Alignment, Model, Rows, Session
 
 try:
     from pybeam.backends import native
@@ -54,6 +54,7 @@ class Ensemble(Model):
         limits = [m.max_positions for m in self.members if m.max_positions is not None]
         self.max_positions = min(limits, default=None)
         self.can_capture = all(member.can_capture for member in self.members)
+        self.has_attention = all(member.has_attention for member in self.members)
 
     def _compare(self, i: int, member: Model) -> None:
         for name in ("vocab_size", "start_id", "eos_id", "device"):
@@ -82,6 +83,11 @@ class Ensemble(Model):
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"member {i} of the ensemble: {error}") from error
         return tuple(checked)
+
+    def check_alignment(self, alignment: Alignment) -> None:
+        """Raises what the first member raises that has no such attention."""
+        for member in self.members:
+            member.check_alignment(alignment)
 
     def source_length(self, source: tuple) -> int:
         """The longest of the members' lengths; members that read token ids agree."""
@@ -129,6 +135,20 @@ class EnsembleSession(Session):
     def release(self, slots: Sequence[int]) -> None:
         for member in self._members:
             member.release(slots)
+
+    def attention(
+        self,
+        sources: Sequence[tuple[Any, ...]],
+        hypotheses: Sequence[Sequence[Sequence[int]]],
+        alignment: Alignment,
+    ) -> list[list[Tensor]]:
+        """The mean over members, as fairseq has it."""
+        columns = zip(self._members, zip(*sources, strict=True), strict=True)
+        own = [member.attention(column, hypotheses, alignment) for member, column in columns]
+        return [
+            [torch.stack(rows).mean(0) for rows in zip(*lines, strict=True)]
+            for lines in zip(*own, strict=True)
+        ]
 
     def advance(self, source: Tensor, target: Tensor) -> None:
         for member in self._members:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Model
+from pybeam.models.base import Alignment, Model
 from pybeam.models.config import TransformerConfig
 from pybeam.models.layers import Stack
 from pybeam.models.linear import Linear
@@ -20,6 +20,7 @@ class Transformer(Model):
     """
 
     can_capture = True
+    has_attention = True
 
     def __init__(
         self,
@@ -77,6 +78,19 @@ class Transformer(Model):
                     f"{low if low < 0 else high}; does the tokenizer belong to the model?"
                 )
         return ids
+
+    def check_alignment(self, alignment: Alignment) -> None:
+        """Raises ValueError if there is no such layer or head."""
+        num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
+        if not -num_layers <= alignment.layer < num_layers:
+            raise ValueError(
+                f"`layer` must be {-num_layers} to {num_layers - 1} for a decoder of {num_layers} layers, "
+                f"but is {alignment.layer}"
+            )
+        if max(alignment.heads or [0]) >= num_heads:
+            raise ValueError(
+                f"`heads` must be 0 to {num_heads - 1}, but one is {max(alignment.heads)}"
+            )
 
     def source_length(self, source: Tensor) -> int:
         """Number of ids."""

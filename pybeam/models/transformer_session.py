@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.base import Rows, Session
+from pybeam.models.base import Alignment, Rows, Session
 from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.layers import EncoderLayer, Norm
+from pybeam.models.teacher_forcing import cross_attention
 from pybeam.ops import PAGE_CELLS
 from pybeam.transfer import to_device
 
@@ -25,7 +26,7 @@ class TransformerSession(Session):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
     def __init__(self, model: Transformer, backend) -> None:
-        self._model, self._backend = model, backend
+        self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
         self._is_pre_norm = config.family.is_pre_norm
         self._head_size = config.hidden_size // decoder.num_heads
@@ -58,13 +59,13 @@ class TransformerSession(Session):
         return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
 
     def step(self, rows: Rows) -> Tensor:
-        model, decoder, own, cross = self._model, self._model.decoder, self._own, self._cross
+        model, decoder, own, cross = self.model, self.model.decoder, self._own, self._cross
         backend, tree, source, scale = self._backend, rows.tree, self._source, self._scale
         attention = backend.tree_attention
         heads, size = decoder.num_heads, self._head_size
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
-            y = self._before(layer.self_norm, x)
+            y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
             backend.scatter_rows(own.both[i], rows.cell, qkv[:, 1:])
             y = attention(
@@ -79,8 +80,8 @@ class TransformerSession(Session):
                 rows.bit,
                 scale,
             )  # [R, H, D]
-            x = self._after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            y = layer.cross_query(self._before(layer.cross_norm, x))  # [R, d]
+            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
+            y = layer.cross_query(self.before(layer.cross_norm, x))  # [R, d]
             y = attention(
                 y.view(-1, heads, size),
                 cross.key[i],
@@ -93,8 +94,8 @@ class TransformerSession(Session):
                 None,
                 scale,
             )  # [R, H, D]
-            x = self._after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
-            x = self._inner(layer, x)
+            x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
+            x = self.inner(layer, x)
         if decoder.final_norm is not None:
             x = decoder.final_norm(x)
         if x.is_cuda:
@@ -105,7 +106,7 @@ class TransformerSession(Session):
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
-        model = self._model
+        model = self.model
         lengths = [source.numel() for source in sources]
         cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
         self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
@@ -121,7 +122,7 @@ class TransformerSession(Session):
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Hidden states [n, d] of these sources, packed one after another without padding."""
-        encoder, device = self._model.encoder, self._model.device
+        encoder, device = self.model.encoder, self.model.device
         token = torch.cat(list(sources))  # [n]
         length = torch.tensor([source.numel() for source in sources], dtype=torch.int32)  # [A]
         offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
@@ -137,23 +138,37 @@ class TransformerSession(Session):
         x = encoder.embed(token, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
-            y = self._before(layer.self_norm, x)
+            y = self.before(layer.self_norm, x)
             query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
             y = self._backend.tree_attention(
                 query, key, value, offset, slot, cell, length, None, None, size**-0.5
             )  # [n, H, D]
-            x = self._after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            x = self._inner(layer, x)
+            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
+            x = self.inner(layer, x)
         return x if encoder.final_norm is None else encoder.final_norm(x)
 
-    def _inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
-        y = layer.inner(self._before(layer.inner_norm, x))  # [n, inner_size]
-        return self._after(layer.inner_norm, layer.inner_out.add(x, y))
+    def attention(
+        self,
+        sources: Sequence[Tensor],
+        hypotheses: Sequence[Sequence[Sequence[int]]],
+        alignment: Alignment,
+    ) -> list[list[Tensor]]:
+        found = []
+        for part in _chunks([source.numel() for source in sources], MAX_ENCODER_TOKENS):
+            states = self.encoder_states(sources[part])  # [n, d]
+            lengths = [source.numel() for source in sources[part]]
+            for state, own in zip(states.split(lengths), hypotheses[part], strict=True):
+                found.append(cross_attention(self, state, own, alignment))
+        return found
 
-    def _before(self, norm: Norm, x: Tensor) -> Tensor:
+    def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
+        y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]
+        return self.after(layer.inner_norm, layer.inner_out.add(x, y))
+
+    def before(self, norm: Norm, x: Tensor) -> Tensor:
         return norm(x) if self._is_pre_norm else x
 
-    def _after(self, norm: Norm, x: Tensor) -> Tensor:
+    def after(self, norm: Norm, x: Tensor) -> Tensor:
         return x if self._is_pre_norm else norm(x)
 
 
