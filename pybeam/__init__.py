@@ -8,12 +8,14 @@ results = decoder.decode(requests)
 
 from pybeam import compat, models, ops
 from pybeam.decoder import DecodeError, Decoder
+from pybeam.models.base import Alignment
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
 from pybeam.search import processors, scoring, stopping
 from pybeam.search.algorithms import (
+    diverse,
     fixed_beam,
     greedy,
     optimal_beam,
@@ -27,6 +29,7 @@ from pybeam.tokenizer import load_tokenizer
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alignment",
     "Batch",
     "DecodeError",
     "Decoder",
@@ -39,6 +42,7 @@ __all__ = [
     "Result",
     "Streaming",
     "compat",
+    "diverse",
     "fixed_beam",
     "greedy",
     "load_model",

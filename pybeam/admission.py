@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from pybeam.models.base import Model
+from pybeam.models.base import Alignment, Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.request_queue import RequestQueue, next_of
 from pybeam.schedule import Schedule
@@ -31,6 +31,7 @@ class Source:
     prefix: list[int]
     target: list[int]  # to be scored, with EOS; empty: a search
     most_bytes: int = 0  # of keys and values
+    groups: list[Result] = field(default_factory=list)  # of a diverse search, that have ended
     num_committed: int = 0  # tokens that a `Partial` has told, the prefix included
     slot: int = -1
     opened: int = -1  # step at which it was admitted
@@ -80,6 +81,10 @@ class Admission:
         """Remove and return that source."""
         return (self._encoded or self._queue).popleft()
 
+    def go_on(self, source: Source) -> None:
+        """Put a source that was taken before in front, to be searched again."""
+        self._queue.appendleft(source)
+
     def take_ahead(self, missing: int, room: float) -> list[Source]:
         """Up to so many sources that come next, to be encoded now and taken later.
 
@@ -118,6 +123,8 @@ class Admission:
             limits = self._limits(request)
             for processor in request.processors or ():
                 processor.check(self._model)
+            if limits.scoring.coverage:
+                self._model.check_alignment(Alignment())
             self._schedule.check_width(limits.width)
             length = self._model.source_length(content)
             if length == 0 and len(target) > 1:

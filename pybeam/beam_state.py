@@ -296,6 +296,18 @@ class BeamState:
             parts.append(self._backend.backtrace(values, tree.parent, owner, node, capacity)[0])
         return torch.cat(parts, 1)
 
+    def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
+        """[A, 1 + 2 * capacity] int32: of these slots how many nodes, their tokens and parents.
+
+        `capacity` is at least the nodes of any of them.
+        """
+        slot, tree = to_device(slots, torch.long, self.device), self.tree
+        arrays = [
+            torch.nn.functional.pad(array[:, :capacity], (0, max(0, capacity - array.shape[1])))
+            for array in (tree.token, tree.parent)
+        ]
+        return torch.cat((tree.num_nodes[slot, None], *(array[slot] for array in arrays)), 1)
+
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
         self._backend.beam_close(self.tree.arrays, self.beams, to_device(slots, INT, self.device))

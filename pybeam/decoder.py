@@ -11,7 +11,7 @@ from typing import Any
 from pybeam import backends
 from pybeam.alternatives import alternatives
 from pybeam.engine import Engine
-from pybeam.models.base import Model
+from pybeam.models.base import Alignment, Model
 from pybeam.request import Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Fifo, Schedule
@@ -45,6 +45,8 @@ class Decoder:
         schedule: `Batch`, `Streaming` or `Fifo`; default ``Fifo(64)``.
         backend: "auto", "reference" or "native", see `pybeam.ops`.
         log_probs: whether `Hypothesis.log_probs` is filled.
+        alignment: whether `Hypothesis.attention` is filled, for models that have attention: True, or an
+            `Alignment` that says of which layer and heads. It is computed from final hypotheses.
         graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model and all
             processors allow it.
         memory_limit: bytes that keys and values may take. Sources wait until there is room for all they
@@ -65,6 +67,7 @@ class Decoder:
         backend: str = "auto",
         *,
         log_probs: bool = False,
+        alignment: bool | Alignment = False,
         graphs: bool | None = None,
         memory_limit: int | None = None,
     ) -> None:
@@ -91,6 +94,9 @@ class Decoder:
                 processor.check(model)
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.log_probs = log_probs
+        self._alignment = Alignment() if alignment is True else alignment or None
+        if self._alignment is not None or algorithm.scoring.coverage:
+            model.check_alignment(self._alignment or Alignment())
         self.stats = Stats()
         self._backend = backends.resolve(backend, model.device)
         self._reads_late = model.device.type == "cuda"
@@ -182,10 +188,15 @@ class Decoder:
         token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
         """
         _check_on_error(on_error)
-        if self.algorithm.perturbs:
+        if self.algorithm.perturbs or self.algorithm.num_groups > 1:
             raise ValueError(
                 "`alternatives` ranks tokens by their probabilities, which "
-                f"{self.algorithm.processors[-1]!r} perturbs; take another algorithm"
+                f"{self.algorithm.processors[-1]!r} changes; take another algorithm"
+            )
+        if self.algorithm.scoring.coverage:
+            raise ValueError(
+                "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
+                f"{self.algorithm.scoring.coverage}; leave it out"
             )
         requests = [_as_request(request) for request in requests]
         model, algorithm = self.model, self.algorithm
@@ -208,6 +219,11 @@ class Decoder:
         the best hypothesis that has finished. They are never taken back. A request that ends without
         any hypothesis, or with an error, may have had some; one with a target has none.
         """
+        if partial and self.algorithm.num_groups > 1:
+            raise ValueError(
+                f"`partial` needs one beam per request, but the algorithm has {self.algorithm.num_groups} "
+                "groups, the last of which may find the best hypothesis"
+            )
         return self._start(requests, wants_log_probs=self.log_probs, wants_partials=partial)
 
     def release(self) -> None:
@@ -237,6 +253,7 @@ class Decoder:
             workspace,
             stats,
             reads_late=self._reads_late,
+            alignment=self._alignment,
             **wants,
         )
         yield from engine.run(requests)

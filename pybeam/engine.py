@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,15 @@ import torch
 from torch import Tensor
 
 from pybeam.admission import ENCODE_AHEAD, Admission, Source
-from pybeam.beam_state import Found, Report
-from pybeam.beams import NOBODY, RUNNING, STOP_REASONS
+from pybeam.alignment import attended
+from pybeam.beam_state import Report
+from pybeam.beams import NOBODY, RUNNING
 from pybeam.committed import committed, lengthened
 from pybeam.graphs import bucket
-from pybeam.models.base import Model
+from pybeam.leaving import Leaving
+from pybeam.models.base import Alignment, Model
 from pybeam.phases import PhaseClock
-from pybeam.request import Hypothesis, Partial, Result
+from pybeam.request import Partial, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
@@ -42,15 +45,6 @@ class Pending(NamedTuple):
     capacity: int  # of the committed prefixes behind it; 0: there are none
 
 
-class Leaving(NamedTuple):
-    """What sources have found, on its way to the host."""
-
-    copy: HostCopy
-    sources: list[Source]
-    report: Report  # of these sources
-    capacity: int  # of the paths
-
-
 class Engine:
     """Decodes one stream of requests. Made anew for every `Decoder.decode` or `Decoder.stream` call."""
 
@@ -64,6 +58,7 @@ class Engine:
         *,
         wants_log_probs: bool = False,
         wants_partials: bool = False,
+        alignment: Alignment | None = None,
         reads_late: bool = False,
         check_every_step: bool = False,
     ) -> None:
@@ -73,6 +68,7 @@ class Engine:
         self._clock = PhaseClock(stats.phase_seconds)
         self._check_every_step, self._reads_late = check_every_step, reads_late
         self._work, self._session, self._state = workspace, workspace.session, workspace.state
+        self._attend = partial(attended, self._session, alignment)
         self._live: dict[int, Source] = {}  # by slot, in order of admission
         self._live_tokens = 0
         self._slots = np.zeros(0, dtype=np.int32)  # of the live sources
@@ -88,7 +84,7 @@ class Engine:
     @torch.inference_mode()
     def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result | Partial]:
         """Results as they are known, in no particular order."""
-        admission = Admission(
+        admission = self._admission = Admission(
             requests,
             self.model,
             self.algorithm,
@@ -318,7 +314,11 @@ class Engine:
                 capacity,
                 wants_log_probs=self.wants_log_probs or self.algorithm.perturbs,
             )
-            self._leaving.append(Leaving(HostCopy(found), sources, report, capacity))
+            choices = None
+            if self.algorithm.num_groups > 1:
+                width = max(source.limits.width for source in sources)
+                choices = HostCopy(self._state.choices(closed, 1 + width * (capacity - 1)))
+            self._leaving.append(Leaving(HostCopy(found), sources, report, capacity, choices))
             self._work.close(closed, int(report.num_pages.sum()))
             if self._reads_late:
                 self._resting += closed
@@ -330,52 +330,14 @@ class Engine:
             self._live_changed()
 
     def _results(self) -> Iterator[Result]:
-        """The results of sources that have left."""
+        """The results of sources that have left; those with another group to search queue again."""
         while self._leaving:
             leaving = self._leaving.popleft()
-            found = iter(Found.parse(leaving.copy.numpy(), leaving.capacity))
-            lines = zip(*leaving.report[1:], strict=True)
-            for source, (reason, _, depth, num_finished, steps, expansions, _) in zip(
-                leaving.sources, lines, strict=True
-            ):
-                hypotheses = [next(found) for _ in range(num_finished)]
-                yield self._counted(
-                    self._result(
-                        source,
-                        STOP_REASONS[reason],
-                        hypotheses,
-                        int(depth),
-                        int(steps),
-                        int(expansions),
-                    )
-                )
-
-    def _result(
-        self, source: Source, reason, found: list[Found], depth, steps, expansions
-    ) -> Result:
-        error = None
-        if reason == "error":
-            error = ValueError(
-                f"the model returned NaN or +inf logits for request {source.number} at generated token "
-                f"{depth}; check its weights, dtype and this source"
-            )
-            found = []
-        elif source.target:
-            reason = "target"
-        scored = [self._hypothesis(source, hypothesis) for hypothesis in found]
-        # stable: ties as they finished
-        scored.sort(key=lambda hypothesis: -hypothesis.final_score)
-        n_best = scored[: source.limits.n_best]
-        return Result(source.index, source.request.id, n_best, reason, steps, expansions, error)
-
-    def _hypothesis(self, source: Source, found: Found) -> Hypothesis:
-        final_score = source.limits.scoring.final_score(found.score, found.length, source.length)
-        score, log_probs = found.score, found.log_probs
-        if log_probs is not None:
-            log_probs = log_probs[len(source.prefix) :]
-        if self.algorithm.perturbs:
-            score, log_probs = sum(log_probs), log_probs if self.wants_log_probs else None
-        return Hypothesis(found.tokens, score, final_score, found.has_ended, log_probs)
+            for outcome in leaving.outcomes(self._attend, wants_log_probs=self.wants_log_probs):
+                if isinstance(outcome, Source):
+                    self._admission.go_on(outcome)
+                else:
+                    yield self._counted(outcome)
 
     def _counted(self, result: Result) -> Result:
         self.stats.sources += 1

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from pybeam.search.scoring import Scoring
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class Hypothesis:
         final_score: what ranks: `score` after length normalisation or reward.
         ended: it produced EOS; False: it was cut at max_length.
         log_probs: log-probability of every generated token, EOS included, if it was asked for.
+        attention: [tokens, E] float32, if it was asked for: how much of each source id was looked at when
+            each of `tokens` was chosen. Not compared.
     """
 
     tokens: list[int]
@@ -67,6 +71,7 @@ class Hypothesis:
     final_score: float
     ended: bool
     log_probs: list[float] | None = None
+    attention: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,12 @@ class Result:
     Attributes:
         index: position of the request among those handed over.
         id: the request's own id.
-        hypotheses: at most n_best, best final_score first, ties in the order of finishing.
+        hypotheses: at most n_best (of each group, in a diverse search), best final_score first, ties in
+            the order of finishing.
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
             for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
             "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
-            scored), "alternatives", "empty_source" or "error".
+            scored), "groups" (of a diverse search), "alternatives", "empty_source" or "error".
         steps: steps in which it moved.
         expansions: rows sent through the model for it.
         error: why it failed, if it did.

@@ -99,6 +99,7 @@ def torch_beams() -> SimpleNamespace:
     return SimpleNamespace(**{**vars(native), **program})
 
 
+DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
 
 
@@ -116,12 +117,23 @@ def test_a_step_never_waits(name, third, transformer, guard):
     for schedule in some_schedules(name, third):
         guard.steps = guard.reads = 0
         workspace = Workspace(transformer, algorithm, torch_beams())
-        options = dict(reads_late=True, wants_partials=schedule == pybeam.Fifo(5))
+        options = dict(reads_late=True, wants_partials=True)
         results, stats = run(workspace, transformer, algorithm, schedule, **options)
         results = [result for result in results if isinstance(result, pybeam.Result)]
         assert not any(result.error for result in results)
         assert guard.steps == stats.steps
         assert guard.reads <= stats.steps - 1 + len(results)
+
+
+def test_a_step_of_groups_never_waits(transformer, guard):
+    """Each group has results of its own, and what it chose is read with them."""
+    for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Batch(4, row_budget=5)):
+        guard.steps = guard.reads = 0
+        workspace = Workspace(transformer, DIVERSE, torch_beams())
+        results, stats = run(workspace, transformer, DIVERSE, schedule, reads_late=True)
+        assert [result.stop_reason for result in results] == ["groups"] * len(REQUESTS)
+        assert guard.steps == stats.steps
+        assert guard.reads <= stats.steps - 1 + 2 * DIVERSE.num_groups * len(results)
 
 
 def colder(logits, rows):
@@ -213,6 +225,7 @@ CAPTURED = {
     **ALGORITHMS,
     "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=PROCESSORS),
     "trie": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=(TRIE,)),
+    "diverse": DIVERSE,
 }
 
 
@@ -228,7 +241,9 @@ def test_captured_steps_give_the_same_results(transformer, name, most, monkeypat
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, most)
     for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Fifo(3, row_budget=80)):
-        options = dict(reads_late=True, wants_partials=schedule == pybeam.Streaming(4))
+        options = dict(
+            reads_late=True, wants_partials=schedule == pybeam.Streaming(4) and name != "diverse"
+        )
         results, _ = run(workspace, transformer, algorithm, schedule, **options)
         results = [result for result in results if isinstance(result, pybeam.Result)]
         assert_alike(results, expected)

@@ -90,7 +90,7 @@ def test_the_best_leaves_of_the_whole_tree(backend):
                 assert hypothesis.score == pytest.approx(log_prob, abs=1e-5)
                 assert hypothesis.log_probs is None
             if width == 128 and num > 2:
-                assert len({tuple(h.tokens) + (h.ended,) for h in result.hypotheses}) == num
+                assert len({(*h.tokens, h.ended) for h in result.hypotheses}) == num
                 total = sum(math.exp(h.score) for h in result.hypotheses)
                 assert total == pytest.approx(1, abs=1e-5)
 
@@ -224,7 +224,7 @@ def test_banned_tokens_are_never_drawn(backend):
         (
             lambda: pybeam.Decoder(random_model(1), pybeam.stochastic_beam(3)).alternatives([[1]]),
             ValueError,
-            r"`alternatives` ranks tokens by their probabilities, which Gumbel\(seed=0\) perturbs",
+            r"`alternatives` ranks tokens by their probabilities, which Gumbel\(seed=0\) changes",
         ),
     ],
 )

@@ -13,9 +13,8 @@ from pybeam.request import Partial
 from pybeam.stats import Stats
 from pybeam.workspace import Workspace
 from search_models import EOS, random_model
-from test_laws import ALGORITHMS, SOURCES, schedules
+from test_laws import ALGORITHMS, SOURCES, essence, schedules
 from test_laws import decoded as plainly_decoded
-from test_laws import essence
 
 SCORED = {
     "short": pybeam.fixed_beam(4, n_best=2, max_length=15, scoring=pybeam.scoring.power(-0.7)),

@@ -14,6 +14,7 @@ from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
 from pybeam.search.processors import base
 from pybeam.search.processors.base import AnyProcessor
+from pybeam.search.processors.diversity import Diversity
 from pybeam.search.processors.gumbel import Gumbel
 from pybeam.search.pruning import Pruning
 from pybeam.search.scoring import Scoring, reward
@@ -39,6 +40,7 @@ class Algorithm:
     scoring: Scoring = RAW
     processors: tuple[AnyProcessor, ...] = ()
     stop: Stop = COUNT
+    num_groups: int = 1  # see `diverse`
 
     def __post_init__(self) -> None:
         for name in ("width", "n_best", "min_length", "max_length"):
@@ -74,6 +76,11 @@ class Algorithm:
         if not isinstance(self.scoring, Scoring):
             raise TypeError(
                 f"`scoring` must come from pybeam.scoring, such as power(1.0), but is {self.scoring!r}"
+            )
+        if self.scoring.coverage and self.stop.certificate:
+            raise ValueError(
+                "`scoring` with coverage ranks what has finished after the search, so `stop` cannot "
+                f"certify it, but is {self.stop!r}; use stopping.end() or count()"
             )
         base.check_order(self.processors)
 
@@ -122,6 +129,7 @@ class Algorithm:
             min_length=0,
             max_length=length,
             stop=COUNT,
+            num_groups=1,
             scoring=self.scoring if request.scoring is None else request.scoring,
             processors=base.overridden(self.processors, request.processors or ()),
         )
@@ -320,6 +328,47 @@ def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:
             )
     processors = (*options.pop("processors", ()), Gumbel(seed))
     return _algorithm(width, Finishing.HELD, processors=processors, **{"n_best": width, **options})
+
+
+def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> Algorithm:
+    """Search with `num_groups` groups of beams, each of which avoids what earlier ones chose.
+
+    Every group is a search by `algorithm`, whose width, stop rule and n_best are those of one group. Of
+    ``log p(v)`` at its t-th step a group takes `diversity_penalty` times the number of rows of the groups
+    before it that went on with v at their t-th step; scores include what was taken. A row that ends chose
+    nothing, nor does a group that has stopped. `Result.hypotheses` are the n_best of all groups, best final
+    score first; `steps` and `expansions` are sums, `stop_reason` is "groups".
+
+    transformers' group beam search with `num_beams` in `num_beam_groups` is ``diverse(algorithm, groups,
+    penalty)`` with ``algorithm = pybeam.compat.huggingface.beam_search(num_beams // groups, …)``, which
+    also needs ``num_return_sequences`` of as many, of which it returns the best. fairseq's also counts
+    candidates that end or are not kept, and lets all groups share one set of finished hypotheses.
+
+    Groups are searched one after another, since a group needs nothing of later ones; those of different
+    requests go side by side, and what is encoded is encoded once per group.
+
+    Args:
+        algorithm: any but `stochastic_beam`.
+        num_groups: from 2 on.
+        diversity_penalty: positive, in nats. Per request:
+            ``Request(source, processors=[pybeam.processors.diversity(0.5)])``.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+
+    See Vijayakumar et al. 2016.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(f"`algorithm` must be one such as fixed_beam(2), but is {algorithm!r}")
+    if isinstance(num_groups, bool) or not isinstance(num_groups, int):
+        raise TypeError(f"`num_groups` must be an int, but is {num_groups!r}")
+    if num_groups < 2 or algorithm.num_groups > 1:
+        raise ValueError(
+            f"`num_groups` must be at least 2, of an algorithm without groups, but is {num_groups} of one "
+            f"with {algorithm.num_groups}"
+        )
+    processors = (*algorithm.processors, Diversity(diversity_penalty))
+    return dataclasses.replace(algorithm, num_groups=num_groups, processors=processors)
 
 
 def shrinking_beam(

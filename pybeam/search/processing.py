@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pybeam.models.base import Rows
 from pybeam.ops import Survivors
-from pybeam.search.processors.base import INF, INT, AnyProcessor, Processor, perturbs, stage_of
+from pybeam.search.processors.base import INF, AnyProcessor, Processor, perturbs, stage_of
 from pybeam.token_tree import grown
 from pybeam.transfer import to_device
 

@@ -19,12 +19,20 @@ class Scoring:
     Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it. Kernels take these
     numbers as data.
 
+    With `coverage` there comes to it, for models that have attention,
+    ``coverage * sum over source positions e of log(min(sum over t of attention[t, e], 1))``, t running over
+    the generated tokens, EOS included; positions without any attention are left out. It is added when a
+    source is done, and ranks the hypotheses that the search has kept (as many as the beam is wide); what
+    the search does and when it stops does not depend on it. See Wu et al. 2016, equation 14; CTranslate2's
+    coverage_penalty.
+
     Args:
         alpha: how much length counts, -10 to 10; below 0 shorter hypotheses gain.
         offset: tokens added to n, 0 or more.
         scale: tokens by which that is divided, positive.
         reward: nats for every token that is rewarded.
         ratio: target tokens per source token that are rewarded; None: all are.
+        coverage: see above.
 
     Raises:
         ValueError, TypeError: a value is out of range or no number.
@@ -35,9 +43,10 @@ class Scoring:
     scale: float = 1.0
     reward: float = 0.0
     ratio: float | None = None
+    coverage: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "offset", "scale", "reward", "ratio"):
+        for name in ("alpha", "offset", "scale", "reward", "ratio", "coverage"):
             value = getattr(self, name)
             if value is None and name == "ratio":
                 continue
@@ -59,7 +68,7 @@ class Scoring:
 
     @property
     def is_raw(self) -> bool:
-        return self.alpha == 0 and self.reward == 0
+        return self.alpha == 0 and self.reward == 0 and self.coverage == 0
 
     def cap(self, source_length: int) -> float:
         """Tokens beyond which no reward is given, for a source of `source_length` ids."""
@@ -79,14 +88,14 @@ def raw() -> Scoring:
     return Scoring()
 
 
-def power(alpha: float) -> Scoring:
-    """``final_score = score / n**alpha`` (fairseq's lenpen, CTranslate2's length_penalty)."""
-    return Scoring(alpha=float(alpha))
+def power(alpha: float, coverage: float = 0.0) -> Scoring:
+    """``final_score = score / n**alpha`` (fairseq's lenpen, CTranslate2's length_penalty), plus coverage."""
+    return Scoring(alpha=float(alpha), coverage=float(coverage))
 
 
-def gnmt(alpha: float) -> Scoring:
-    """``final_score = score / ((5 + n) / 6)**alpha`` (Wu et al. 2016)."""
-    return Scoring(alpha=float(alpha), offset=5.0, scale=6.0)
+def gnmt(alpha: float, coverage: float = 0.0) -> Scoring:
+    """``final_score = score / ((5 + n) / 6)**alpha`` (Wu et al. 2016), plus coverage."""
+    return Scoring(alpha=float(alpha), offset=5.0, scale=6.0, coverage=float(coverage))
 
 
 def reward(r: float, ratio: float | None = None) -> Scoring:

@@ -44,6 +44,7 @@ from pybeam.search.processors.bans import (
 )
 from pybeam.search.processors.base import Function, Processor, Stage, ids
 from pybeam.search.processors.biased_prefix import BiasedPrefix
+from pybeam.search.processors.diversity import Diversity
 from pybeam.search.processors.gumbel import Gumbel
 from pybeam.search.processors.penalties import EosPenalty, RepetitionPenalty, Temperature
 
@@ -52,6 +53,7 @@ __all__ = [
     "allowed_sequences",
     "allowed_tokens",
     "biased_prefix",
+    "diversity",
     "eos_penalty",
     "from_function",
     "gumbel",
@@ -221,6 +223,17 @@ def biased_prefix(beta: float, prefix: Iterable[int] = ()) -> BiasedPrefix:
         TypeError, ValueError: beta is out of range or the prefix no token ids.
     """
     return BiasedPrefix(beta, ids("prefix", prefix))
+
+
+def diversity(penalty: float) -> Diversity:
+    """Another penalty for one request of a `pybeam.diverse` search; by itself it does nothing.
+
+    Of stage "log_probs". Per request: the penalty.
+
+    Raises:
+        ValueError: it is not a positive number.
+    """
+    return Diversity(penalty)
 
 
 def gumbel(seed: int = 0) -> Gumbel:

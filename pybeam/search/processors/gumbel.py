@@ -51,16 +51,18 @@ class Gumbel(Processor):
         has_luck = is_behind & (total > -INF)
         luck = torch.where(has_luck, rows.score - total, of_root)[:, None]  # [R, 1]
         token = torch.arange(logits.shape[1], dtype=INT, device=slot.device)
-        perturbed = gumbel(own, token).to(logits.dtype).add_(logits)  # [R, V]
+        # float64: the last bits of these functions may hang on an element's place in memory, and are
+        # rounded away
+        perturbed = gumbel(own, token).add_(logits)  # [R, V]
         largest = perturbed.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == -INF, 0.0)
         excess = luck - perturbed + log1mexp(perturbed - largest)
-        score = softplus(excess).neg_()
-        return score.add_(torch.where(is_behind, 0.0, of_root)[:, None])
+        score = softplus(excess).neg_().add_(torch.where(is_behind, 0.0, of_root)[:, None])
+        return score.to(logits.dtype)
 
 
 def gumbel(key: Tensor, token: Tensor) -> Tensor:
-    """Gumbel(0) numbers [R, n], each a function of a row's key [R] int64 and a token [n] int32 alone.
+    """Gumbel(0) numbers [R, n] float64, each a function of a row's key [R] int64 and a token [n] int32.
 
     ``-log(-log(1 - u))``, u of 31 random bits, so that the upper tail, which decides, is fine.
     """
@@ -68,7 +70,7 @@ def gumbel(key: Tensor, token: Tensor) -> Tensor:
     bits = _mixed32(token) ^ words[:, :1]  # [R, n]
     bits *= words[:, 1:] | 1
     bits = _mixed32(bits) & 0x7FFFFFFF
-    uniform = bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
+    uniform = bits.double().add_(0.5).mul_(2.0**-31)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
