@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -40,18 +39,23 @@ class Leaving(NamedTuple):
         for source, line in zip(self.sources, lines, strict=True):
             reason, _, depth, num_finished, steps, expansions, _ = map(int, line)
             own = [next(found) for _ in range(num_finished)]
-            result = _result(source, STOP_REASONS[reason], own, depth, wants_log_probs)
-            results.append(dataclasses.replace(result, steps=steps, expansions=expansions))
+            cost = steps, expansions
+            results.append(_result(source, STOP_REASONS[reason], own, depth, cost, wants_log_probs))
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
-            best = result.hypotheses[: source.limits.n_best]
-            result = dataclasses.replace(result, hypotheses=best)
+            del result.hypotheses[source.limits.n_best :]
             yield result if choices is None else going_on(source, result, choices[i])
 
 
 def _result(
-    source: Source, reason: str, found: list[Found], depth: int, wants_log_probs: bool
+    source: Source,
+    reason: str,
+    found: list[Found],
+    depth: int,
+    cost: tuple[int, int],
+    wants_log_probs: bool,
 ) -> Result:
+    """With all hypotheses that were found, best first; `cost` is steps and expansions."""
     error = None
     if reason == "error":
         error = ValueError(
@@ -64,7 +68,7 @@ def _result(
     scored = [_hypothesis(source, one, wants_log_probs) for one in found]
     # stable: ties as they finished
     scored.sort(key=lambda hypothesis: -hypothesis.final_score)
-    return Result(source.index, source.request.id, scored, reason, error=error)
+    return Result(source.index, source.request.id, scored, reason, *cost, error)
 
 
 def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
