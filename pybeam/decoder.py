@@ -218,6 +218,9 @@ class Decoder:
         certain: the tokens that all rows of its beam share with each other, with what is held and with
         the best hypothesis that has finished. They are never taken back. A request that ends without
         any hypothesis, or with an error, may have had some; one with a target has none.
+
+        Raises:
+            ValueError: `partial` with an algorithm of several groups.
         """
         if partial and self.algorithm.num_groups > 1:
             raise ValueError(
