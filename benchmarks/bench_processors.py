@@ -69,6 +69,7 @@ def rows_of(num_beams: int, width: int, history: Tensor) -> Rows:
         cell=bit,
         longest=length,
         prefix_length=torch.zeros_like(slot),
+        max_length=torch.full_like(slot, 256),
         eos_id=2,
     )
 

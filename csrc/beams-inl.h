@@ -67,7 +67,7 @@ void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& slot, co
 }
 
 std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const Tensor& row_cell,
-                              at::TensorList arrays, const Tensor& slot, int64_t finishing,
+                              at::TensorList arrays, const Tensor& slot, bool refills,
                               int64_t num_rows, int64_t num_entries) {
     check_dim("token", token, 2);
     check_dim("slot", slot, 1);
@@ -85,7 +85,7 @@ std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node, const
     params.max_nodes = token.size(1);
     params.slot = slot_arg;
     params.num_sources = num_sources;
-    params.finishing = finishing_of(finishing);
+    params.refills = refills;
     TORCH_CHECK_VALUE(num_rows >= 0 && num_entries >= 0,
                       "`num_rows` and `num_entries` must not be negative");
     params.num_rows = num_rows;

@@ -225,6 +225,7 @@ struct Beams {
         kScale,
         kReward,
         kCap,
+        kCut,
         kNumFloats
     };
     enum FinishedInt { kNode, kLength, kEnded, kNumFinishedInts };
@@ -262,7 +263,7 @@ struct BeamReadParams {
     int64_t max_nodes;
     const int32_t* slot;
     int64_t num_sources;
-    Finishing finishing;
+    bool refills;      // the places of finished hypotheses are there again
     int64_t num_rows;  // there is room for
     int64_t num_entries;
 

@@ -206,7 +206,7 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor floats, int start_id) -> ()");
     m.def(
         "beam_read(Tensor token, Tensor row_node, Tensor row_cell, Tensor[] beams, Tensor slot, "
-        "int finishing, int num_rows, int num_entries) -> Tensor[]");
+        "bool refills, int num_rows, int num_entries) -> Tensor[]");
     m.def(
         "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "

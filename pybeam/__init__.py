@@ -13,7 +13,7 @@ from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
-from pybeam.search import processors, scoring, stopping
+from pybeam.search import limits, processors, scoring, stopping
 from pybeam.search.algorithms import (
     diverse,
     fixed_beam,
@@ -45,6 +45,7 @@ __all__ = [
     "diverse",
     "fixed_beam",
     "greedy",
+    "limits",
     "load_model",
     "load_tokenizer",
     "models",

@@ -120,13 +120,13 @@ class Admission:
             content = self._model.check(request.source)
             prefix = self._check_tokens("prefix", request.prefix)
             target = self._check_target(request.target)
-            limits = self._limits(request)
+            length = self._model.source_length(content)
+            limits = self._limits(request, length)
             for processor in request.processors or ():
                 processor.check(self._model)
             if limits.scoring.coverage:
                 self._model.check_alignment(Alignment())
             self._schedule.check_width(limits.width)
-            length = self._model.source_length(content)
             if length == 0 and len(target) > 1:
                 raise ValueError(
                     f"`target` must be empty for an empty source, whose only output that is, but has "
@@ -143,10 +143,10 @@ class Admission:
         window.append(source)
         return None
 
-    def _limits(self, request: Request) -> Algorithm:
-        is_search = request.target is None
-        limits = self._algorithm.overridden if is_search else self._algorithm.for_target
-        return limits(request, self._model.max_positions)
+    def _limits(self, request: Request, source_length: int) -> Algorithm:
+        if request.target is not None:
+            return self._algorithm.for_target(request, self._model.max_positions)
+        return self._algorithm.overridden(request, self._model.max_positions, source_length)
 
     def _check_target(self, target) -> list[int]:
         if target is None:

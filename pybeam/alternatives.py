@@ -16,6 +16,7 @@ from pybeam.ops import MAX_WIDTH
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search import scoring
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.limits import FREE
 
 Decode = Callable[[list[Request]], list[Result]]
 # EOS may be among the best, and is no alternative
@@ -35,6 +36,11 @@ def alternatives(
         raise ValueError(f"`num` must be a whole number, 1 to {MOST_ALTERNATIVES}, but is {num!r}")
     if not 0 <= min_probability <= 1:
         raise ValueError(f"`min_probability` must be 0 to 1, but is {min_probability}")
+    if algorithm.prefix != FREE:
+        raise ValueError(
+            f"alternatives are for algorithms whose prefixes count for nothing, but `prefix` is "
+            f"{algorithm.prefix!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
+        )
     requests = [_numbered(i, request) for i, request in enumerate(requests)]
     results = decode([_first_step(request, num + 1) for request in requests])
     least = math.log(min_probability) if min_probability else -math.inf
@@ -86,9 +92,10 @@ class _Plan:
     ) -> None:
         self.first = first
         self._starts = [h for h in first.hypotheses if not h.ended and h.score >= least][:num]
-        limits = algorithm.overridden(request, model.max_positions)
+        length = model.source_length(model.check(request.source))
+        limits = algorithm.overridden(request, model.max_positions, length)
         self._scoring = limits.scoring
-        self._source_length = model.source_length(model.check(request.source))
+        self._source_length = length
         changes = dict(
             n_best=1,
             max_length=limits.max_length - 1,

@@ -26,7 +26,7 @@ from pybeam.models.base import Rows
 from pybeam.ops import Finishing, Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.processing import Processing, unperturbed
-from pybeam.targets import followed, next_target, startable
+from pybeam.targets import followed, led, next_target, startable
 from pybeam.token_tree import TokenTree
 from pybeam.transfer import to_device
 
@@ -128,9 +128,14 @@ class BeamState:
     ) -> None:
         """Start one beam of one row, the start token, in each of these empty slots.
 
-        A target is scored after the prefix, EOS is part of it; an empty one: search.
+        A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
+        be scored is a target that the search goes on from.
         """
-        targets = [()] * len(slots) if targets is None else targets
+        targets = [()] * len(slots) if targets is None else list(targets)
+        prefixes = list(prefixes)
+        for i, limit in enumerate(limits):
+            if limit.prefix.is_scored:
+                prefixes[i], targets[i] = (), (*prefixes[i], *targets[i])
         given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
         self._open_given(slots, given)
         self._processing.open(slots, [limit.processors for limit in limits])
@@ -177,12 +182,13 @@ class BeamState:
             tree.row_cell,
             self.beams,
             slot,
-            self._finishing,
+            self.algorithm.refills,
             num_rows,
             num_entries,
         )
         rows, moving = fields[: -len(Moving._fields)], fields[-len(Moving._fields) :]
-        rows = *rows, longest, self.beams.prefix_length, self.eos_id, self.beams.score
+        limits = self.beams.prefix_length, self.beams.max_length
+        rows = *rows, longest, *limits, self.eos_id, self.beams.score
         return Rows(tree, slot, *rows), Moving(*moving)
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
@@ -201,10 +207,15 @@ class BeamState:
         return survivors
 
     def _follow(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
-        if not self._uses_target:
-            return self._select(moving, logits)
-        target = next_target(self.beams, rows.slot)
-        chosen = self._select(moving._replace(score=startable(moving.score)), logits)
+        target, score = None, moving.score
+        if self._uses_target:
+            target = next_target(self.beams, rows.slot)
+            score = startable(score, moving.offset, target)
+        chosen = self._select(moving._replace(score=score), logits)
+        if self._uses_prefix and self.algorithm.prefix.leading_eos:
+            chosen = led(chosen, self.beams, rows.slot)
+        if target is None:
+            return chosen
         normalises = self._processing.normalises
         return followed(chosen, target, rows, moving, logits, self.eos_id, normalises)
 
@@ -331,6 +342,8 @@ def _line(
 ) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
     most, scoring = limit.pruning.max_candidates, limit.scoring
+    # to the kernels a scored prefix is part of what was generated
+    scored = target_length if limit.prefix.is_scored else 0
     return dict(
         num_rows=1,
         num_entries=1,
@@ -338,8 +351,8 @@ def _line(
         stop_at=min(limit.stop_at, NO_LIMIT),
         certified=limit.width if limit.stop.certifies_all else limit.n_best,
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
-        min_length=limit.min_length,
-        max_length=limit.max_length,
+        min_length=limit.min_length + scored,
+        max_length=limit.max_length + scored,
         prefix_length=prefix_length,
         target_length=target_length,
         margin=limit.pruning.margin,
@@ -350,4 +363,5 @@ def _line(
         scale=scoring.scale,
         reward=scoring.reward,
         cap=scoring.cap(source_length),
+        cut=scoring.cut,
     )

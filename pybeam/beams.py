@@ -46,6 +46,7 @@ FLOAT_COLUMNS = (
     "scale",
     "reward",
     "cap",
+    "cut",
 )
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
 FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS

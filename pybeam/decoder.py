@@ -83,7 +83,7 @@ class Decoder:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
         schedule.check_width(algorithm.width)
-        if algorithm.max_length is not None and model.max_positions is not None:
+        if isinstance(algorithm.max_length, int) and model.max_positions is not None:
             if algorithm.max_length > model.max_positions:
                 raise ValueError(
                     f"`max_length` must be at most the model's {model.max_positions} positions, "
@@ -182,7 +182,8 @@ class Decoder:
             on_error: as for `decode`.
 
         Raises:
-            ValueError: `num` or `min_probability` is out of range, or a request has a target.
+            ValueError: `num` or `min_probability` is out of range, a request has a target, or the
+                algorithm's prefixes count for something.
 
         See `return_alternatives` of CTranslate2, which bans EOS before its softmax, so that its first
         token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.

@@ -1,5 +1,7 @@
 """Scoring of given outputs: a source whose target is known follows it, at the model's own log-probs.
 
+A target may end before EOS does: then it is a prefix that is scored, and the search goes on from it.
+
 A beam with a target has one row. `select` chooses for it as for any other beam, so that its logits are
 read once and by the same rules; then the token that the target has there takes the place of the chosen
 one. The chosen token ``t`` is the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and so
@@ -30,9 +32,16 @@ def next_target(beams: Beams, slot: Tensor) -> Tensor:
     return torch.where(is_inside, token, -1)
 
 
-def startable(score: Tensor) -> Tensor:
-    """Scores [B] for `select`, which drops what continues -inf; only a target can have come there."""
-    return torch.where(score == -INF, 0.0, score)
+def startable(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
+    """Scores [B] for `select`, which drops what continues -inf; a target [A] may have to."""
+    if not score.numel():
+        return score
+    # an empty beam stands where the next one does, and has no target
+    entry = offset[:-1].clamp(max=score.numel() - 1).long()
+    own = score[entry]
+    return score.scatter_reduce(
+        0, entry, torch.where((target >= 0) & (own == -INF), 0.0, own), "amax"
+    )
 
 
 def followed(
@@ -75,4 +84,28 @@ def followed(
     is_end = (target == eos_id).to(count.dtype)
     return chosen._replace(
         count=count, num_finished=torch.where(follows, is_end, chosen.num_finished)
+    )
+
+
+def led(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
+    """What a step of slots [A] has chosen where EOS right behind a prefix must be the best candidate.
+
+    Another EOS does not finish, and the next beam has one row less than it has places; see `PrefixRule`.
+    """
+    i = slot.long()
+    is_behind = (beams.depth[i] == beams.prefix_length[i]) & (beams.prefix_length[i] > 0)
+    # one row has one EOS, and what goes on stands behind it; of equal scores the smaller token is better
+    ended, other = chosen.score[:, 0], chosen.score[:, 1]
+    is_best = (ended > other) | ((ended == other) & (chosen.token[:, 0] < chosen.token[:, 1]))
+    is_late = is_behind & (chosen.num_finished > 0) & (chosen.count > 1) & ~is_best
+    columns = torch.arange(chosen.token.shape[1], device=slot.device) + is_late[:, None]
+    columns = columns.clamp(max=chosen.token.shape[1] - 1)
+    left = torch.minimum(chosen.count - 1, beams.width[i] - 1)
+    return chosen._replace(
+        **{
+            name: getattr(chosen, name).gather(1, columns)
+            for name in ("token", "parent", "score", "log_prob")
+        },
+        count=torch.where(is_late, left, chosen.count),
+        num_finished=torch.where(is_late, 0, chosen.num_finished),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from processor_rows import EOS
+from processor_rows import EOS, MAX_LENGTH
 
 INF = math.inf
 
@@ -46,17 +46,47 @@ def suppress_tokens(x, tokens, forced, banned):
     return [-INF if i in banned else v for i, v in enumerate(x)]
 
 
-def suppress_tokens_at_start(x, tokens, forced, banned):
-    return suppress_tokens(x, tokens, forced, banned) if len(tokens) == 1 + forced else x
+def suppress_tokens_at_start(x, tokens, forced, banned, skips=0):
+    is_start = len(tokens) == 1 + max(forced, skips)
+    return suppress_tokens(x, tokens, forced, banned) if is_start else x
 
 
-def suppress_sequences(x, tokens, forced, sequences):
+def suppress_sequences(x, tokens, forced, sequences, counts_start=False, spares_eos=False):
+    tokens = tokens if counts_start else tokens[1:]
     banned = {
         line[-1]
         for line in sequences
-        if len(line) == 1 or tokens[1:][-(len(line) - 1) :] == list(line[:-1])
+        if len(line) == 1 or tokens[-(len(line) - 1) :] == list(line[:-1])
+        if not (spares_eos and list(line) == [EOS])
     }
     return suppress_tokens(x, tokens, forced, banned)
+
+
+def min_length(x, tokens, forced, length, counts_prefix=False):
+    done = len(tokens) - 1 - (0 if counts_prefix else forced)
+    return suppress_tokens(x, tokens, forced, [EOS] if done < length else [])
+
+
+def first_token(x, tokens, forced, token):
+    if token is None or len(tokens) > 1:
+        return x
+    return [0.0 if i == token else -INF for i in range(len(x))]
+
+
+def force_eos(x, tokens, forced, is_scored):
+    if len(tokens) - forced != MAX_LENGTH:
+        return x
+    return [(v if is_scored else 0.0) if i == EOS else -INF for i, v in enumerate(x)]
+
+
+def eos_growth(x, tokens, forced, start, factor):
+    late = max(len(tokens) - 1 - forced - start, 0)
+    grown = x[EOS] + abs(x[EOS]) * (factor**late - 1) if x[EOS] > -INF else -INF
+    return [grown if i == EOS else v for i, v in enumerate(x)]
+
+
+def token_penalty(x, tokens, forced, token, penalty):
+    return [v - penalty if i == token else v for i, v in enumerate(x)]
 
 
 def biased_prefix(x, tokens, forced, beta, prefix):

@@ -14,6 +14,7 @@ from pybeam.search.processing import Processing
 from pybeam.token_tree import TokenTree
 
 START, EOS = 0, 1
+MAX_LENGTH = 8
 
 
 def ints(values) -> Tensor:
@@ -51,6 +52,7 @@ def rows_of(
         cell=ints([*[0] * num_rows, -1]),
         longest=longest,
         prefix_length=ints([0, *(prefix_lengths or [0] * num_rows)]),
+        max_length=ints([0] + [MAX_LENGTH] * num_rows),
         eos_id=EOS,
     )
 

@@ -63,6 +63,7 @@ class SessionDriver:
             cell=self.tree.row_cell[row_slot, bit],
             longest=max(len(prefix) for prefix in prefixes),
             prefix_length=self._int([0] * self.size[0]),
+            max_length=self._int([99] * self.size[0]),
             eos_id=self.model.eos_id,
         )
         logits = self.session.step(rows)

@@ -15,6 +15,7 @@ from pybeam.beam_state import BeamState, Found, Report
 from pybeam.beams import STOP_REASONS
 from pybeam.ops import Certificate, Top
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.scoring import Scoring
 from pybeam.search.stopping import Stop
 
 START, EOS, VOCAB = 1, 2, 9
@@ -50,6 +51,13 @@ ALGORITHMS = {
     "patient": pybeam.fixed_beam(3, n_best=2, max_length=9, stop=Stop(patience=1.7)),
     "top ever": pybeam.fixed_beam(4, n_best=3, max_length=9, stop=Stop(top=Top.EVER)),
     "to the end": pybeam.fixed_beam(3, n_best=3, max_length=9, stop=pybeam.stopping.end()),
+    "cut, optimal": pybeam.fixed_beam(
+        3,
+        n_best=2,
+        max_length=9,
+        scoring=Scoring(alpha=1.2, offset=5, scale=6, cut=1.5),
+        stop=pybeam.stopping.optimal(),
+    ),
     "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
     "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
     "shrink, two words of mask": pybeam.shrinking_beam(70, max_length=6),
@@ -138,7 +146,7 @@ class Searches:
     def limits(self, request: pybeam.Request) -> tuple[Algorithm, list[int]]:
         """Those of a search, or, sometimes, of a target."""
         if self.random(4):
-            return self.algorithm.overridden(request, None), []
+            return self.algorithm.overridden(request, None, len(request.source)), []
         target = [3 + self.random(VOCAB - 3) for _ in range(self.random(5))]
         request = dataclasses.replace(request, target=target)
         return self.algorithm.for_target(request, None), [*target, EOS]

@@ -105,7 +105,7 @@ def read_arguments() -> tuple:
     state = open_beams()
     tree = state.tree
     arrays = tree.token, tree.row_node, tree.row_cell, list(state.beams)
-    return *arrays, ints([2, 0, 1]), 1, 5, 6
+    return *arrays, ints([2, 0, 1]), False, 5, 6
 
 
 def commit_arguments() -> tuple:

@@ -309,7 +309,7 @@ def test_a_graph_of_searches_is_not_replayed_with_targets():
     state.reserve(3, 1, 4)
     state.tree.reserve_pages(4)
     before = state.options
-    state.open([1], [algorithm.overridden(pybeam.Request([1]), None)], [[]], [1], BOS)
+    state.open([1], [algorithm.overridden(pybeam.Request([1]), None, 1)], [[]], [1], BOS)
     assert state.options == before
     state.open([2], [limits], [[]], [1], BOS, [[3, EOS]])
     assert state.options != before

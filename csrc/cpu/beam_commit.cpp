@@ -69,7 +69,8 @@ double rewarded(const float* floats, double length) {
     return floats[Beams::kReward] * std::min<double>(floats[Beams::kCap], length);
 }
 
-float final_score(const float* floats, float score, int32_t length) {
+float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
+    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
     return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 
@@ -132,7 +133,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
         finished.floats[Beams::kScore] = survivors.score[j];
         finished.floats[Beams::kLogProb] = endings[j].eos_log_prob;
         finished.floats[Beams::kFinal] =
-            final_score(floats, survivors.score[j], finished.ints[Beams::kLength]);
+            final_score(floats, survivors.score[j], finished.ints[Beams::kLength], is_ended);
         insert(p, slot, finished);
         ++ints[Beams::kNumFound];
         floats[Beams::kBestFinished] = std::max(floats[Beams::kBestFinished], survivors.score[j]);
@@ -170,14 +171,16 @@ bool is_certified(const BeamCommitParams& p, int64_t slot, const Survivors& surv
     float bound = best;
     for (int32_t j = survivors.first; j < survivors.count; ++j) {
         if (survivors.token[j] == p.append.eos_id) {
-            bound = std::max(bound, final_score(floats, survivors.score[j], endings[j].length));
+            bound =
+                std::max(bound, final_score(floats, survivors.score[j], endings[j].length, true));
         } else {
             best = std::max(best, survivors.score[j]);
         }
     }
     const double now = next_length(ints);
     const bool is_current = p.stop.certificate == Certificate::kCurrent;
-    const double most = is_current ? now : ints[Beams::kMaxLength];
+    const double longest = ints[Beams::kMaxLength] + static_cast<double>(floats[Beams::kCut]);
+    const double most = is_current ? now : longest;
     const double least = is_current ? now : std::min(now + 1, most);
     const double reachable = std::max(normed(floats, best, least), normed(floats, best, most)) +
                              std::max(rewarded(floats, least), rewarded(floats, most));

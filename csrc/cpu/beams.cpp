@@ -112,7 +112,7 @@ void launch_beam_read(const BeamReadParams& p) {
             p.node_out[row] = node;
             p.cell_out[row++] = p.row_cell[entries + entry];
         }
-        const int32_t taken = p.finishing == Finishing::kRefill ? 0 : ints[Beams::kNumFinished];
+        const int32_t taken = p.refills ? 0 : ints[Beams::kNumFinished];
         p.width_out[a] = ints[Beams::kWidth] - taken;
         p.max_candidates_out[a] = ints[Beams::kMaxCandidates];
         p.margin_out[a] = floats[Beams::kMargin];

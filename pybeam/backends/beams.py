@@ -4,10 +4,10 @@ The program of the backends that have no operators of their own for it, and the 
 has. Nothing is read back from the device and every size is known before, so a step can be captured in a
 CUDA graph.
 
-``beam_read(token, row_node, row_cell, beams, slot, finishing, num_rows, num_entries)``: the fields of
-`Rows` from `offset` to `cell`, and those of `Moving`, for slots [A] that move. The first three are arrays of
-the tree. There is room for `num_rows` rows and `num_entries` entries. What is left is padding: rows of slot 0
-whose cell is -1.
+``beam_read(token, row_node, row_cell, beams, slot, refills, num_rows, num_entries)``: the fields of `Rows`
+from `offset` to `cell`, and those of `Moving`, for slots [A] that move. The first three are arrays of the
+tree; with `refills` the places of finished hypotheses are there again. There is room for `num_rows` rows and
+`num_entries` entries. What is left is padding: rows of slot 0 whose cell is -1.
 
 ``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
 these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
@@ -71,7 +71,7 @@ def beam_read(
     row_cell: Tensor,
     beams: Beams,
     slot: Tensor,
-    finishing: int,
+    refills: bool,
     num_rows: int,
     num_entries: int,
 ) -> tuple[Tensor, ...]:
@@ -93,7 +93,7 @@ def beam_read(
         torch.where(is_row, row_cell[row_slot, bit], -1),
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
-    taken = 0 if finishing == Finishing.REFILL else beams.num_finished[i]
+    taken = 0 if refills else beams.num_finished[i]
     prefix_length = beams.prefix_length[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
     moving = (
@@ -249,7 +249,7 @@ def _certified(beams, i, certificate) -> Tensor:
     is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
     is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
     now = (beams.depth[i] - beams.prefix_length[i])[:, None]  # [A, 1]
-    most = beams.max_length[i][:, None]
+    most = (beams.max_length[i] + beams.cut[i])[:, None]
     is_current = certificate == Certificate.CURRENT
     lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
     best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
@@ -280,7 +280,8 @@ def _final(beams, i, score, length) -> Tensor:
 
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
-    final = _final(beams, i, ended.score, ended.length)
+    cut = torch.where(ended.is_ended, 0.0, beams.cut[i][:, None])
+    final = _final(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.is_ended.to(INT)), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
     num_finished = beams.num_finished[i]

@@ -66,7 +66,7 @@ def _(*_args) -> None:
 
 
 @torch.library.register_fake("pybeam::beam_read")
-def _(token, _row_node, _row_cell, beams, slot, _finishing, num_rows, num_entries) -> list[Tensor]:
+def _(token, _row_node, _row_cell, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
     num_beams = slot.shape[0]
     ints, floats = token.new_empty, beams[1].new_empty
     return [

@@ -37,6 +37,7 @@ class Rows:
     cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
     longest: int  # no row has more tokens, start included
     prefix_length: Tensor  # [S] int32, by slot: forced tokens behind the start token
+    max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
     eos_id: int
     beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
 
@@ -53,6 +54,11 @@ class Rows:
     def num_generated(self) -> Tensor:
         """[R] int32, tokens behind the forced prefix; negative within it."""
         return self.position - self.prefix_length.index_select(0, self.row_slot)
+
+    @cached_property
+    def is_last(self) -> Tensor:
+        """[R] bool, the next token is the last one there is room for."""
+        return self.num_generated + 1 == self.max_length.index_select(0, self.row_slot)
 
     @property
     def score(self) -> Tensor:

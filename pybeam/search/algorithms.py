@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
+from pybeam.search.limits import FREE, PrefixRule, SourceLimit
 from pybeam.search.processors import base
 from pybeam.search.processors.base import AnyProcessor
 from pybeam.search.processors.diversity import Diversity
@@ -36,16 +37,18 @@ class Algorithm:
     pruning: Pruning = UNPRUNED
     n_best: int = 1
     min_length: int = 0
-    max_length: int | None = None
+    max_length: int | SourceLimit | None = None
     scoring: Scoring = RAW
     processors: tuple[AnyProcessor, ...] = ()
     stop: Stop = COUNT
     num_groups: int = 1  # see `diverse`
+    prefix: PrefixRule = FREE
+    regrows: bool = False
 
     def __post_init__(self) -> None:
         for name in ("width", "n_best", "min_length", "max_length"):
             value, least = getattr(self, name), int(name != "min_length")
-            if value is None and name == "max_length":
+            if name == "max_length" and (value is None or isinstance(value, SourceLimit)):
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"`{name}` must be an int, but is {value!r}")
@@ -62,13 +65,7 @@ class Algorithm:
             raise TypeError(
                 f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
             )
-        if self.stop.patience is not None and round(self.stop.patience * self.width) < self.n_best:
-            raise ValueError(
-                f"`n_best` must be at most round(patience * width) = "
-                f"{round(self.stop.patience * self.width)}, with which the search ends, but is "
-                f"{self.n_best}; raise `patience` = {self.stop.patience} or ask for fewer hypotheses"
-            )
-        if self.max_length is not None and self.min_length >= self.max_length:
+        if isinstance(self.max_length, int) and self.min_length >= self.max_length:
             raise ValueError(
                 f"`min_length` must be less than `max_length` = {self.max_length} (which counts EOS), "
                 f"but is {self.min_length}"
@@ -82,7 +79,27 @@ class Algorithm:
                 "`scoring` with coverage ranks what has finished after the search, so `stop` cannot "
                 f"certify it, but is {self.stop!r}; use stopping.end() or count()"
             )
+        if not self.stop_at >= self.n_best:
+            raise ValueError(
+                f"`n_best` must be at most round(patience * width) = {self.stop_at}, after which the "
+                f"search stops, but is {self.n_best}; have more patience, or ask for fewer hypotheses"
+            )
+        if self.regrows and self.finishing != Finishing.SHRINK:
+            raise ValueError(
+                f"`regrows` gives back the places that {Finishing.SHRINK!r} takes, but `finishing` is "
+                f"{self.finishing!r}; leave it out"
+            )
+        if self.prefix.leading_eos and self.finishing != Finishing.REFILL:
+            raise ValueError(
+                f"`leading_eos` of `prefix` belongs to {Finishing.REFILL!r}, but `finishing` is "
+                f"{self.finishing!r}; leave it out"
+            )
         base.check_order(self.processors)
+
+    @property
+    def refills(self) -> bool:
+        """Whether the places of finished hypotheses are there again in the next step."""
+        return self.regrows or self.finishing == Finishing.REFILL
 
     @property
     def stop_at(self) -> float:
@@ -96,7 +113,8 @@ class Algorithm:
         pops_in_order = self.finishing == Finishing.HELD and self.scoring.is_raw
         if pops_in_order and stop.patience == 1:
             return self.n_best
-        return round(stop.patience * self.width)
+        # half of one counts as one, which `round` does for odd numbers only
+        return math.floor(stop.patience * self.width + 0.5)
 
     @property
     def perturbs(self) -> bool:
@@ -131,11 +149,14 @@ class Algorithm:
             stop=COUNT,
             num_groups=1,
             scoring=self.scoring if request.scoring is None else request.scoring,
+            prefix=FREE,
             processors=base.overridden(self.processors, request.processors or ()),
         )
 
-    def overridden(self, request: Request, max_positions: int | None) -> Algorithm:
-        """The algorithm for one request, with its length limit resolved.
+    def overridden(
+        self, request: Request, max_positions: int | None, source_length: int
+    ) -> Algorithm:
+        """The algorithm for one request; its limits count what is generated behind the prefix.
 
         Raises ValueError if an override is invalid or the model has too few positions.
         """
@@ -155,6 +176,16 @@ class Algorithm:
         prefix_length = _length(request.prefix)
         longest = None if max_positions is None else max_positions - prefix_length
         max_length = changes.get("max_length", self.max_length)
+        in_limits = prefix_length if self.prefix.in_limits else 0
+        if isinstance(max_length, SourceLimit):
+            max_length = max_length.tokens(source_length)
+            if longest is not None:
+                max_length = min(max_length, longest + in_limits)
+        if max_length is not None and max_length <= in_limits:
+            raise ValueError(
+                f"`max_length` counts the prefix here and must be more than its {in_limits} tokens, "
+                f"but is {max_length}"
+            )
         if max_length is None:
             if longest is not None and longest < 1:
                 raise ValueError(
@@ -162,11 +193,17 @@ class Algorithm:
                     f"but has {prefix_length} tokens"
                 )
             max_length = DEFAULT_MAX_LENGTH if longest is None else min(DEFAULT_MAX_LENGTH, longest)
-        elif longest is not None and max_length > longest:
+        elif longest is not None and max_length - in_limits > longest:
             raise ValueError(
                 f"`max_length` plus the prefix must be at most the model's {max_positions} positions, "
-                f"but is {max_length} + {prefix_length}"
+                f"but is {max_length - in_limits} + {prefix_length}"
             )
+        else:
+            max_length -= in_limits
+            min_length = changes.get("min_length", self.min_length)
+            changes["min_length"] = max(min_length - in_limits, 0)
+        if prefix_length and self.prefix.in_length and not self.prefix.is_scored:
+            changes["scoring"] = changes.get("scoring", self.scoring).behind(prefix_length)
         return dataclasses.replace(self, **{**changes, "max_length": max_length})
 
 
@@ -181,15 +218,27 @@ def _algorithm(
     *,
     n_best: int = 1,
     min_length: int = 0,
-    max_length: int | None = None,
+    max_length: int | SourceLimit | None = None,
     scoring: Scoring = RAW,
     processors: Sequence[AnyProcessor] = (),
     stop: Stop = COUNT,
+    prefix: PrefixRule = FREE,
+    regrows: bool = False,
 ) -> Algorithm:
     if callable(processors):
         raise TypeError(f"`processors` must be a list, but is {processors!r}; put it into one")
     return Algorithm(
-        width, finishing, pruning, n_best, min_length, max_length, scoring, tuple(processors), stop
+        width,
+        finishing,
+        pruning,
+        n_best,
+        min_length,
+        max_length,
+        scoring,
+        tuple(processors),
+        stop,
+        prefix,
+        regrows,
     )
 
 
@@ -216,12 +265,13 @@ def fixed_beam(width: int, **options) -> Algorithm:
         width: 1 to 128.
         n_best: hypotheses to return, at most `width`.
         min_length: tokens before EOS may be produced (EOS not counted; nothing is renormalised).
-        max_length: generated tokens, EOS counted, after which live rows finish as they are; None:
-            ``min(256, the model's positions)``.
+        max_length: generated tokens, EOS counted, after which live rows finish as they are, or a
+            `pybeam.limits.SourceLimit`; None: ``min(256, the model's positions)``.
         scoring: from `pybeam.scoring`.
         processors: from `pybeam.processors`, or functions ``(logits [R, V], rows) -> logits``, applied
             before each selection.
         stop: from `pybeam.stopping`.
+        prefix: a `pybeam.limits.PrefixRule`.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
@@ -381,7 +431,8 @@ def shrinking_beam(
 ) -> Algorithm:
     """Beam search in which a hypothesis that ends leaves the beam and its place stays empty.
 
-    Stops when all `width` places are gone, or no row is left.
+    Stops when all `width` places are gone, or no row is left. With ``regrows=True`` a place stays empty
+    for one step only (OpenNMT-py).
 
     Args:
         width: 1 to 128.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from numbers import Real
@@ -33,6 +34,7 @@ class Scoring:
         reward: nats for every token that is rewarded.
         ratio: target tokens per source token that are rewarded; None: all are.
         coverage: see above.
+        cut: added to n for a hypothesis that is cut at its limit: 1 counts the EOS that it never got.
 
     Raises:
         ValueError, TypeError: a value is out of range or no number.
@@ -44,9 +46,10 @@ class Scoring:
     reward: float = 0.0
     ratio: float | None = None
     coverage: float = 0.0
+    cut: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "offset", "scale", "reward", "ratio", "coverage"):
+        for name in ("alpha", "offset", "scale", "reward", "ratio", "coverage", "cut"):
             value = getattr(self, name)
             if value is None and name == "ratio":
                 continue
@@ -61,8 +64,9 @@ class Scoring:
             )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
-        if self.offset < 0:
-            raise ValueError(f"`offset` must not be negative, but is {self.offset}")
+        for name in ("offset", "cut"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must not be negative, but is {getattr(self, name)}")
         if self.ratio is not None and not 0 < self.ratio < math.inf:
             raise ValueError(f"`ratio` must be positive and finite, but is {self.ratio}")
 
@@ -70,12 +74,26 @@ class Scoring:
     def is_raw(self) -> bool:
         return self.alpha == 0 and self.reward == 0 and self.coverage == 0
 
+    def behind(self, num_tokens: int) -> Scoring:
+        """The same scoring where so many tokens count beside the generated ones.
+
+        Raises ValueError with a reward, which would count them for every hypothesis alike.
+        """
+        if self.reward != 0:
+            raise ValueError(
+                f"`reward` must be 0 where a prefix counts in the length, but is {self.reward}"
+            )
+        return dataclasses.replace(self, offset=self.offset + num_tokens)
+
     def cap(self, source_length: int) -> float:
         """Tokens beyond which no reward is given, for a source of `source_length` ids."""
         return math.inf if self.ratio is None else self.ratio * source_length
 
-    def final_score(self, score: float, length: int, source_length: int) -> float:
+    def final_score(
+        self, score: float, length: float, source_length: int, *, has_ended: bool = True
+    ) -> float:
         """What ranks a hypothesis of this `score` and `length` (EOS included); |x| is `source_length`."""
+        length += 0.0 if has_ended else self.cut
         if self.alpha != 0:
             score = score / ((self.offset + length) / self.scale) ** self.alpha
         if self.reward != 0:

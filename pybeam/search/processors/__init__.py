@@ -16,11 +16,13 @@ row counts, as in greedy search, bans give the same tokens in either.
 CTranslate2     "logits" for everything; its biased prefix mixes probabilities, as ours
 transformers    "log_probs" for everything in beam search, "logits" in greedy search
 fairseq         temperature on "logits", all else on "log_probs"
+OpenNMT-py      "log_probs" for everything
 FireRedASR      softmax smoothing on "logits", EOS penalty on "log_probs"
 ==============  ================================================================================
 
-Also in pybeam, but not here: `Request.prefix` (forced prefix), `min_length`, the penalties for length in
-`pybeam.scoring`.
+Also in pybeam, but not here: `Request.prefix` (forced prefix), the `min_length` of an algorithm, which
+bans without normalising, the penalties for length in `pybeam.scoring`. Whole searches of other systems are in
+`pybeam.compat`.
 
 For one request other numbers or ids than for the rest: ``Request(source, processors=[temperature(0.8)])``
 replaces the one of the same class, which the algorithm must have; what may differ is said below as "per
@@ -45,8 +47,14 @@ from pybeam.search.processors.bans import (
 from pybeam.search.processors.base import Function, Processor, Stage, ids
 from pybeam.search.processors.biased_prefix import BiasedPrefix
 from pybeam.search.processors.diversity import Diversity
+from pybeam.search.processors.ends import EosGrowth, FirstToken, LastToken, MinLength
 from pybeam.search.processors.gumbel import Gumbel
-from pybeam.search.processors.penalties import EosPenalty, RepetitionPenalty, Temperature
+from pybeam.search.processors.penalties import (
+    EosPenalty,
+    RepetitionPenalty,
+    Temperature,
+    TokenPenalty,
+)
 
 __all__ = [
     "Processor",
@@ -54,9 +62,13 @@ __all__ = [
     "allowed_tokens",
     "biased_prefix",
     "diversity",
+    "eos_growth",
     "eos_penalty",
+    "first_token",
+    "force_eos",
     "from_function",
     "gumbel",
+    "min_length",
     "no_repeat_ngram",
     "no_unk",
     "repetition_penalty",
@@ -64,6 +76,7 @@ __all__ = [
     "suppress_tokens",
     "suppress_tokens_at_start",
     "temperature",
+    "token_penalty",
 ]
 
 
@@ -94,6 +107,63 @@ def eos_penalty(penalty: float) -> EosPenalty:
         ValueError: it is not a positive number.
     """
     return EosPenalty(penalty)
+
+
+def eos_growth(start: int, factor: float) -> EosGrowth:
+    """``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` once t > start tokens are generated.
+
+    Above 1 hypotheses end earlier, the more so the longer they are. What comes out may be positive. Of
+    stage "log_probs". Per request: both. transformers' exponential_decay_length_penalty.
+
+    Raises:
+        TypeError, ValueError: `start` is not a whole number from 0 on, or `factor` not positive.
+    """
+    return EosGrowth(start, factor)
+
+
+def token_penalty(token: int, penalty: float) -> TokenPenalty:
+    """``log_prob[token] - penalty``. Per request: the penalty.
+
+    Of stage "log_probs". fairseq's unkpen, for the token of unknown words.
+
+    Raises:
+        TypeError, ValueError: `token` is no token id, or the penalty not finite.
+    """
+    return TokenPenalty(token, penalty)
+
+
+def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logits") -> MinLength:
+    """Forbid EOS until `length` tokens have been generated. Per request: the length.
+
+    CTranslate2's min_decoding_length, where the forced prefix counts (``counts_prefix=True``). Of stage
+    "log_probs" it does what the `min_length` of an algorithm does.
+
+    Raises:
+        TypeError, ValueError: the length is not a whole number from 0 on.
+    """
+    return MinLength(length, counts_prefix, stage)
+
+
+def first_token(token: int | None = None) -> FirstToken:
+    """Allow nothing but this token behind the start token, at log-prob 0; None: anything.
+
+    Unlike `Request.prefix`, whose tokens take its place if there are any, it is a generated token and
+    counts in every length. Of stage "log_probs". Per request: the token. transformers'
+    forced_bos_token_id.
+
+    Raises:
+        TypeError, ValueError: it is no token id.
+    """
+    return FirstToken(token)
+
+
+def force_eos(*, is_scored: bool = True) -> LastToken:
+    """Allow nothing but EOS as the last token that there is room for (`max_length`).
+
+    With ``is_scored=False`` its log-prob is 0 there, else its own. Of stage "log_probs". fairseq, and
+    not scored: transformers' forced_eos_token_id and Yang et al. 2020.
+    """
+    return LastToken(is_scored)
 
 
 def repetition_penalty(
@@ -160,7 +230,7 @@ def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> Suppre
 
 
 def suppress_tokens_at_start(
-    tokens: Iterable[int], *, stage: Stage = "logits"
+    tokens: Iterable[int], *, skips: int = 0, stage: Stage = "logits"
 ) -> SuppressTokensAtStart:
     """Forbid these tokens where a hypothesis begins, right behind the forced prefix.
 
@@ -168,32 +238,41 @@ def suppress_tokens_at_start(
 
     Args:
         tokens: ids.
+        skips: tokens behind the start token, of the prefix or generated, that come before that place in
+            any case; transformers skips the token of `first_token`.
         stage: see the module.
 
     Raises:
-        TypeError, ValueError: they are no token ids.
+        TypeError, ValueError: they are no token ids, or `skips` is not a whole number from 0 on.
     """
-    return SuppressTokensAtStart(ids("tokens", tokens), stage)
+    return SuppressTokensAtStart(ids("tokens", tokens), stage, skips)
 
 
 def suppress_sequences(
-    sequences: Iterable[Iterable[int]], *, stage: Stage = "logits"
+    sequences: Iterable[Iterable[int]],
+    *,
+    counts_start: bool = False,
+    spares_eos: bool = False,
+    stage: Stage = "logits",
 ) -> SuppressSequences:
     """Forbid the last token of each sequence where the hypothesis ends with those before it.
 
-    The forced prefix counts, the start token does not. Per request: the sequences.
+    The forced prefix counts. Per request: the sequences.
 
-    CTranslate2's suppress_sequences; transformers' bad_words_ids, where the start token counts and ``[EOS]``
-    is left out of the list.
+    CTranslate2's suppress_sequences; transformers' bad_words_ids with ``counts_start=True`` and
+    ``spares_eos=True``.
 
     Args:
-        sequences: of ids, none of them empty.
+        sequences: token ids.
+        counts_start: whether the start token counts as one the hypothesis has.
+        spares_eos: whether the sequence ``[EOS]`` is taken for none.
         stage: see the module.
 
     Raises:
         TypeError, ValueError: they are no lists of token ids, or one is empty.
     """
-    return SuppressSequences(_lists("sequences", sequences), stage)
+    sequences = _lists("sequences", sequences)
+    return SuppressSequences(sequences, counts_start, spares_eos, stage)
 
 
 def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:

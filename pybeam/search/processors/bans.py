@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import INT, Processor, Stage, ban, check_ids, check_stage
+from pybeam.search.processors.base import (
+    INT,
+    Processor,
+    Stage,
+    ban,
+    check_ids,
+    check_stage,
+    whole,
+)
 from pybeam.search.processors.penalties import check_start
 
 
@@ -36,15 +44,24 @@ class SuppressTokens(Processor):
 
 @dataclass(frozen=True)
 class SuppressTokensAtStart(SuppressTokens):
+    skips: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("skips", self.skips, 0)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (token,) = data  # [R, L]
-        is_start = rows.num_generated[:, None] == 0
+        start = rows.position - rows.num_generated  # [R] length of the forced prefix
+        is_start = (rows.position == start.clamp(min=self.skips))[:, None]
         return ban(logits, token.clamp(min=0), (token >= 0) & is_start)
 
 
 @dataclass(frozen=True)
 class SuppressSequences(Processor):
     sequences: tuple[tuple[int, ...], ...]
+    counts_start: bool = False
+    spares_eos: bool = False
     stage: Stage = "logits"
     per_request: ClassVar = ("sequences",)
 
@@ -61,6 +78,7 @@ class SuppressSequences(Processor):
 
     def check(self, model: Model) -> None:
         check_ids("sequences", chain.from_iterable(self.sequences), model)
+        check_start(self.counts_start, model)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (sequence,) = data  # [R, N, L]
@@ -68,11 +86,13 @@ class SuppressSequences(Processor):
             return logits
         last = sequence[..., 0]  # [R, N]
         is_near = last >= 0
+        if self.spares_eos:
+            is_alone = (sequence[..., 1:] < 0).all(-1)
+            is_near &= ~(is_alone & (last == rows.eos_id))
         for back in range(1, sequence.shape[2]):
             place = rows.position[:, None] - (back - 1)  # [R, 1]
             token = rows.history.gather(1, place.clamp(min=0).long())
-            # the start token is part of no sequence
-            token = torch.where(place > 0, token, -2)
+            token = torch.where(place >= int(not self.counts_start), token, -2)
             is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
         return ban(logits, last.clamp(min=0), is_near)
 
@@ -84,10 +104,7 @@ class NoRepeatNgram(Processor):
     stage: Stage = "logits"
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, bool) or not isinstance(self.n, int):
-            raise TypeError(f"`n` must be an int, but is {self.n!r}")
-        if self.n < 1:
-            raise ValueError(f"`n` must be at least 1, but is {self.n}; leave the processor out")
+        whole("n", self.n, 1, "leave the processor out")
         check_stage(self.stage)
 
     def check(self, model: Model) -> None:

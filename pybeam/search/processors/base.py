@@ -170,6 +170,15 @@ def number(name: str, value: Any, least: float, most: float = INF, *, has_most: 
     return float(value)
 
 
+def whole(name: str, value: Any, least: int, remedy: str = "") -> None:
+    """Raises TypeError or ValueError unless the value is an int that is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an int, but is {value!r}")
+    if value < least:
+        remedy = remedy and f"; {remedy}"
+        raise ValueError(f"`{name}` must be at least {least}, but is {value}{remedy}")
+
+
 def ids(name: str, values: Any) -> tuple[int, ...]:
     """Token ids as a tuple of ints; raises TypeError or ValueError if they are none."""
     values = values.tolist() if isinstance(values, Tensor) else values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import Processor, Stage, check_stage, number
+from pybeam.search.processors.base import Processor, Stage, check_ids, check_stage, ids, number
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,29 @@ class EosPenalty(Processor):
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (penalty,) = data  # [R]
         logits[:, rows.eos_id].mul_(penalty)
+        return logits
+
+
+@dataclass(frozen=True)
+class TokenPenalty(Processor):
+    token: int
+    penalty: float
+    stage: ClassVar[Stage] = "log_probs"
+    per_request: ClassVar = ("penalty",)
+
+    def __post_init__(self) -> None:
+        ids("token", [self.token])
+        number("penalty", self.penalty, -math.inf)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.penalty, dtype=torch.float32),)
+
+    def check(self, model: Model) -> None:
+        check_ids("token", [self.token], model)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        (penalty,) = data  # [R]
+        logits[:, self.token].sub_(penalty)
         return logits
 
 
