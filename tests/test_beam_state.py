@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from asserts import tree_in_use
-from pybeam import backends
+from pybeam import backends, compat
 from pybeam.beam_state import BeamState, Found, Report
 from pybeam.beams import STOP_REASONS
 from pybeam.ops import Certificate, Top
@@ -58,6 +58,10 @@ ALGORITHMS = {
         scoring=Scoring(alpha=1.2, offset=5, scale=6, cut=1.5),
         stop=pybeam.stopping.optimal(),
     ),
+    "FireRedASR": compat.fireredasr.beam_search(4, nbest=4, decode_max_len=7, length_penalty=0.8),
+    "OpenNMT": compat.opennmt.beam_search(4, n_best=2, max_length=9),
+    "CTranslate2": compat.ctranslate2.beam_search(4, num_hypotheses=2, max_decoding_length=9),
+    "fairseq": compat.fairseq.beam_search(3, nbest=3, max_len_a=0.5, max_len_b=4),
     "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
     "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
     "shrink, two words of mask": pybeam.shrinking_beam(70, max_length=6),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
 import random
 
@@ -10,6 +10,7 @@ import pytest
 
 import pybeam
 from benchmarks.peers import ctranslate2_translator
+from option_cover import covering_combinations, random_combinations
 from pybeam.compat import ctranslate2 as recipe
 from tiny_models import favour_eos, tiny_model
 
@@ -18,18 +19,24 @@ pytest.importorskip("transformers")
 
 VOCAB = 45
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(4, VOCAB))]
+EOS, UNK = 2, 3
 OPTIONS = dict(
     beam_size=[2, 3, 5],
-    patience=[0.6, 1.0, 2.0],
+    patience=[0.6, 1.0, 1.3, 2.0],
     num_hypotheses=[1, 2],
     length_penalty=[-0.5, 0.0, 0.6, 1.5],
-    max_decoding_length=[1, 6, 20],
+    repetition_penalty=[1.0, 1.4, 0.8],
+    no_repeat_ngram_size=[0, 1, 2, 3],
+    disable_unk=[False, True],
+    suppress_sequences=[[], [[9], [8, 30], [12, 5, 6]]],
+    max_decoding_length=[4, 6, 20],
+    min_decoding_length=[0, 1, 4],
+    prefix=["none", "some", "all"],
 )
-COMBINATIONS = [
-    dict(zip(OPTIONS, values, strict=True))
-    for values in itertools.product(*OPTIONS.values())
-    if values[2] <= round(values[0] * values[1])
-]
+
+
+def is_valid(options: dict) -> bool:
+    return options["num_hypotheses"] <= int(options["beam_size"] * options["patience"] + 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -47,31 +54,60 @@ def sources() -> list[list[int]]:
     return [[rng.randrange(4, 40) for _ in range(n)] for n in (1, 4, 9, 2, 7, 3)]
 
 
-@pytest.mark.parametrize("beam_size", OPTIONS["beam_size"])
-def test_same_tokens_and_scores(pair, beam_size):
-    ours, theirs = pair
-    batch, compared = sources(), 0
-    lines = [[PIECES[token] for token in source] for source in batch]
-    for options in COMBINATIONS:
-        if options["beam_size"] != beam_size:
-            continue
-        expected = theirs.translate_batch(
-            lines, **options, min_decoding_length=0, return_scores=True
-        )
-        decoder = pybeam.Decoder(ours, recipe.beam_search(**options), pybeam.Fifo(3))
-        for result, other in zip(decoder.decode(batch), expected, strict=True):
-            scores = [h.final_score for h in result.hypotheses]
-            assert scores == pytest.approx(other.scores, abs=1e-4), options
-            for hypothesis, tokens in zip(result.hypotheses, other.hypotheses, strict=True):
-                near = [s for s in other.scores if abs(s - hypothesis.final_score) < 1e-4]
-                same = [PIECES.index(piece) for piece in tokens] == hypothesis.tokens
-                assert same or len(near) > 1, options
-                compared += 1
-    assert compared > 100
-
-
 def pieces(tokens) -> list[str]:
     return [PIECES[token] for token in tokens]
+
+
+def prefixes_of(kind: str, rng: random.Random) -> list[list[int]]:
+    """Of lengths 0 to 3 or 1 to 3; none that would leave nothing to generate."""
+    least = {"none": 0, "some": 0, "all": 1}[kind]
+    most = 0 if kind == "none" else 3
+    return [[rng.randrange(4, 40) for _ in range(rng.randint(least, most))] for _ in sources()]
+
+
+def compare(pair, combinations: list[dict]) -> int:
+    """Returns how many hypotheses were the same."""
+    ours, theirs = pair
+    batch, compared = sources(), 0
+    for i, options in enumerate(combinations):
+        options = dict(options)
+        prefixes = prefixes_of(options.pop("prefix"), random.Random(i))
+        expected = theirs.translate_batch(
+            [*map(pieces, batch)],
+            target_prefix=[*map(pieces, prefixes)] if any(prefixes) else None,
+            return_scores=True,
+            **options | dict(suppress_sequences=[*map(pieces, options["suppress_sequences"])]),
+        )
+        decoder = pybeam.Decoder(ours, recipe.beam_search(**options, unk_id=UNK), pybeam.Fifo(3))
+        requests = [
+            pybeam.Request(source, prefix=prefix)
+            for source, prefix in zip(batch, prefixes, strict=True)
+        ]
+        for result, other in zip(decoder.decode(requests), expected, strict=True):
+            assert result.error is None, result.error
+            # without the dummy that may stand in for EOS behind a prefix
+            known = [score for score in other.scores if score > -1e8]
+            assert [h.final_score for h in result.hypotheses] == pytest.approx(known, abs=1e-4), (
+                options,
+                prefixes,
+            )
+            for hypothesis, tokens in zip(result.hypotheses, other.hypotheses, strict=False):
+                near = [s for s in known if abs(s - hypothesis.final_score) < 1e-4]
+                same = [PIECES.index(piece) for piece in tokens] == hypothesis.tokens
+                assert same or len(near) > 1, (options, prefixes)
+                compared += 1
+    return compared
+
+
+def test_same_tokens_and_scores(pair):
+    combinations = covering_combinations(OPTIONS, is_valid)
+    assert compare(pair, combinations) > 6 * len(combinations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_same_tokens_and_scores_of_many(pair, seed):
+    assert compare(pair, random_combinations(OPTIONS, is_valid, 200, seed)) > 1200
 
 
 def test_scores_of_given_targets(pair):
@@ -96,7 +132,11 @@ def test_alternatives(pair, beam_size, prefix):
     longest = 12 - len(prefix)  # where CTranslate2 counts the prefix
     algorithm = pybeam.greedy(max_length=longest)
     if beam_size > 1:
-        algorithm = recipe.beam_search(**options | dict(max_decoding_length=longest))
+        algorithm = recipe.beam_search(
+            **options | dict(max_decoding_length=longest, min_decoding_length=0)
+        )
+        # there they count in the score of what follows
+        algorithm = dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)
     decoder = pybeam.Decoder(ours, algorithm, pybeam.Fifo(5))
     requests = [pybeam.Request(source, prefix=prefix) for source in sources()]
     ends = decoder.score(sources(), [prefix] * len(requests))
@@ -124,8 +164,19 @@ def test_alternatives(pair, beam_size, prefix):
             assert len(found) == 4 if least == 0 else 1 <= len(found) <= 4
 
 
-def test_what_can_never_be_found_is_refused():
-    with pytest.raises(ValueError, match=r"`num_hypotheses` must be at most .* = 2"):
-        recipe.beam_search(4, patience=0.5, num_hypotheses=3)
-    with pytest.raises(ValueError, match="`patience` must be positive"):
-        recipe.beam_search(4, patience=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(patience=0.5, num_hypotheses=3), r"`num_hypotheses` must be at most round.* = 2"),
+        (dict(patience=0), "`patience` must be positive"),
+        (dict(patience=2, num_hypotheses=5), "`n_best` must be at most `width` = 4"),
+        (dict(beam_size=1), "`beam_size` must be at least 2, but is 1, .* pybeam.greedy"),
+        (dict(min_decoding_length=9, max_decoding_length=8), "`min_decoding_length` must be at"),
+        (dict(disable_unk=True), "`disable_unk` needs `unk_id`, which is not given"),
+        (dict(repetition_penalty=-1), "`penalty` must be finite, greater than 0"),
+        (dict(prefix_bias_beta=1), "`beta` must be .* less than 1, but is 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        recipe.beam_search(**{"beam_size": 4, **options})

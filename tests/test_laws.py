@@ -25,6 +25,7 @@ ALGORITHMS = {
     "optimal": pybeam.optimal_beam(4, 0.5, 1.5, n_best=2, max_length=15),
     "top finished": pybeam.shrinking_beam(4, max_length=15, stop=pybeam.stopping.top_finished()),
     "stochastic": pybeam.stochastic_beam(4, seed=3, max_length=15),
+    "regrowing": pybeam.compat.opennmt.beam_search(4, n_best=2, max_length=15),
     "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
 }
 

@@ -4,6 +4,6 @@ Each gives the same tokens as the system itself and the same final scores up to 
 a recipe does not take, it does not reproduce.
 """
 
-from pybeam.compat import ctranslate2, huggingface
+from pybeam.compat import ctranslate2, fairseq, fireredasr, huggingface, opennmt
 
-__all__ = ["ctranslate2", "huggingface"]
+__all__ = ["ctranslate2", "fairseq", "fireredasr", "huggingface", "opennmt"]

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+
+from pybeam.compat.checks import at_most, needs
 from pybeam.ops import Top
+from pybeam.search import processors
 from pybeam.search.algorithms import Algorithm, fixed_beam
+from pybeam.search.limits import FREE, PrefixRule
+from pybeam.search.processors.base import Processor
 from pybeam.search.scoring import power
 from pybeam.search.stopping import Stop
+
+HARD_PREFIX = PrefixRule(in_length=True, in_limits=True, leading_eos=True)
 
 
 def beam_search(
@@ -14,37 +23,79 @@ def beam_search(
     patience: float = 1.0,
     num_hypotheses: int = 1,
     length_penalty: float = 1.0,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
+    disable_unk: bool = False,
+    unk_id: int | None = None,
+    suppress_sequences: Iterable[Sequence[int]] = (),
+    prefix_bias_beta: float = 0.0,
     max_decoding_length: int = 256,
+    min_decoding_length: int = 1,
 ) -> Algorithm:
-    """``translator.translate_batch(beam_size=…, min_decoding_length=0)``.
+    """``translator.translate_batch(beam_size=…)``, its defaults included.
 
-    ``final_score = score / n**length_penalty``, n counting EOS. A candidate that ends among the best
-    `beam_size` of a step finishes and its place is refilled. With ``length_penalty=0`` the search
-    stops once the best candidate of some step has ended and `num_hypotheses` have finished, otherwise
-    once ``round(beam_size * patience)`` have; the best of all that finished are returned.
+    ``final_score = score / n**length_penalty``, n counting EOS and the prefix. A candidate that ends among
+    the best `beam_size` of a step finishes and its place is refilled. With ``length_penalty=0`` the
+    search stops once the best candidate of some step has ended and `num_hypotheses` have finished,
+    otherwise once `beam_size` times `patience`, rounded, have; the best of all that finished are
+    returned. What it bans it bans before the softmax, so that other tokens become more probable.
+
+    `Request.prefix` is its ``target_prefix``: at log-prob 0, and counted in all lengths. Right behind it, EOS
+    finishes as the best candidate only (see `pybeam.limits.PrefixRule`; there a dummy hypothesis stands
+    in its place, which may be returned as the last of `beam_size`). ``sampling_temperature`` it ignores
+    in beam search.
 
     Args:
         beam_size: 2 to 128; its search of size 1 is `pybeam.greedy`.
         patience: see above (Kasai et al. 2022).
-        num_hypotheses: hypotheses to return.
-        max_decoding_length: generated tokens, EOS included, after which live rows finish as they are.
+        num_hypotheses: hypotheses to return, at most `beam_size`.
+        repetition_penalty, no_repeat_ngram_size, suppress_sequences: see `pybeam.processors`.
+        disable_unk: never generate `unk_id`.
+        prefix_bias_beta: makes a prefix likely instead of forcing it, which then is
+            ``Request(source, processors=[pybeam.processors.biased_prefix(beta, prefix)])``. pybeam biases the
+            row that follows the prefix; CTranslate2 does so while the row keeps its rank, and from then
+            on no longer.
+        max_decoding_length: tokens, EOS and prefix included, after which live rows finish as they are.
+        min_decoding_length: EOS is banned until there are so many, prefix included.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
-    if length_penalty == 0:
-        stop = Stop(top=Top.EVER)
-    else:
-        stop = Stop(patience=patience)
-        if num_hypotheses > round(beam_size * patience):
-            raise ValueError(
-                f"`num_hypotheses` must be at most round(beam_size * patience) = "
-                f"{round(beam_size * patience)}, but is {num_hypotheses}; raise one of them"
-            )
+    if beam_size == 1:
+        raise ValueError(
+            "`beam_size` must be at least 2, but is 1, which is greedy search; use pybeam.greedy"
+        )
+    at_most(
+        "min_decoding_length",
+        min_decoding_length,
+        "`max_decoding_length`",
+        max_decoding_length,
+        "lower it",
+    )
+    needs("disable_unk", disable_unk, "unk_id", unk_id)
+    count = Stop(patience=patience)
+    most = math.floor(beam_size * patience + 0.5)
+    remedy = "raise one of them, or ask for fewer"
+    at_most("num_hypotheses", num_hypotheses, "round(beam_size * patience)", most, remedy)
+    chain: list[Processor] = []
+    if repetition_penalty != 1:
+        chain.append(processors.repetition_penalty(repetition_penalty))
+    if no_repeat_ngram_size:
+        chain.append(processors.no_repeat_ngram(no_repeat_ngram_size))
+    if disable_unk:
+        chain.append(processors.no_unk(unk_id))
+    if suppress_sequences := list(suppress_sequences):
+        chain.append(processors.suppress_sequences(suppress_sequences))
+    if min_decoding_length:
+        chain.append(processors.min_length(min_decoding_length, counts_prefix=True))
+    if prefix_bias_beta:
+        chain.append(processors.biased_prefix(prefix_bias_beta))
     return fixed_beam(
         beam_size,
         n_best=num_hypotheses,
         max_length=max_decoding_length,
         scoring=power(length_penalty),
-        stop=stop,
+        processors=chain,
+        stop=Stop(top=Top.EVER) if length_penalty == 0 else count,
+        prefix=FREE if prefix_bias_beta else HARD_PREFIX,
     )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from torch import Tensor
+
+from pybeam.compat.checks import at_most
+from pybeam.models.base import Rows
 from pybeam.ops import Certificate
+from pybeam.search import processors
 from pybeam.search.algorithms import Algorithm, fixed_beam
+from pybeam.search.processing import log_softmax
+from pybeam.search.processors.base import Processor
 from pybeam.search.scoring import power
 from pybeam.search.stopping import Stop
 
@@ -18,6 +26,15 @@ def beam_search(
     num_return_sequences: int = 1,
     max_new_tokens: int = 20,
     min_new_tokens: int = 0,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
+    bad_words_ids: Iterable[Sequence[int]] = (),
+    forced_bos_token_id: int | None = None,
+    forced_eos: bool = False,
+    exponential_decay_length_penalty: tuple[int, float] | None = None,
+    suppress_tokens: Iterable[int] = (),
+    begin_suppress_tokens: Iterable[int] = (),
+    renormalize_logits: bool = False,
 ) -> Algorithm:
     """``model.generate(num_beams=…, do_sample=False)`` of an encoder-decoder model.
 
@@ -31,11 +48,23 @@ def beam_search(
     * with ``"never"`` when it is at least as good as that row could be at `max_new_tokens`: a proof
       for ``length_penalty > 0`` ("optimal"), the same heuristic otherwise.
 
+    Its processors change log-probabilities, which are not normalised again. `Request.prefix` is what
+    follows the start token in its ``decoder_input_ids``: it counts in no length, and n-grams and penalties
+    see it. ``temperature`` it ignores without sampling.
+
     Args:
         num_beams: 2 to 128.
         num_return_sequences: hypotheses to return.
         max_new_tokens: generated tokens, EOS included (its ``max_length`` counts the start token too).
         min_new_tokens: EOS is banned until so many tokens have been generated; nothing is renormalised.
+        repetition_penalty, no_repeat_ngram_size: the start token counts.
+        bad_words_ids: sequences that are never generated; the start token counts, ``[EOS]`` does not.
+        forced_bos_token_id: first token, at log-prob 0; it counts in n. Without `Request.prefix` only.
+        forced_eos: its ``forced_eos_token_id``: the token at `max_new_tokens` is EOS, at log-prob 0.
+        exponential_decay_length_penalty: see `pybeam.processors.eos_growth`.
+        suppress_tokens: never generated.
+        begin_suppress_tokens: not generated first, or right after `forced_bos_token_id`.
+        renormalize_logits: log-softmax once more behind all of these.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
@@ -44,22 +73,68 @@ def beam_search(
         raise ValueError(
             f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
         )
-    if num_return_sequences > num_beams:
+    if num_beams == 1:
         raise ValueError(
-            f"`num_return_sequences` must be at most `num_beams` = {num_beams}, but is "
-            f"{num_return_sequences}; widen the beam or ask for fewer"
+            "`num_beams` must be at least 2, but is 1, which is greedy search on logits; use "
+            "pybeam.greedy"
         )
-    if early_stopping is True:
-        stop = Stop(patience=1)
-    else:
-        is_bound = early_stopping == "never" and length_penalty > 0
-        certificate = Certificate.BOUND if is_bound else Certificate.CURRENT
-        stop = Stop(certificate=certificate, certifies_all=True)
+    remedy = "widen the beam or ask for fewer"
+    at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
+    at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
+    # `fixed_beam` bans EOS in its kernel, but behind all processors and never at the last token
+    bans_first = renormalize_logits or min_new_tokens == max_new_tokens
+    chain: list[Processor] = []
+    if repetition_penalty != 1:
+        chain.append(
+            processors.repetition_penalty(repetition_penalty, counts_start=True, stage="log_probs")
+        )
+    if no_repeat_ngram_size:
+        chain.append(
+            processors.no_repeat_ngram(no_repeat_ngram_size, counts_start=True, stage="log_probs")
+        )
+    if bad_words_ids := list(bad_words_ids):
+        chain.append(
+            processors.suppress_sequences(
+                bad_words_ids, counts_start=True, spares_eos=True, stage="log_probs"
+            )
+        )
+    if bans_first:
+        chain.append(processors.min_length(min_new_tokens, stage="log_probs"))
+    if forced_bos_token_id is not None:
+        chain.append(processors.first_token(forced_bos_token_id))
+    if forced_eos:
+        chain.append(processors.force_eos(is_scored=False))
+    if exponential_decay_length_penalty is not None:
+        chain.append(processors.eos_growth(*exponential_decay_length_penalty))
+    if suppress_tokens := list(suppress_tokens):
+        chain.append(processors.suppress_tokens(suppress_tokens, stage="log_probs"))
+    if begin_suppress_tokens := list(begin_suppress_tokens):
+        skips = int(forced_bos_token_id is not None)
+        chain.append(
+            processors.suppress_tokens_at_start(
+                begin_suppress_tokens, skips=skips, stage="log_probs"
+            )
+        )
+    if renormalize_logits:
+        chain.append(processors.from_function(_renormalised, stage="log_probs", can_capture=True))
     return fixed_beam(
         num_beams,
         n_best=num_return_sequences,
-        min_length=min_new_tokens,
+        min_length=0 if bans_first else min_new_tokens,
         max_length=max_new_tokens,
         scoring=power(length_penalty),
-        stop=stop,
+        processors=chain,
+        stop=_stop(early_stopping, length_penalty),
     )
+
+
+def _stop(early_stopping: bool | str, length_penalty: float) -> Stop:
+    if early_stopping is True:
+        return Stop(patience=1)
+    is_bound = early_stopping == "never" and length_penalty > 0
+    certificate = Certificate.BOUND if is_bound else Certificate.CURRENT
+    return Stop(certificate=certificate, certifies_all=True)
+
+
+def _renormalised(log_probs: Tensor, rows: Rows) -> Tensor:
+    return log_softmax(log_probs)

@@ -1,0 +1,17 @@
+"""What recipes refuse, in the words of the options they take."""
+
+from __future__ import annotations
+
+
+def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> None:
+    """Raises ValueError, naming both options, if the value is above the limit."""
+    if value > limit:
+        raise ValueError(
+            f"`{name}` must be at most {limit_name} = {limit}, but is {value}; {remedy}"
+        )
+
+
+def needs(name: str, given: object, other: str, value: object) -> None:
+    """Raises ValueError if an option is given without another one that it cannot do without."""
+    if given and value is None:
+        raise ValueError(f"`{name}` needs `{other}`, which is not given")

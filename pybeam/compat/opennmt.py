@@ -1,0 +1,82 @@
+"""Beam search of OpenNMT-py 3 (`BeamSearch` with its `GNMTGlobalScorer`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pybeam.compat.checks import at_most, needs
+from pybeam.search import processors
+from pybeam.search.algorithms import Algorithm, shrinking_beam
+from pybeam.search.limits import PrefixRule
+from pybeam.search.processors.base import Processor
+from pybeam.search.scoring import Scoring, raw
+from pybeam.search.stopping import top_finished
+
+
+def beam_search(
+    beam_size: int = 5,
+    *,
+    n_best: int = 1,
+    length_penalty: Literal["avg", "wu", "none"] = "avg",
+    alpha: float = 1.0,
+    min_length: int = 0,
+    max_length: int = 250,
+    block_ngram_repeat: int = 0,
+    ban_unk_token: bool = False,
+    unk_id: int | None = None,
+) -> Algorithm:
+    """``onmt_translate -beam_size …`` of an encoder-decoder model, without coverage penalty and ratio.
+
+    The lengths of its penalties count the start token beside EOS: "avg" is
+    ``final_score = score / (n + 1)**alpha``, "wu" is ``score / ((5 + n + 1) / 6)**alpha``. The best
+    `beam_size` candidates of a step are taken; those that end finish and leave, so that the next step
+    has fewer rows, and the one after it `beam_size` again: there a row that has ended goes on at -65504,
+    where any other candidate is better. The search stops in a step whose best candidate ends, once
+    `n_best` have finished.
+
+    `Request.prefix` is its ``tgt_prefix``: scored and counted in n, but not in `min_length` and `max_length`.
+    There other tokens cost 10000 instead of all, and if EOS is among them a hypothesis of such a
+    score has finished. What it bans it bans behind the softmax.
+
+    Args:
+        beam_size: 1 to 128.
+        n_best: hypotheses to return, at most `beam_size`; the search does not stop before.
+        min_length: tokens before EOS may be generated.
+        max_length: generated tokens, EOS included, after which live rows finish as they are.
+        block_ngram_repeat: from 2 on; the start token counts. Without its ``ignore_when_blocking``.
+        ban_unk_token: never generate `unk_id`.
+
+    Raises:
+        ValueError, TypeError: an option is out of range or of the wrong type.
+    """
+    at_most("n_best", n_best, "`beam_size`", beam_size, "widen the beam or ask for fewer")
+    needs("ban_unk_token", ban_unk_token, "unk_id", unk_id)
+    scorings = {
+        "avg": Scoring(alpha=alpha, offset=1.0),
+        "wu": Scoring(alpha=alpha, offset=6.0, scale=6.0),
+        "none": raw(),
+    }
+    if length_penalty not in scorings:
+        raise ValueError(
+            f"`length_penalty` must be one of {', '.join(map(repr, scorings))}, but is {length_penalty!r}"
+        )
+    if block_ngram_repeat == 1:
+        raise ValueError("`block_ngram_repeat` must be 0 or at least 2, but is 1, which it ignores")
+    chain: list[Processor] = []
+    if ban_unk_token:
+        chain.append(processors.no_unk(unk_id, stage="log_probs"))
+    if block_ngram_repeat:
+        chain.append(
+            processors.no_repeat_ngram(block_ngram_repeat, counts_start=True, stage="log_probs")
+        )
+    return shrinking_beam(
+        beam_size,
+        n_best=n_best,
+        min_length=min_length,
+        max_length=max_length,
+        scoring=scorings[length_penalty],
+        processors=chain,
+        stop=top_finished(),
+        prefix=PrefixRule(is_scored=True, in_length=True),
+        regrows=True,
+    )
