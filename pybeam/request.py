@@ -22,7 +22,8 @@ class Request:
         source: what the model encodes: token ids (list or 1-D tensor), used exactly as given, or a
             feature tensor [E, F].
         prefix: target tokens that every hypothesis begins with. They are part of
-            `Hypothesis.tokens`, but neither scored nor counted in any length.
+            `Hypothesis.tokens`, but neither scored nor counted in any length, unless the algorithm's
+            `pybeam.limits.PrefixRule` says so.
         id: anything; returned in `Result.id`.
         source_id: the number by which a `FunctionModel` is asked about this source; None: the
             position among the requests.

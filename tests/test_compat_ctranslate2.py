@@ -104,6 +104,29 @@ def test_same_tokens_and_scores(pair):
     assert compare(pair, combinations) > 6 * len(combinations)
 
 
+@pytest.mark.parametrize("beta", [0.5, 0.99])
+def test_prefix_that_is_made_likely(pair, beta):
+    """Where the row that follows the prefix keeps its rank; else CTranslate2 forgets the prefix."""
+    ours, theirs = pair
+    prefixes = prefixes_of("all", random.Random(1))
+    for beam_size in OPTIONS["beam_size"]:
+        options = dict(beam_size=beam_size, prefix_bias_beta=beta, max_decoding_length=12)
+        expected = theirs.translate_batch(
+            [*map(pieces, sources())],
+            target_prefix=[*map(pieces, prefixes)],
+            return_scores=True,
+            **options,
+        )
+        requests = [
+            pybeam.Request(source, processors=[pybeam.processors.biased_prefix(beta, prefix)])
+            for source, prefix in zip(sources(), prefixes, strict=True)
+        ]
+        results = pybeam.Decoder(ours, recipe.beam_search(**options)).decode(requests)
+        for result, other in zip(results, expected, strict=True):
+            assert result.hypotheses[0].final_score == pytest.approx(other.scores[0], abs=1e-4)
+            assert pieces(result.hypotheses[0].tokens) == other.hypotheses[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_same_tokens_and_scores_of_many(pair, seed):

@@ -8,7 +8,6 @@ from pybeam.search.algorithms import Algorithm, variable_beam
 from pybeam.search.limits import SourceLimit
 from pybeam.search.processors.base import Processor
 from pybeam.search.scoring import Scoring, raw
-from pybeam.search.stopping import end
 
 
 def beam_search(
@@ -23,8 +22,9 @@ def beam_search(
     """``batch_beam_search(encoder_outputs, src_masks, beam_size, …)``.
 
     A hypothesis that ends stays in the beam, emits EOS at 0 and competes with its score, until all
-    `beam_size` have ended. It never leaves again once nothing better goes on, which is what the held
-    finishing of `pybeam.variable_beam` does by taking it out together with its place.
+    `beam_size` have ended. Once nothing better goes on it can never leave again, so the held finishing of
+    `pybeam.variable_beam`, which takes it out together with its place, finds the same; without
+    `length_penalty` the search is over when `nbest` are out.
 
     ``final_score = score / ((5 + n) / 6)**length_penalty`` if `length_penalty` is positive, else the score. n
     is the tokens other than EOS, start included: one more than there are for a hypothesis that is cut
@@ -58,5 +58,4 @@ def beam_search(
         max_length=decode_max_len or SourceLimit(1.0),
         scoring=normed if length_penalty > 0 else raw(),
         processors=chain,
-        stop=end(),
     )
