@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pybeam
-from pybeam import processors, transfer
+from pybeam import backends, compat, processors, transfer
 from pybeam.backends import beams
 from pybeam.engine import Engine, Stats
 from pybeam.graphs import Captured, StepGraphs, bucket
@@ -173,6 +173,36 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
     exact = Workspace(transformer, algorithm, torch_beams())
     expected, _ = run(exact, transformer, algorithm, pybeam.Fifo(5), **options)
     assert_alike(results, expected)
+
+
+RECIPES = {
+    "ctranslate2": compat.ctranslate2.beam_search(3, num_hypotheses=3, max_decoding_length=12),
+    "fairseq": compat.fairseq.beam_search(3, nbest=3, max_len_a=2, unkpen=1, unk_id=3, pad_id=1),
+    "opennmt": compat.opennmt.beam_search(3, n_best=3, max_length=9),
+    "huggingface": compat.huggingface.beam_search(
+        3, forced_bos_token_id=7, forced_eos=True, exponential_decay_length_penalty=(2, 1.1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_with_prefixes_never_wait(transformer, guard, name):
+    requests = [
+        pybeam.Request(source, prefix=[4 + i % 5] * (i % 3)) for i, source in enumerate(REQUESTS)
+    ]
+    workspace = Workspace(transformer, RECIPES[name], torch_beams())
+    options = dict(requests=requests, wants_log_probs=True)
+    results, _ = run(
+        workspace, transformer, RECIPES[name], pybeam.Fifo(5), reads_late=True, **options
+    )
+    exact = Workspace(transformer, RECIPES[name], backends.load("native"))
+    expected, _ = run(exact, transformer, RECIPES[name], pybeam.Fifo(5), **options)
+    assert_alike(results, expected)
+    for result in results:
+        for hypothesis in result.hypotheses:
+            # of what is scored: all but a prefix that is not
+            total = sum(hypothesis.log_probs)
+            assert hypothesis.score == pytest.approx(total, abs=1e-4)
 
 
 def assert_alike(results, expected) -> None:
