@@ -13,7 +13,6 @@ from pybeam.ops import Certificate
 from pybeam.search import processors
 from pybeam.search.algorithms import Algorithm, fixed_beam
 from pybeam.search.processing import log_softmax
-from pybeam.search.processors.base import Processor
 from pybeam.search.scoring import power
 from pybeam.search.stopping import Stop
 
@@ -83,47 +82,34 @@ def beam_search(
     at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
     # `fixed_beam` bans EOS in its kernel, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
-    chain: list[Processor] = []
-    if repetition_penalty != 1:
-        chain.append(
-            processors.repetition_penalty(repetition_penalty, counts_start=True, stage="log_probs")
-        )
-    if no_repeat_ngram_size:
-        chain.append(
-            processors.no_repeat_ngram(no_repeat_ngram_size, counts_start=True, stage="log_probs")
-        )
-    if bad_words_ids := list(bad_words_ids):
-        chain.append(
-            processors.suppress_sequences(
-                bad_words_ids, counts_start=True, spares_eos=True, stage="log_probs"
-            )
-        )
-    if bans_first:
-        chain.append(processors.min_length(min_new_tokens, stage="log_probs"))
-    if forced_bos_token_id is not None:
-        chain.append(processors.first_token(forced_bos_token_id))
-    if forced_eos:
-        chain.append(processors.force_eos(is_scored=False))
-    if exponential_decay_length_penalty is not None:
-        chain.append(processors.eos_growth(*exponential_decay_length_penalty))
-    if suppress_tokens := list(suppress_tokens):
-        chain.append(processors.suppress_tokens(suppress_tokens, stage="log_probs"))
-    if begin_suppress_tokens := list(begin_suppress_tokens):
-        skips = int(forced_bos_token_id is not None)
-        chain.append(
-            processors.suppress_tokens_at_start(
-                begin_suppress_tokens, skips=skips, stage="log_probs"
-            )
-        )
-    if renormalize_logits:
-        chain.append(processors.from_function(_renormalised, stage="log_probs", can_capture=True))
+    bad_words_ids, suppress_tokens = list(bad_words_ids), list(suppress_tokens)
+    begin_suppress_tokens = list(begin_suppress_tokens)
+    stage, counts_start = dict(stage="log_probs"), dict(counts_start=True, stage="log_probs")
+    skips = int(forced_bos_token_id is not None)
+    # in its order, each where its option is not neutral
+    chain = [
+        repetition_penalty != 1
+        and processors.repetition_penalty(repetition_penalty, **counts_start),
+        no_repeat_ngram_size and processors.no_repeat_ngram(no_repeat_ngram_size, **counts_start),
+        bad_words_ids
+        and processors.suppress_sequences(bad_words_ids, spares_eos=True, **counts_start),
+        bans_first and processors.min_length(min_new_tokens, **stage),
+        forced_bos_token_id is not None and processors.first_token(forced_bos_token_id),
+        forced_eos and processors.force_eos(is_scored=False),
+        exponential_decay_length_penalty
+        and processors.eos_growth(*exponential_decay_length_penalty),
+        suppress_tokens and processors.suppress_tokens(suppress_tokens, **stage),
+        begin_suppress_tokens
+        and processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, **stage),
+        renormalize_logits and processors.from_function(_renormalised, can_capture=True, **stage),
+    ]
     return fixed_beam(
         num_beams,
         n_best=num_return_sequences,
         min_length=0 if bans_first else min_new_tokens,
         max_length=max_new_tokens,
         scoring=power(length_penalty),
-        processors=chain,
+        processors=[processor for processor in chain if processor],
         stop=_stop(early_stopping, length_penalty),
     )
 
