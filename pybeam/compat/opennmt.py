@@ -30,9 +30,9 @@ def beam_search(
     The lengths of its penalties count the start token beside EOS: "avg" is
     ``final_score = score / (n + 1)**alpha``, "wu" is ``score / ((5 + n + 1) / 6)**alpha``. The best
     `beam_size` candidates of a step are taken; those that end finish and leave, so that the next step
-    has fewer rows, and the one after it `beam_size` again: there a row that has ended goes on at -65504,
-    where any other candidate is better. The search stops in a step whose best candidate ends, once
-    `n_best` have finished.
+    has fewer rows, and the one after it `beam_size` again: there a row that has ended goes on so far
+    below 0 that any other candidate is better. The search stops in a step whose best candidate ends,
+    once `n_best` have finished.
 
     `Request.prefix` is its ``tgt_prefix``: scored and counted in n, but not in `min_length` and `max_length`.
     There other tokens cost 10000 instead of all, and if EOS is among them a hypothesis of such a
