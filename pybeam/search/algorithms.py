@@ -237,8 +237,8 @@ def _algorithm(
         scoring,
         tuple(processors),
         stop,
-        prefix,
-        regrows,
+        prefix=prefix,
+        regrows=regrows,
     )
 
 
