@@ -15,15 +15,14 @@ from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
 from pybeam.search import limits, processors, scoring, stopping
 from pybeam.search.algorithms import (
-    diverse,
     fixed_beam,
     greedy,
     optimal_beam,
     shrinking_beam,
-    stochastic_beam,
     variable_beam,
 )
 from pybeam.search.pruning import Pruning
+from pybeam.search.several import diverse, stochastic_beam
 from pybeam.tokenizer import load_tokenizer
 
 __version__ = "0.1.0"
