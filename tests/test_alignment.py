@@ -127,7 +127,7 @@ def test_same_coverage_and_attention_as_ctranslate2(tmp_path):
     theirs = ctranslate2_translator(original, pieces, 1)
     heads = pybeam.Alignment(heads=[0])
     sizes = dict(num_hypotheses=3, length_penalty=0.6, max_decoding_length=12)
-    algorithm = recipe.beam_search(3, **sizes)
+    algorithm = recipe.beam_search(3, min_decoding_length=0, **sizes)
     num_compared = {0.0: 0, 0.3: 0}
     for source in ([30, 9, 21, 17], [8], SOURCES[2], [12, 5, 5, 39, 22, 7]):
         for weight in (0.0, 0.3):

@@ -11,7 +11,7 @@ import torch
 import processor_oracles as oracles
 import pybeam
 from pybeam import processors, scoring, stopping
-from pybeam.search.processors.gumbel import gumbel, log1mexp, mixed
+from pybeam.search.processors.gumbel import gumbel_noise, log1mexp, mixed
 from search_models import BOS, EOS, next_logits, random_model
 from test_laws import decoded
 
@@ -146,7 +146,7 @@ def test_a_distribution_with_a_flaw_is_seen():
 def test_noise_is_gumbel_and_free_of_patterns():
     keys = mixed(torch.arange(64))
     assert mixed(torch.tensor([2**63 - 1])).item() & MASK == splitmix(2**63 - 1)
-    values = gumbel(keys, torch.arange(20000, dtype=torch.int32)).double()  # [64, 20000]
+    values = gumbel_noise(keys, torch.arange(20000, dtype=torch.int32)).double()  # [64, 20000]
     assert values[5, 7] == pytest.approx(noise(keys[5].item() & MASK, 7), abs=1e-5)
     assert values.isfinite().all()
     assert values.mean() == pytest.approx(0.5772, abs=0.005)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> None:
-    """Raises ValueError, naming both options, if the value is above the limit."""
+    """Raises ValueError if option `name` has a `value` above that of `limit_name`, which is `limit`.
+
+    `remedy` is what the message ends with.
+    """
     if value > limit:
         raise ValueError(
             f"`{name}` must be at most {limit_name} = {limit}, but is {value}; {remedy}"
@@ -12,6 +15,6 @@ def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> 
 
 
 def needs(name: str, given: object, other: str, value: object) -> None:
-    """Raises ValueError if an option is given without another one that it cannot do without."""
+    """Raises ValueError if option `name` is `given`, but `other`, whose `value` it needs, is None."""
     if given and value is None:
         raise ValueError(f"`{name}` needs `{other}`, which is not given")

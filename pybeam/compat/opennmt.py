@@ -41,6 +41,7 @@ def beam_search(
     Args:
         beam_size: 1 to 128.
         n_best: hypotheses to return, at most `beam_size`; the search does not stop before.
+        length_penalty, alpha: see above; "none" ranks by the score alone.
         min_length: tokens before EOS may be generated.
         max_length: generated tokens, EOS included, after which live rows finish as they are.
         block_ngram_repeat: from 2 on; the start token counts. Without its ``ignore_when_blocking``.

@@ -75,7 +75,7 @@ class Scoring:
         return self.alpha == 0 and self.reward == 0 and self.coverage == 0
 
     def behind(self, num_tokens: int) -> Scoring:
-        """The same scoring where so many tokens count beside the generated ones.
+        """The same scoring where `num_tokens` count beside the generated ones.
 
         Raises ValueError with a reward, which would count them for every hypothesis alike.
         """
@@ -92,7 +92,10 @@ class Scoring:
     def final_score(
         self, score: float, length: float, source_length: int, *, has_ended: bool = True
     ) -> float:
-        """What ranks a hypothesis of this `score` and `length` (EOS included); |x| is `source_length`."""
+        """What ranks a hypothesis of this `score` and `length` (EOS included); |x| is `source_length`.
+
+        Without `has_ended` it was cut: `cut` tokens more count.
+        """
         length += 0.0 if has_ended else self.cut
         if self.alpha != 0:
             score = score / ((self.offset + length) / self.scale) ** self.alpha

@@ -46,9 +46,9 @@ from pybeam.search.processors.bans import (
 )
 from pybeam.search.processors.base import Function, Processor, Stage, ids
 from pybeam.search.processors.biased_prefix import BiasedPrefix
-from pybeam.search.processors.diversity import Diversity
-from pybeam.search.processors.ends import EosGrowth, FirstToken, LastToken, MinLength
-from pybeam.search.processors.gumbel import Gumbel
+from pybeam.search.processors.diversity import diversity
+from pybeam.search.processors.ends import eos_growth, first_token, force_eos, min_length
+from pybeam.search.processors.gumbel import gumbel
 from pybeam.search.processors.penalties import (
     EosPenalty,
     RepetitionPenalty,
@@ -109,18 +109,6 @@ def eos_penalty(penalty: float) -> EosPenalty:
     return EosPenalty(penalty)
 
 
-def eos_growth(start: int, factor: float) -> EosGrowth:
-    """``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` once t > start tokens are generated.
-
-    Above 1 hypotheses end earlier, the more so the longer they are. What comes out may be positive. Of
-    stage "log_probs". Per request: both. transformers' exponential_decay_length_penalty.
-
-    Raises:
-        TypeError, ValueError: `start` is not a whole number from 0 on, or `factor` not positive.
-    """
-    return EosGrowth(start, factor)
-
-
 def token_penalty(token: int, penalty: float) -> TokenPenalty:
     """``log_prob[token] - penalty``. Per request: the penalty.
 
@@ -130,40 +118,6 @@ def token_penalty(token: int, penalty: float) -> TokenPenalty:
         TypeError, ValueError: `token` is no token id, or the penalty not finite.
     """
     return TokenPenalty(token, penalty)
-
-
-def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logits") -> MinLength:
-    """Forbid EOS until `length` tokens have been generated. Per request: the length.
-
-    CTranslate2's min_decoding_length, where the forced prefix counts (``counts_prefix=True``). Of stage
-    "log_probs" it does what the `min_length` of an algorithm does.
-
-    Raises:
-        TypeError, ValueError: the length is not a whole number from 0 on.
-    """
-    return MinLength(length, counts_prefix, stage)
-
-
-def first_token(token: int | None = None) -> FirstToken:
-    """Allow nothing but this token behind the start token, at log-prob 0; None: anything.
-
-    Unlike `Request.prefix`, whose tokens take its place if there are any, it is a generated token and
-    counts in every length. Of stage "log_probs". Per request: the token. transformers'
-    forced_bos_token_id.
-
-    Raises:
-        TypeError, ValueError: it is no token id.
-    """
-    return FirstToken(token)
-
-
-def force_eos(*, is_scored: bool = True) -> LastToken:
-    """Allow nothing but EOS as the last token that there is room for (`max_length`).
-
-    With ``is_scored=False`` its log-prob is 0 there, else its own. Of stage "log_probs". fairseq, and
-    not scored: transformers' forced_eos_token_id and Yang et al. 2020.
-    """
-    return LastToken(is_scored)
 
 
 def repetition_penalty(
@@ -302,48 +256,6 @@ def biased_prefix(beta: float, prefix: Iterable[int] = ()) -> BiasedPrefix:
         TypeError, ValueError: beta is out of range or the prefix no token ids.
     """
     return BiasedPrefix(beta, ids("prefix", prefix))
-
-
-def diversity(penalty: float) -> Diversity:
-    """Another penalty for one request of a `pybeam.diverse` search; by itself it does nothing.
-
-    Of stage "log_probs". Per request: the penalty.
-
-    Raises:
-        ValueError: it is not a positive number.
-    """
-    return Diversity(penalty)
-
-
-def gumbel(seed: int = 0) -> Gumbel:
-    """Noise that makes of a beam search a sampling of hypotheses without replacement.
-
-    With ``phi(y)`` the log-probability of the tokens y so far and ``G(y)`` the score of the row, every
-    continuation gets ``G'(yv) = phi(yv) + g``, where g is a Gumbel(0) number of its own, and then, so
-    that the largest of them is ``G(y)``,
-
-    ``G(yv) = -log(exp(-G(y)) - exp(-max_w G'(yw)) + exp(-G'(yv)))``
-
-    which the search ranks by. ``G`` of the start is a Gumbel(0) number too (the paper's algorithm 1 sets
-    it to 0, which shifts all scores alike), so that scores are what the paper's estimators need. All
-    numbers are a hash of the seed, the tokens behind the forced prefix, and v, so they depend on nothing
-    else; requests with the same seed share them.
-
-    Of stage "log_probs", and the last processor. Per request: the seed. Sampling is exact with
-    `pybeam.stochastic_beam`; other algorithms may drop what would have been drawn. `Hypothesis.score`
-    and `log_probs` are those of the model, `final_score` is ``G``.
-
-    CTranslate2's beam search with `sampling_topk` draws new noise in every step and does not condition it.
-
-    Args:
-        seed: 0 to 2**63 - 1.
-
-    Raises:
-        TypeError, ValueError: it is no such number.
-
-    See Kool, van Hoof and Welling 2019.
-    """
-    return Gumbel(seed)
 
 
 def allowed_sequences(

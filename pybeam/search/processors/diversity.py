@@ -43,3 +43,14 @@ class Diversity(Processor):
         taken = torch.where(is_there, -penalty[:, None], 0.0).to(logits.dtype)
         # a token as often as it was chosen
         return logits.scatter_add_(1, token.clamp(min=0).long(), taken)
+
+
+def diversity(penalty: float) -> Diversity:
+    """Another penalty for one request of a `pybeam.diverse` search; by itself it does nothing.
+
+    Of stage "log_probs". Per request: the penalty.
+
+    Raises:
+        ValueError: it is not a positive number.
+    """
+    return Diversity(penalty)

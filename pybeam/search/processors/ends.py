@@ -105,3 +105,49 @@ class EosGrowth(Processor):
         grown = value + value.abs() * (factor.to(logits.dtype) ** late - 1)
         logits[:, rows.eos_id] = torch.where(value > -INF, grown, value)
         return logits
+
+
+def eos_growth(start: int, factor: float) -> EosGrowth:
+    """``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` once t > start tokens are generated.
+
+    Above 1 hypotheses end earlier, the more so the longer they are. What comes out may be positive. Of
+    stage "log_probs". Per request: both. transformers' exponential_decay_length_penalty.
+
+    Raises:
+        TypeError, ValueError: `start` is not a whole number from 0 on, or `factor` not positive.
+    """
+    return EosGrowth(start, factor)
+
+
+def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logits") -> MinLength:
+    """Forbid EOS until `length` tokens have been generated. Per request: the length.
+
+    CTranslate2's min_decoding_length, where the forced prefix counts (``counts_prefix=True``). Of stage
+    "log_probs" it does what the `min_length` of an algorithm does.
+
+    Raises:
+        TypeError, ValueError: the length is not a whole number from 0 on.
+    """
+    return MinLength(length, counts_prefix, stage)
+
+
+def first_token(token: int | None = None) -> FirstToken:
+    """Allow nothing but this token behind the start token, at log-prob 0; None: anything.
+
+    Unlike `Request.prefix`, whose tokens take its place if there are any, it is a generated token and
+    counts in every length. Of stage "log_probs". Per request: the token. transformers'
+    forced_bos_token_id.
+
+    Raises:
+        TypeError, ValueError: it is no token id.
+    """
+    return FirstToken(token)
+
+
+def force_eos(*, is_scored: bool = True) -> LastToken:
+    """Allow nothing but EOS as the last token that there is room for (`max_length`).
+
+    With ``is_scored=False`` its log-prob is 0 there, else its own. Of stage "log_probs". fairseq, and
+    not scored: transformers' forced_eos_token_id and Yang et al. 2020.
+    """
+    return LastToken(is_scored)

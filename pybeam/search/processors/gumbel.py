@@ -47,13 +47,13 @@ class Gumbel(Processor):
         total = torch.where(is_behind, totals[slot, parent] + rows.tree.log_prob[slot, node], 0.0)
         hashes[slot, node], totals[slot, node] = own, total
         # no sequence has the token before the first, so this number is the root's own
-        of_root = gumbel(root, torch.full((1,), -1, dtype=INT, device=slot.device))[:, 0]
+        of_root = gumbel_noise(root, torch.full((1,), -1, dtype=INT, device=slot.device))[:, 0]
         has_luck = is_behind & (total > -INF)
         luck = torch.where(has_luck, rows.score - total, of_root)[:, None]  # [R, 1]
         token = torch.arange(logits.shape[1], dtype=INT, device=slot.device)
         # float64: the last bits of these functions may hang on an element's place in memory, and are
         # rounded away
-        perturbed = gumbel(own, token).add_(logits)  # [R, V]
+        perturbed = gumbel_noise(own, token).add_(logits)  # [R, V]
         largest = perturbed.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == -INF, 0.0)
         excess = luck - perturbed + log1mexp(perturbed - largest)
@@ -61,7 +61,7 @@ class Gumbel(Processor):
         return score.to(logits.dtype)
 
 
-def gumbel(key: Tensor, token: Tensor) -> Tensor:
+def gumbel_noise(key: Tensor, token: Tensor) -> Tensor:
     """Gumbel(0) numbers [R, n] float64, each a function of a row's key [R] int64 and a token [n] int32.
 
     ``-log(-log(1 - u))``, u of 31 random bits, so that the upper tail, which decides, is fine.
@@ -97,3 +97,34 @@ def _shifted(x: Tensor, by: int) -> Tensor:
     """A shift to the right that fills with zeros."""
     size = 8 * x.element_size()
     return (x >> by) & ((1 << (size - by)) - 1)
+
+
+def gumbel(seed: int = 0) -> Gumbel:
+    """Noise that makes of a beam search a sampling of hypotheses without replacement.
+
+    With ``phi(y)`` the log-probability of the tokens y so far and ``G(y)`` the score of the row, every
+    continuation gets ``G'(yv) = phi(yv) + g``, where g is a Gumbel(0) number of its own, and then, so
+    that the largest of them is ``G(y)``,
+
+    ``G(yv) = -log(exp(-G(y)) - exp(-max_w G'(yw)) + exp(-G'(yv)))``
+
+    which the search ranks by. ``G`` of the start is a Gumbel(0) number too (the paper's algorithm 1 sets
+    it to 0, which shifts all scores alike), so that scores are what the paper's estimators need. All
+    numbers are a hash of the seed, the tokens behind the forced prefix, and v, so they depend on nothing
+    else; requests with the same seed share them.
+
+    Of stage "log_probs", and the last processor. Per request: the seed. Sampling is exact with
+    `pybeam.stochastic_beam`; other algorithms may drop what would have been drawn. `Hypothesis.score`
+    and `log_probs` are those of the model, `final_score` is ``G``.
+
+    CTranslate2's beam search with `sampling_topk` draws new noise in every step and does not condition it.
+
+    Args:
+        seed: 0 to 2**63 - 1.
+
+    Raises:
+        TypeError, ValueError: it is no such number.
+
+    See Kool, van Hoof and Welling 2019.
+    """
+    return Gumbel(seed)
