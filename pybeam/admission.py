@@ -121,7 +121,7 @@ class Admission:
             prefix = self._check_tokens("prefix", request.prefix)
             target = self._check_target(request.target)
             length = self._model.source_length(content)
-            limits = self._limits(request, length)
+            limits = self._limits(request, self._model.room(content), length)
             for processor in request.processors or ():
                 processor.check(self._model)
             if limits.scoring.coverage:
@@ -143,10 +143,10 @@ class Admission:
         window.append(source)
         return None
 
-    def _limits(self, request: Request, source_length: int) -> Algorithm:
+    def _limits(self, request: Request, room: int | None, source_length: int) -> Algorithm:
         if request.target is not None:
-            return self._algorithm.for_target(request, self._model.max_positions)
-        return self._algorithm.overridden(request, self._model.max_positions, source_length)
+            return self._algorithm.for_target(request, room)
+        return self._algorithm.overridden(request, room, source_length)
 
     def _check_target(self, target) -> list[int]:
         if target is None:

@@ -92,8 +92,9 @@ class _Plan:
     ) -> None:
         self.first = first
         self._starts = [h for h in first.hypotheses if not h.ended and h.score >= least][:num]
-        length = model.source_length(model.check(request.source))
-        limits = algorithm.overridden(request, model.max_positions, length)
+        source = model.check(request.source)
+        length = model.source_length(source)
+        limits = algorithm.overridden(request, model.room(source), length)
         self._scoring = limits.scoring
         self._source_length = length
         changes = dict(

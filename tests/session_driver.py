@@ -88,6 +88,14 @@ class SessionDriver:
             eos_id=NO_EOS,
         )
         self.tree.check()
+        width = self.size[1]
+        pairs = [
+            (slot * width + parent, slot * width + row)
+            for slot, rows in survivors.items()
+            for row, (parent, _) in enumerate(rows)
+        ]
+        source, target = zip(*pairs, strict=True)
+        self.session.advance(self._int(source), self._int(target))
         for slot, rows in survivors.items():
             old = self.prefixes[slot]
             self.prefixes[slot] = [[*old[parent], token] for parent, token in rows]

@@ -9,11 +9,15 @@ from pybeam.models import FunctionModel, load_model
 from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.transformer_session import _chunks
 from pybeam.ops import PAGE_CELLS
+from pybeam.models.huggingface import wrap
 from session_driver import SessionDriver, straight_line
 from tiny_models import save_tiny_model
 
 VOCAB = 45
 FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble")
+# every way in which a wrapped model keeps its cache, and the rest of them
+WRAPPED = ("mistral", "t5")
+ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba", "bloom")
 
 
 def hashed(prefixes, lengths, source_ids):
@@ -34,8 +38,17 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=FRONT_ENDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        *FRONT_ENDS,
+        *(f"wrapped-{kind}" for kind in WRAPPED),
+        *(pytest.param(f"wrapped-{kind}", marks=pytest.mark.slow) for kind in ALL_WRAPPED),
+    ],
+)
 def model(request, tmp_path_factory, device):
+    if request.param.startswith("wrapped"):
+        return wrapped(request.param.removeprefix("wrapped-"), device)
     if request.param == "function":
         if device.type != "cpu":
             pytest.skip("functions run on the CPU")
@@ -45,6 +58,14 @@ def model(request, tmp_path_factory, device):
     for seed, (directory, kind) in enumerate(zip(directories, kinds, strict=True)):
         save_tiny_model(directory, kind, seed)
     return load_model(directories, device=device)
+
+
+def wrapped(kind: str, device):
+    pytest.importorskip("transformers")
+    from huggingface_models import DENSE, tiny_network
+
+    keeps = "dense" if kind in DENSE else "tree"
+    return wrap(tiny_network(kind).to(device), cache=keeps)
 
 
 def assert_same(model, actual, expected):

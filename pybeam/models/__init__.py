@@ -1,9 +1,19 @@
-"""Models that can be searched: the built-in transformer, functions, ensembles of them."""
+"""Models that can be searched: the built-in transformer, functions, those of transformers, ensembles."""
 
+from pybeam.models import huggingface
 from pybeam.models.base import Model, Rows, Session
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
 from pybeam.models.transformer import Transformer
 
-__all__ = ["Ensemble", "FunctionModel", "Model", "Rows", "Session", "Transformer", "load_model"]
+__all__ = [
+    "Ensemble",
+    "FunctionModel",
+    "Model",
+    "Rows",
+    "Session",
+    "Transformer",
+    "huggingface",
+    "load_model",
+]

@@ -179,3 +179,7 @@ class Model(ABC):
     @abstractmethod
     def source_length(self, source) -> int:
         """|x| of a checked source, by which the queue is sorted and rewards are counted."""
+
+    def room(self, source) -> int | None:
+        """Positions that a hypothesis of this checked source may take, None for no limit."""
+        return self.max_positions

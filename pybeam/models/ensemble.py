@@ -94,6 +94,11 @@ class Ensemble(Model):
         pairs = zip(self.members, source, strict=True)
         return max(member.source_length(own) for member, own in pairs)
 
+    def room(self, source: tuple) -> int | None:
+        """The least of the members'."""
+        rooms = [member.room(own) for member, own in zip(self.members, source, strict=True)]
+        return min((room for room in rooms if room is not None), default=None)
+
 
 class EnsembleSession(Session):
     """A session of every member; they share slots, rows and cells."""

@@ -64,7 +64,7 @@ class Transformer(Model):
             TypeError: the source is not a sequence of integers.
             ValueError: it is not one-dimensional, too long, or an id is out of range.
         """
-        ids = _as_ids(source)  # [E]
+        ids = as_ids(source)  # [E]
         if ids.numel() > self.max_positions:
             raise ValueError(
                 f"`source` must have at most {self.max_positions} ids (`max_position_embeddings`), "
@@ -97,7 +97,7 @@ class Transformer(Model):
         return source.numel()
 
 
-def _as_ids(source) -> Tensor:
+def as_ids(source) -> Tensor:
     """Token ids as an int64 tensor [E] on the host."""
     expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
     if isinstance(source, (list, tuple)):

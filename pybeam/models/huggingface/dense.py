@@ -1,0 +1,156 @@
+"""Decode calls of a wrapped model that must keep its own cache, a line of it for every row.
+
+The fallback for models whose attention cannot be replaced. A step gathers the lines of its rows out of
+the caches of the steps before, which copies them all once, as `generate` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from pybeam.models.base import Rows, Session
+from pybeam.models.huggingface.attention import CannotAttend
+from pybeam.models.huggingface.encoding import encoded
+from pybeam.models.huggingface.lines import gathered, has_length
+from pybeam.models.huggingface.model import HuggingFaceModel
+
+CACHE_NAMES = ("past_key_values", "cache_params")  # of arguments of transformers models
+
+
+class Line(NamedTuple):
+    """What one row has behind it."""
+
+    cache: Cache | None  # None: nothing
+    index: int  # its line of the cache
+    length: int  # tokens in it
+
+    @property
+    def group(self) -> int:
+        """Lines of one group can be in one call: those equally long, where a cache has a length."""
+        return self.length if self.cache is None or has_length(self.cache) else -1
+
+
+class DenseSession(Session):
+    """A line of a dense cache per row; encoder states and prompts too are there once per row."""
+
+    def __init__(self, model: HuggingFaceModel, backend) -> None:
+        self._model = model
+        parameters = inspect.signature(model.network.forward).parameters
+        names = [name for name in CACHE_NAMES if name in parameters]
+        if not names:
+            raise CannotAttend(f"it takes none of {CACHE_NAMES}, so that its state cannot be moved")
+        self._cache_name = names[0]
+        self._takes_mask = names[0] == "past_key_values" and "attention_mask" in parameters
+        self._width = 0
+        self._states: dict[int, Tensor] = {}  # slot -> encoder states [E, d]
+        self._start: dict[int, tuple[int, Line]] = {}  # slot -> first token, what is before it
+        # by (slot, entry): what is behind a row, and that with the row's own token
+        self._behind: dict[tuple[int, int], Line] = {}
+        self._with: dict[tuple[int, int], Line] = {}
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._width = max(self._width, width)
+
+    def release(self, slots: Sequence[int]) -> None:
+        gone = set(slots)
+        for slot in gone:
+            self._states.pop(slot, None)
+            self._start.pop(slot, None)
+        self._forget(gone)
+
+    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+        model, nothing = self._model, Line(None, 0, 0)
+        with model.lock:
+            if model.is_encoder_decoder:
+                for index, states, length in encoded(model, sources):
+                    for i, own, num in zip(index, states, length, strict=True):
+                        self._states[slots[i]] = own[:num]
+                        self._start[slots[i]] = model.start_id, nothing
+                return
+            for source, slot in zip(sources, slots, strict=True):
+                ids = source.to(model.device)[None]
+                line = nothing
+                if source.numel() > 1:
+                    cache, _ = self._call(ids[:, :-1], nothing)
+                    line = Line(cache, 0, source.numel() - 1)
+                self._start[slot] = int(source[-1]), line
+
+    def step(self, rows: Rows) -> Tensor:
+        num_rows = int(rows.offset[-1])  # rows behind it are padding
+        slots = rows.row_slot[:num_rows].tolist()
+        keys = list(zip(slots, rows.bit[:num_rows].tolist(), strict=True))
+        tokens, positions = rows.token.tolist(), rows.position.tolist()
+        groups: dict[int, dict[Cache | None, list[int]]] = {}  # group -> cache -> rows
+        for r, key in enumerate(keys):
+            if positions[r] == 0:
+                tokens[r], self._behind[key] = self._start[slots[r]]
+            line = self._behind[key]
+            groups.setdefault(line.group, {}).setdefault(line.cache, []).append(r)
+        logits = None
+        with self._model.lock:
+            for caches in groups.values():
+                members = [r for part in caches.values() for r in part]
+                lines = [self._behind[keys[r]] for r in members]
+                ids = torch.tensor([[tokens[r]] for r in members], device=self._model.device)
+                past = [
+                    (cache, [self._behind[keys[r]].index for r in part])
+                    for cache, part in caches.items()
+                ]
+                states = [self._states[slots[r]] for r in members] if self._states else []
+                before = Line(gathered(past), 0, lines[0].length)
+                cache, found = self._call(ids, before, states)
+                for i, (r, line) in enumerate(zip(members, lines, strict=True)):
+                    self._with[keys[r]] = Line(cache, i, line.length + 1)
+                if logits is None:
+                    logits = found.new_zeros(rows.token.numel(), found.shape[1])
+                logits[torch.tensor(members, device=found.device)] = found
+        assert logits is not None, "a step has rows"
+        return logits  # [R, V]
+
+    def advance(self, source: Tensor, target: Tensor) -> None:
+        moved = {}
+        for old, new in zip(source.tolist(), target.tolist(), strict=True):
+            if old >= 0 and new >= 0:
+                moved[divmod(new, self._width)] = self._with[divmod(old, self._width)]
+        # a line that nothing continues would keep its whole cache
+        self._forget({slot for slot, _ in moved})
+        self._behind.update(moved)
+
+    def _forget(self, slots: set[int]) -> None:
+        for lines in (self._behind, self._with):
+            for key in [key for key in lines if key[0] in slots]:
+                del lines[key]
+
+    def _call(
+        self, ids: Tensor, before: Line, states: Sequence[Tensor] = ()
+    ) -> tuple[Cache, Tensor]:
+        """The cache with these tokens [R, T] behind it, and the logits [R, V] of the last."""
+        model, cache = self._model, before.cache
+        inputs: dict[str, object] = {"use_cache": True}
+        if model.is_encoder_decoder:
+            cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
+            length = torch.tensor([len(own) for own in states], device=model.device)
+            padded = pad_sequence(states, batch_first=True)  # [R, E, d]
+            # lines that were once beside a longer source are still padded to its length
+            known = max(int(length.max()), cache.cross_attention_cache.get_seq_length())
+            mask = torch.arange(known, device=model.device) < length[:, None]
+            inputs["attention_mask"] = mask.long()
+            padded = F.pad(padded, (0, 0, 0, known - padded.shape[1]))
+            inputs["encoder_outputs"] = BaseModelOutput(padded)
+            inputs["decoder_input_ids"] = ids
+        else:
+            cache = cache or DynamicCache(config=model.network.config)
+            inputs["input_ids"] = ids
+            if self._takes_mask:
+                inputs["attention_mask"] = ids.new_ones(len(ids), before.length + ids.shape[1])
+        out = model.network(**inputs, **{self._cache_name: cache})
+        return cache, out.logits[:, -1]

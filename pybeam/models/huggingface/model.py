@@ -1,0 +1,162 @@
+"""A transformers model as a pybeam model: facts about it, and checks of sources."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from pybeam.models.base import Model, Session
+from pybeam.models.transformer import as_ids
+
+
+class Heads(NamedTuple):
+    """What every layer keeps of a token."""
+
+    num_layers: int
+    num_heads: int
+    head_size: int
+    dtype: torch.dtype
+
+
+class EncoderStates(NamedTuple):
+    """A source that is encoded already: the encoder's states [E, d], without padding."""
+
+    states: Tensor
+
+
+class HuggingFaceModel(Model):
+    """See `pybeam.models.huggingface.wrap`.
+
+    Attributes:
+        network: the wrapped model.
+        keeps: how keys and values are kept, "tree" or "dense".
+    """
+
+    def __init__(self, network: PreTrainedModel, start_id: int | None, eos_id: int | None) -> None:
+        self.network = network
+        config, generation = network.config, network.generation_config
+        self.is_encoder_decoder = config.is_encoder_decoder
+        text = config.get_text_config(decoder=True)
+        self.eos_id = _only("eos_id", eos_id, generation.eos_token_id, text.eos_token_id)
+        if self.is_encoder_decoder:
+            started = generation.decoder_start_token_id
+            other = getattr(config, "decoder_start_token_id", None)
+            self.start_id = _only("start_id", start_id, started, other, text.bos_token_id)
+        else:
+            # a row of the prompt's last token stands in for it
+            self.start_id = self.eos_id if start_id is None else start_id
+        self.device = network.device
+        self.pad_id = getattr(text, "pad_token_id", None)
+        self.encoder = network.get_encoder() if self.is_encoder_decoder else None
+        self.decoder = network.get_decoder()
+        self.takes_features = network.main_input_name != "input_ids"
+        self.vocab_size = network.get_output_embeddings().weight.shape[0]
+        limit = getattr(text, "max_position_embeddings", None)
+        self.max_positions = getattr(text, "max_target_positions", None) or limit
+        self.configs = _configs(network)
+        self.lock = threading.RLock()  # the attention of a model is chosen in its config
+        self.own: Heads | None = None
+        self.cross: Heads | None = None
+        self.positions = None
+        self.is_windowed = False  # whether some layers see the last positions only
+        self.keeps = "tree"
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceModel({type(self.network).__name__}, {self.keeps} cache, {self.device})"
+
+    def session(self, backend) -> Session:
+        """A fresh session that computes with this backend module."""
+        from pybeam.models.huggingface.sessions import session
+
+        return session(self, backend)
+
+    def check(self, source) -> Tensor | EncoderStates:
+        """The ids as an int64 tensor [E] on the host, or features as they are.
+
+        Raises:
+            TypeError: the source is not a sequence of integers, or features where the model takes them.
+            ValueError: it has the wrong shape, is too long, or an id is out of range.
+        """
+        if isinstance(source, EncoderStates):
+            return source
+        return self._check_features(source) if self.takes_features else self._check_ids(source)
+
+    def source_length(self, source: Tensor | EncoderStates) -> int:
+        """Number of ids or encoder states; of features, that of their last dimension."""
+        if isinstance(source, EncoderStates):
+            return source.states.shape[0]
+        return source.shape[-1]
+
+    def room(self, source: Tensor | EncoderStates) -> int | None:
+        """A prompt takes positions too."""
+        if self.is_encoder_decoder or self.max_positions is None:
+            return self.max_positions
+        return self.max_positions - source.numel() + 1
+
+    def _check_ids(self, source) -> Tensor:
+        ids = as_ids(source)  # [E]
+        most = getattr(self.network.config, "max_position_embeddings", None)
+        if not self.is_encoder_decoder:
+            most = self.max_positions
+        if most is not None and ids.numel() > most:
+            raise ValueError(
+                f"`source` must have at most {most} ids (`max_position_embeddings`), but has "
+                f"{ids.numel()}; split the text"
+            )
+        embedding = (self.encoder or self.network).get_input_embeddings()
+        if ids.numel():
+            low, high = (int(bound) for bound in ids.aminmax())
+            if low < 0 or high >= embedding.num_embeddings:
+                raise ValueError(
+                    f"ids of `source` must be 0 to {embedding.num_embeddings - 1}, but one is "
+                    f"{low if low < 0 else high}; does the tokenizer belong to the model?"
+                )
+        return ids
+
+    def _check_features(self, source) -> Tensor:
+        name = self.network.main_input_name
+        if not isinstance(source, Tensor) or not source.dtype.is_floating_point:
+            raise TypeError(
+                f"`source` must be a float tensor, the `{name}` of one input without the batch "
+                f"dimension, but is {source.dtype if isinstance(source, Tensor) else type(source)}"
+            )
+        config = self.network.config
+        shape = list(source.shape)
+        if config.model_type == "whisper":
+            expected = [config.num_mel_bins, 2 * config.max_source_positions]
+            if shape != expected:
+                raise ValueError(
+                    f"`source` must be `{name}` {expected} as the model's processor makes them, but is "
+                    f"{shape}"
+                )
+        return source
+
+
+def _only(name: str, given: int | None, *found) -> int:
+    """The id that was given, or else the first that was found and is one id alone."""
+    if given is not None:
+        return given
+    for value in found:
+        if isinstance(value, (list, tuple)):
+            if len(value) > 1:
+                raise ValueError(
+                    f"the model names {list(value)}, but pybeam needs one id; say which with `{name}`"
+                )
+            value = value[0] if value else None
+        if value is not None:
+            return int(value)
+    raise ValueError(f"the model's config does not name it; give `{name}`")
+
+
+def _configs(network: PreTrainedModel) -> list:
+    """All configs that the network's modules read, each once."""
+    configs = {
+        id(module.config): module.config
+        for module in network.modules()
+        if hasattr(getattr(module, "config", None), "_attn_implementation")
+    }
+    return list(configs.values())

@@ -1,0 +1,70 @@
+"""Position embeddings of decoders that count positions themselves, for rows of different lengths."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+from pybeam.models.huggingface.attention import current
+
+_hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+class _Enough(Exception):
+    """The position embeddings are known; the rest of the decoder need not run."""
+
+
+class PositionTable:
+    """Puts each row's own position embedding in place of the one a decoder looks up.
+
+    Encoder-decoders take no position ids: they count from the length of their cache, one for all rows.
+    A table of all positions is read out of the decoder once, by a forward hook on its `embed_positions`,
+    and the same hook looks rows up in it during a step.
+    """
+
+    def __init__(self, decoder: nn.Module, num_positions: int, pad_id: int | None) -> None:
+        module = decoder.embed_positions
+        weight = next(decoder.parameters())
+        state = weight.new_zeros(1, 1, decoder.config.hidden_size)
+
+        def table(token: int) -> Tensor:
+            caught = []
+
+            def catch(_module, _args, output):
+                caught.append(output)
+                raise _Enough
+
+            hook = module.register_forward_hook(catch)
+            try:
+                ids = torch.full((1, num_positions), token, device=weight.device)
+                decoder(input_ids=ids, encoder_hidden_states=state, use_cache=False)
+            except _Enough:
+                pass
+            finally:
+                hook.remove()
+            return caught[0].reshape(num_positions, -1).to(weight.dtype)  # [P, d]
+
+        pad_id = 0 if pad_id is None else pad_id
+        self._pad_id = pad_id
+        self._table = table(pad_id + 1 if pad_id == 0 else 0)
+        padded = table(pad_id)
+        # some decoders give padding no position, also where it is a token of a hypothesis
+        self._padded = None if torch.equal(padded, self._table) else padded
+        if module not in _hooked:
+            _hooked.add(module)
+            module.register_forward_hook(_look_up)
+
+    def rows(self, token: Tensor, position: Tensor) -> Tensor:
+        """Embeddings [R, 1, d] of tokens [R] at positions [R]."""
+        found = self._table.index_select(0, position)  # [R, d]
+        if self._padded is not None:
+            is_pad = (token == self._pad_id)[:, None]
+            found = torch.where(is_pad, self._padded.index_select(0, position), found)
+        return found[:, None]
+
+
+def _look_up(_module: nn.Module, _args, output: Tensor) -> Tensor | None:
+    step = current()
+    return None if step is None or step.position is None else step.position

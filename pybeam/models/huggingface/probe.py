@@ -1,0 +1,219 @@
+"""Finds out how a model can keep keys and values, by trying."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from pybeam import backends
+from pybeam.models.base import Rows
+from pybeam.models.huggingface.attention import CannotAttend
+from pybeam.models.huggingface.encoding import encoded, padded
+from pybeam.models.huggingface.model import Heads, HuggingFaceModel
+from pybeam.models.huggingface.positions import PositionTable
+from pybeam.models.huggingface.sessions import cross_layers, prompt_layers
+from pybeam.token_tree import TokenTree
+
+# errors of logits relative to the largest: rounding, far below what a wrong position or mask does
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+NUM_TOKENS = 5
+
+
+@torch.inference_mode()
+def wrap(network, start_id: int | None, eos_id: int | None, cache: str) -> HuggingFaceModel:
+    """See `pybeam.models.huggingface.wrap`."""
+    name = type(network).__name__
+    if not isinstance(network, PreTrainedModel) or not isinstance(network, GenerationMixin):
+        raise TypeError(
+            f"`network` must be a transformers model that generates, such as "
+            f"AutoModelForCausalLM.from_pretrained gives, but is {name}"
+        )
+    if network.training:
+        raise ValueError(
+            "`network` is in training mode, where it drops units; call `.eval()` first"
+        )
+    if cache not in ("auto", "tree", "dense"):
+        raise ValueError(f"`cache` must be 'auto', 'tree' or 'dense', but is {cache!r}")
+    model = HuggingFaceModel(network, start_id, eos_id)
+    obstacles = []
+    for keeps in ("tree", "dense") if cache == "auto" else (cache,):
+        model.keeps = keeps
+        obstacle = _try(model)
+        if obstacle is None:
+            if keeps == "dense" and cache == "auto":
+                warnings.warn(
+                    f"{name} keeps a dense cache per row, which moves on every step and is slow: "
+                    f"{obstacles[0]}",
+                    stacklevel=4,
+                )
+            return model
+        obstacles.append(obstacle)
+    reasons = "; ".join(obstacles)
+    raise ValueError(f"{name} cannot be searched by pybeam: {reasons}")
+
+
+def _try(model: HuggingFaceModel) -> str | None:
+    """Why the model cannot keep its cache in this way; None if it can."""
+    try:
+        if model.keeps == "tree":
+            _measure(model)
+        expected = _without_cache(model)
+        found = _in_steps(model)
+    except CannotAttend as error:
+        return str(error)
+    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError) as error:
+        return f"with a {model.keeps} cache it fails ({type(error).__name__}: {error})"
+    except ValueError as error:
+        return f"with a {model.keeps} cache it fails ({error})"
+    tolerance = TOLERANCE[model.network.dtype] * max(float(own.abs().max()) for own in expected)
+    error = max(float((ours - own).abs().max()) for ours, own in zip(found, expected, strict=True))
+    if not error <= tolerance:
+        return f"with a {model.keeps} cache its logits are wrong by up to {error:.3g}"
+    return None
+
+
+def _measure(model: HuggingFaceModel) -> None:
+    """Learn the shapes of what the model keeps of a token."""
+    if not model.network._can_set_attn_implementation():
+        raise CannotAttend("its attention does not go through transformers' AttentionInterface")
+    config = model.network.config
+    if model.is_encoder_decoder:
+        if not hasattr(model.decoder, "embed_positions"):
+            raise CannotAttend(
+                "its decoder has no `embed_positions`, so its positions are relative"
+            )
+        batch = next(encoded(model, _sources(model)[:1]))
+        model.cross = _heads(cross_layers(model, batch.states))
+        num_own = model.cross.num_layers
+        model.own = model.cross._replace(num_layers=num_own)
+        model.positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
+    else:
+        model.own = _heads(prompt_layers(model, *padded(model, _sources(model)[:1])))
+        model.is_windowed = any(DynamicCache(config=config).is_sliding)
+
+
+def _heads(layers) -> Heads:
+    shapes = {
+        (states.shape[1], states.shape[3], states.dtype)
+        for layer in layers
+        if layer.keys is not None
+        for states in (layer.keys, layer.values)
+    }
+    if not shapes or any(layer.keys is None for layer in layers):
+        raise CannotAttend("it does not keep keys and values of every layer in its cache")
+    if len(shapes) > 1:
+        raise CannotAttend(
+            "its layers, or keys and values, differ in their number or size of heads"
+        )
+    return Heads(len(layers), *shapes.pop())
+
+
+def _sources(model: HuggingFaceModel) -> list[Tensor]:
+    """Two inputs, of different lengths where the model takes any."""
+    vocab_size = model.vocab_size
+    if model.takes_features:
+        return _features(model)
+    if model.is_encoder_decoder:
+        vocab_size = model.encoder.get_input_embeddings().num_embeddings
+    return [_tokens(6, vocab_size, 3), _tokens(3, vocab_size, 5)]
+
+
+def _tokens(num: int, vocab_size: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(vocab_size, (num,), generator=generator)
+
+
+def _features(model: HuggingFaceModel) -> list[Tensor]:
+    config = model.network.config
+    if config.model_type == "whisper":
+        shape = config.num_mel_bins, 2 * config.max_source_positions
+    else:
+        raise CannotAttend(f"pybeam does not know what {config.model_type!r} takes as features")
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(shape, generator=generator) for _ in range(2)]
+
+
+def _targets(model: HuggingFaceModel) -> list[Tensor]:
+    """What is fed after the start token, or after the prompt."""
+    return [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
+
+
+def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
+    """Logits [T, V] behind every fed token of both sources, each from one call without a cache."""
+    logits = []
+    for source, target in zip(_sources(model), _targets(model), strict=True):
+        if model.is_encoder_decoder:
+            states = BaseModelOutput(next(encoded(model, [source])).states)
+            fed = torch.cat((torch.tensor([model.start_id]), target))[None].to(model.device)
+            out = model.network(encoder_outputs=states, decoder_input_ids=fed, use_cache=False)
+        else:
+            fed = torch.cat((source, target))[None].to(model.device)
+            mask = torch.ones_like(fed)
+            out = model.network(input_ids=fed, attention_mask=mask, use_cache=False)
+        logits.append(out.logits[0, -NUM_TOKENS - 1 :].float().cpu())
+    return logits
+
+
+def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
+    """The same from a session, in which the second source always lags behind the first."""
+    backend = backends.resolve("auto", model.device)
+    trial, tree = model.session(backend), TokenTree(backend, model.device)
+    slots, targets = [1, 2], _targets(model)
+    tree.reserve(3, 2, NUM_TOKENS + 2)
+    tree.reserve_pages(4 * tree.pages_per_step)
+    trial.reserve(3, 2, tree.num_cells)
+    trial.encode([model.check(source) for source in _sources(model)], [0, 1], slots)
+
+    def ints(*values: int) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=model.device)
+
+    tree.open(ints(*slots), model.start_id)
+    logits: list[list[Tensor]] = [[], []]
+    for t in range(NUM_TOKENS + 3):
+        moving = [i for i in (0, 1) if 0 <= t - 2 * i <= NUM_TOKENS]
+        slot = ints(*(slots[i] for i in moving))
+        fed = [[model.start_id, *targets[i].tolist()][t - 2 * i] for i in moving]
+        rows = Rows(
+            tree=tree,
+            slot=slot,
+            offset=ints(*range(len(moving) + 1)),
+            token=ints(*fed),
+            position=ints(*(t - 2 * i for i in moving)),
+            row_slot=slot,
+            bit=slot * 0,
+            node=tree.row_node[slot.long(), 0],
+            cell=tree.row_cell[slot.long(), 0],
+            longest=NUM_TOKENS + 2,
+            prefix_length=ints(0, 0, 0),
+            eos_id=-1,
+        )
+        for i, own in zip(moving, trial.step(rows), strict=True):
+            logits[i].append(own.float().cpu())
+        following = [i for i in moving if t - 2 * i < NUM_TOKENS]
+        if following:
+            _extend(
+                tree,
+                ints,
+                [slots[i] for i in following],
+                [targets[i][t - 2 * i] for i in following],
+            )
+            trial.advance(
+                ints(*(2 * slots[i] for i in following)), ints(*(2 * slots[i] for i in following))
+            )
+    needs = getattr(trial, "windows", None)
+    if model.is_windowed and needs is not None and not needs:
+        raise CannotAttend("its layers have windows, but do not tell the attention function")
+    return [torch.stack(own) for own in logits]
+
+
+def _extend(tree: TokenTree, ints, slots: list[int], tokens: list[Tensor]) -> None:
+    """Let the one row of each slot go on with its token."""
+    none, num = ints(*(0 for _ in slots)), len(slots)
+    token = ints(*(int(token) for token in tokens))[:, None]
+    log_prob = torch.zeros(num, 1, device=token.device)
+    tree.append(ints(*slots), none, none + 1, none[:, None], token, log_prob, -1)

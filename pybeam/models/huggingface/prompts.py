@@ -1,0 +1,81 @@
+"""Prompts and what is generated from them in one pool of cells."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.models.base import Rows
+from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.models.huggingface.attention import Cells
+
+
+class PromptPool(KeyValuePool):
+    """A pool with two ends, since one attention reads both: the token tree numbers cells from the front,
+    prompts take theirs from the back.
+    """
+
+    num_own = 0
+    num_prompt = 0
+
+    def grow(self, num_cells: int) -> None:
+        """Room for that many cells of the token tree."""
+        self._resize(num_cells, self.num_prompt)
+
+    def grow_prompts(self, num_cells: int) -> None:
+        """Room for that many cells of prompts, at least doubled if it is not enough."""
+        if num_cells > self.num_prompt:
+            self._resize(self.num_own, max(num_cells, 2 * self.num_prompt))
+
+    def of_prompts(self, cell: Tensor) -> Tensor:
+        """Where in the pool these cells of prompts are."""
+        return self.num_cells - 1 - cell
+
+    def visible(
+        self, rows: Rows, position: Tensor, prompt: SourceCells, own_position: Tensor | None
+    ) -> tuple[Cells, int | None]:
+        """The cells that the rows' sources attend over, prompts first, and the most positions of one.
+
+        Args:
+            position: [R] int32, of the rows, prompt counted.
+            prompt: the prompts' cells.
+            own_position: [cells, 1] int32, of the tokens in the tree's cells; None where no layer
+                of the model asks how far away a token is.
+        """
+        tree, slot = rows.tree, rows.slot.long()  # [A]
+        from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
+        num_prompt, num_live, longest = prompt.cell.shape[1], tree.live_cell.shape[1], None
+        if not slot.is_cuda and slot.numel():  # what a GPU knows is not read back in a step
+            num_prompt, num_live = int(from_prompt.max()), int(live.max())
+            longest = int(position.max()) + 1 if position.numel() else 0
+        place = torch.arange(num_prompt + num_live, device=slot.device) - from_prompt[:, None]
+        is_own = place >= 0  # [A, U]
+        own = place.clamp(0, max(num_live - 1, 0))
+        own_cell = tree.live_cell[slot].gather(1, own) if num_live else own.int()
+        prompt_cell = F.pad(self.of_prompts(prompt.cell[slot][:, :num_prompt]), (0, num_live))
+        cell = torch.where(is_own, own_cell, prompt_cell)
+        num_words = tree.live_mask.shape[2]
+        mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
+        mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
+        order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
+        cells = Cells(order, cell, from_prompt + live, mask)
+        if own_position is not None and position.numel():
+            in_prompt = place + from_prompt[:, None]
+            at = torch.where(is_own, own_position[:, 0][own_cell.long()], in_prompt)
+            # all rows of a source are equally far; a source without rows asks nothing
+            first = rows.offset[:-1].long().clamp(max=position.numel() - 1)
+            cells = cells._replace(position=at, last=position[first])
+        return cells, longest
+
+    def _resize(self, num_own: int, num_prompt: int) -> None:
+        num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)
+        if (num_own, num_prompt) == (self.num_own, self.num_prompt):
+            return
+        old, front, back = self._pool, self.num_own, self.num_prompt
+        self._pool = old.new_empty(old.shape[0], num_own + num_prompt, *old.shape[2:])
+        self._pool[:, :front] = old[:, :front]
+        if back:
+            self._pool[:, -back:] = old[:, -back:]
+        self.num_own, self.num_prompt = num_own, num_prompt
+        self._split()

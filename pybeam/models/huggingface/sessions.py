@@ -1,0 +1,208 @@
+"""Decode calls of a wrapped model over the token tree: no key or value moves on a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from pybeam.models.base import Rows, Session
+from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.models.huggingface.attention import (
+    Cells,
+    Step,
+    TreeCache,
+    attending,
+    kept,
+    with_cross,
+)
+from pybeam.models.huggingface.encoding import batches, encoded, padded
+from pybeam.models.huggingface.model import Heads, HuggingFaceModel
+from pybeam.models.huggingface.prompts import PromptPool
+from pybeam.ops import PAGE_CELLS
+from pybeam.transfer import to_device
+
+
+def session(model: HuggingFaceModel, backend) -> Session:
+    """A fresh session, by how the model keeps keys and values."""
+    if model.keeps == "dense":
+        from pybeam.models.huggingface.dense import DenseSession
+
+        return DenseSession(model, backend)
+    if model.is_encoder_decoder:
+        return EncoderDecoderSession(model, backend)
+    return PromptSession(model, backend)
+
+
+def _pool(heads: Heads, device: torch.device, kind=KeyValuePool) -> KeyValuePool:
+    return kind(heads.num_layers, heads.num_heads, heads.head_size, heads.dtype, device)
+
+
+def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
+    """Keys or values [A, G, E, D] of one layer as rows [n, G, D] without padding."""
+    return states.transpose(1, 2)[is_real].contiguous()
+
+
+class EncoderDecoderSession(Session):
+    """Keys and values of the decoder's tokens and of the encoder's states, each kept once."""
+
+    def __init__(self, model: HuggingFaceModel, backend) -> None:
+        self._model, self._backend = model, backend
+        self._own = _pool(model.own, model.device)
+        self._cross = _pool(model.cross, model.device)
+        self._source = SourceCells(model.device)
+        own, cross = TreeCache(model.own.num_layers), TreeCache(model.cross.num_layers)
+        self._caches = own, cross
+        self._cache = with_cross(own, cross, is_known=True)
+        # a decoder asks whether there are encoder states, and takes them from the cache
+        shape = 1, 1, model.decoder.config.hidden_size
+        self._states = BaseModelOutput(
+            torch.zeros(shape, dtype=model.network.dtype, device=model.device)
+        )
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._own.grow(num_cells)
+        self._source.reserve(num_slots)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._source.release(slots)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return self._own.memory, self._cross.memory, self._source.cell, self._source.length
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        pages = -(-source_length // PAGE_CELLS)
+        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
+
+    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+        model, cross = self._model, self._cross
+        with model.lock:
+            for index, states, lengths in encoded(model, sources):
+                cell = self._source.allocate([slots[i] for i in index], lengths)  # [n]
+                if self._source.num_cells > cross.num_cells:
+                    cross.grow(max(2 * cross.num_cells, self._source.num_cells))
+                num = to_device(lengths, torch.int32, model.device)
+                is_real = torch.arange(states.shape[1], device=model.device) < num[:, None]
+                for i, layer in enumerate(cross_layers(model, states)):
+                    for pool, values in ((cross.key, layer.keys), (cross.value, layer.values)):
+                        self._backend.scatter_rows(pool[i], cell, _rows_of(values, is_real))
+
+    def step(self, rows: Rows) -> Tensor:
+        model, tree, token = self._model, rows.tree, rows.token.long()
+        for cache, pool in zip(self._caches, (self._own, self._cross), strict=True):
+            cache.point_to(pool.key, pool.value)
+        step = Step(
+            self._backend,
+            rows,
+            Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask),
+            Cells(rows.slot, self._source.cell, self._source.length),
+            self._cross.key,
+            model.positions.rows(token, rows.position),
+        )
+        with model.lock, attending(model.configs, step):
+            out = model.network(
+                encoder_outputs=self._states,
+                decoder_input_ids=token[:, None],
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return out.logits[:, -1]  # [R, V]
+
+
+def cross_layers(model: HuggingFaceModel, states: Tensor) -> Sequence:
+    """Layers that hold the decoder's keys and values [A, H, E, D] of encoder states [A, E, d]."""
+    cache = with_cross(kept(), kept(), is_known=False)
+    start = torch.full((states.shape[0], 1), model.start_id, device=model.device)
+    model.decoder(
+        input_ids=start, encoder_hidden_states=states, past_key_values=cache, use_cache=True
+    )
+    return cache.cross_attention_cache.layers
+
+
+class PromptSession(Session):
+    """A decoder alone. Keys and values of a prompt are kept once, for all rows that continue it.
+
+    The prompt's last token is the row that every hypothesis starts from, in place of the start token.
+    """
+
+    def __init__(self, model: HuggingFaceModel, backend) -> None:
+        self._model, self._backend = model, backend
+        self._pool = _pool(model.own, model.device, PromptPool)
+        self._prompt = SourceCells(model.device)
+        self._cache = TreeCache(model.own.num_layers)
+        self._last = torch.zeros(
+            0, dtype=torch.long, device=model.device
+        )  # [S], a prompt's last token
+        self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)  # by own cell
+        self.windows: set[int] = set()  # those that the model has given so far
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._prompt.reserve(num_slots)
+        self._pool.grow(num_cells)
+        missing = num_slots - self._last.numel()
+        self._last = F.pad(self._last, (0, max(missing, 0)))
+        missing = self._pool.num_own - self._position.shape[0]
+        self._position = F.pad(self._position, (0, 0, 0, max(missing, 0)))
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._prompt.release(slots)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return self._pool.memory, self._prompt.cell, self._prompt.length, self._last, self._position
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        pages = -(-source_length // PAGE_CELLS)
+        return (num_cells + pages * PAGE_CELLS) * self._pool.cell_bytes
+
+    def encode(
+        self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        model, pool = self._model, self._pool
+        index = to_device(slots, torch.long, model.device)
+        last = to_device([int(source[-1]) for source in sources], torch.long, model.device)
+        self._last.index_copy_(0, index, last)
+        lengths = [source.numel() - 1 for source in sources]
+        with model.lock:
+            for part in batches(lengths):
+                cell = self._prompt.allocate([slots[i] for i in part], [lengths[i] for i in part])
+                pool.grow_prompts(self._prompt.num_cells)
+                if not cell.numel():
+                    continue
+                ids, mask = padded(model, [sources[i][:-1] for i in part])
+                for i, layer in enumerate(prompt_layers(model, ids, mask)):
+                    for own, values in ((pool.key, layer.keys), (pool.value, layer.values)):
+                        rows = _rows_of(values, mask.bool())
+                        self._backend.scatter_rows(own[i], pool.of_prompts(cell), rows)
+
+    def step(self, rows: Rows) -> Tensor:
+        model, own = self._model, self._pool
+        row_slot = rows.row_slot.long()
+        is_first = rows.position == 0
+        token = torch.where(is_first, self._last[row_slot], rows.token)  # [R]
+        position = rows.position + self._prompt.length[row_slot]  # [R]
+        at = None
+        if model.is_windowed:
+            at = self._position
+            self._backend.scatter_rows(at, rows.cell, position[:, None].contiguous())
+        self._cache.point_to(own.key, own.value)
+        cells, longest = own.visible(rows, position, self._prompt, at)
+        step = Step(self._backend, rows, cells, longest=longest, given_windows=self.windows)
+        with model.lock, attending(model.configs, step):
+            out = model.network(
+                input_ids=token[:, None],
+                attention_mask=torch.ones_like(token)[:, None],
+                position_ids=position[:, None].long(),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return out.logits[:, -1]  # [R, V]
+
+
+def prompt_layers(model: HuggingFaceModel, ids: Tensor, mask: Tensor) -> Sequence:
+    """Layers that hold the keys and values [A, G, E, D] of prompts [A, E]."""
+    cache = kept()
+    model.decoder(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+    return cache.layers

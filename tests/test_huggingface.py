@@ -1,0 +1,95 @@
+"""`pybeam.models.huggingface.wrap`: what it says of models, and searches beside `generate`."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.models.huggingface import wrap
+
+pytest.importorskip("transformers")
+
+from huggingface_models import DENSE, EOS, KINDS, VOCAB, tiny_network
+
+
+def without(module: str, code: str) -> str:
+    """What a fresh interpreter, to which this module is not installed, writes to stderr."""
+    code = f"import sys; sys.modules[{module!r}] = None\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwarn):
+    model = wrap(tiny_network(kind))
+    assert model.keeps == ("dense" if kind in DENSE else "tree")
+    said = [str(w.message) for w in recwarn if "dense cache" in str(w.message)]
+    assert len(said) == (kind in DENSE)
+    assert (model.vocab_size, model.eos_id) == (VOCAB, EOS)
+
+
+def test_only_models_are_wrapped():
+    with pytest.raises(TypeError, match="must be a transformers model that generates"):
+        wrap(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="in training mode"):
+        wrap(tiny_network("bart").train())
+    with pytest.raises(ValueError, match="`cache` must be 'auto'"):
+        wrap(tiny_network("bart"), cache="paged")
+
+
+def test_a_model_that_can_do_neither_is_refused_by_name():
+    network = tiny_network("bloom")
+    forward = network.forward
+
+    def forgets(input_ids=None, use_cache=None, **_):
+        return forward(input_ids=input_ids, use_cache=False)
+
+    network.forward = forgets
+    with pytest.raises(ValueError, match=r"BloomForCausalLM cannot be searched .*takes none of"):
+        wrap(network)
+
+
+def test_a_wrong_cache_is_noticed(monkeypatch):
+    """What a model adds to its scores shows in its logits."""
+    network = tiny_network("bart")
+    monkeypatch.setattr(
+        "pybeam.models.huggingface.positions.PositionTable.rows",
+        lambda self, token, position: self._table[0].expand(token.numel(), 1, -1),
+    )
+    with pytest.raises(ValueError, match="its logits are wrong by up to"):
+        wrap(network, cache="tree")
+
+
+def test_a_model_with_several_ends_must_be_told_which():
+    network = tiny_network("llama")
+    network.generation_config.eos_token_id = [2, 5]
+    with pytest.raises(ValueError, match=r"names \[2, 5\].*`eos_id`"):
+        wrap(network)
+    assert wrap(network, eos_id=5).eos_id == 5
+
+
+def test_transformers_is_not_needed_until_a_model_is_wrapped():
+    said = without("transformers", "import pybeam; pybeam.models.huggingface.wrap(None)")
+    assert "ImportError" in said and "pip install transformers" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "error"),
+    [
+        ("bart", [1, VOCAB], "ids of `source` must be 0 to 44"),
+        ("bart", [3] * 65, "at most 64 ids"),
+        ("gpt2", [3] * 65, "at most 64 ids"),
+        ("gpt2", [3] * 60, "positions"),
+        ("gpt2", torch.randn(3, 4), "must be a list, tuple or 1-D integer tensor"),
+        ("whisper", [1, 2], "must be a float tensor, the `input_features`"),
+        ("whisper", torch.randn(6, 23), r"must be `input_features` \[6, 24\]"),
+    ],
+)
+def test_unfit_sources_fail_alone(kind, source, error):
+    decoder = pybeam.Decoder(wrap(tiny_network(kind)), pybeam.fixed_beam(2, max_length=8))
+    good = torch.randn(6, 24) if kind == "whisper" else [5, 6, 7]
+    bad, fine = decoder.decode([source, good])
+    assert bad.error is not None and fine.error is None
+    with pytest.raises(type(bad.error), match=error):
+        raise bad.error
