@@ -7,6 +7,7 @@ results = decoder.decode(requests)
 """
 
 from pybeam import compat, models, ops
+from pybeam.compat.generate import generate
 from pybeam.decoder import DecodeError, Decoder
 from pybeam.models.base import Alignment
 from pybeam.models.loading import load_model
@@ -43,6 +44,7 @@ __all__ = [
     "compat",
     "diverse",
     "fixed_beam",
+    "generate",
     "greedy",
     "limits",
     "load_model",

@@ -18,7 +18,7 @@ SEQ2SEQ = dict(
     decoder_ffn_dim=56,
 )
 START = dict(IDS, decoder_start_token_id=2)
-T5 = dict(d_model=24, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4)
+T5 = dict(d_model=24, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=2, num_heads=4)
 
 # name -> class stem, class of the model, options of its config
 KINDS = {
@@ -56,7 +56,6 @@ KINDS = {
     ),
     "bloom": ("Bloom", "BloomForCausalLM", dict(IDS, hidden_size=32, n_layer=2, n_head=4)),
 }
-TREE = "nllb mbart bart pegasus marian whisper gpt2 llama qwen mistral".split()
 DENSE = ("t5", "mamba", "bloom")
 
 
@@ -76,6 +75,8 @@ def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
                 continue
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.25 * torch.randn(weight.shape, generator=generator))
+        # far up or far down, so often chosen
+        network.get_output_embeddings().weight[EOS] *= -2.0 if kind in ("gpt2", "mamba") else 2.0
     # BART's config forces EOS at the end, and some hold other defaults
     network.generation_config = transformers.GenerationConfig(
         **{name: options.get(name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")},

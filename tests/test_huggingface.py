@@ -23,7 +23,7 @@ def without(module: str, code: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwarn):
     model = wrap(tiny_network(kind))
-    assert model.keeps == ("dense" if kind in DENSE else "tree")
+    assert model.memory.keeps == ("dense" if kind in DENSE else "tree")
     said = [str(w.message) for w in recwarn if "dense cache" in str(w.message)]
     assert len(said) == (kind in DENSE)
     assert (model.vocab_size, model.eos_id) == (VOCAB, EOS)

@@ -7,9 +7,9 @@ import torch
 
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.models.huggingface import wrap
 from pybeam.models.transformer_session import _chunks
 from pybeam.ops import PAGE_CELLS
-from pybeam.models.huggingface import wrap
 from session_driver import SessionDriver, straight_line
 from tiny_models import save_tiny_model
 

@@ -202,5 +202,5 @@ class TreeCache(Cache):
 def with_cross(own: Cache, cross: Cache, *, is_known: bool) -> EncoderDecoderCache:
     """Both caches as one; `is_known`: keys and values of the encoder states are there already."""
     both = EncoderDecoderCache(own, cross)
-    both.is_updated = {i: is_known for i in range(len(cross.layers))}
+    both.is_updated = dict.fromkeys(range(len(cross.layers)), is_known)
     return both

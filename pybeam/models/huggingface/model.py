@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,9 @@ from transformers import PreTrainedModel
 from pybeam.models.base import Model, Session
 from pybeam.models.transformer import as_ids
 
+# the attention of a network is chosen in its config, so sessions of one network take turns
+_locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()
+
 
 class Heads(NamedTuple):
     """What every layer keeps of a token."""
@@ -20,6 +24,15 @@ class Heads(NamedTuple):
     num_heads: int
     head_size: int
     dtype: torch.dtype
+
+
+class Memory(NamedTuple):
+    """How a model keeps what is behind a row."""
+
+    keeps: str  # "tree" or "dense"
+    own: Heads | None = None
+    cross: Heads | None = None  # of encoder states
+    is_windowed: bool = False  # whether some layers see the last positions only
 
 
 class EncoderStates(NamedTuple):
@@ -33,7 +46,7 @@ class HuggingFaceModel(Model):
 
     Attributes:
         network: the wrapped model.
-        keeps: how keys and values are kept, "tree" or "dense".
+        memory: how keys and values are kept.
     """
 
     def __init__(self, network: PreTrainedModel, start_id: int | None, eos_id: int | None) -> None:
@@ -58,15 +71,11 @@ class HuggingFaceModel(Model):
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
-        self.lock = threading.RLock()  # the attention of a model is chosen in its config
-        self.own: Heads | None = None
-        self.cross: Heads | None = None
-        self.positions = None
-        self.is_windowed = False  # whether some layers see the last positions only
-        self.keeps = "tree"
+        self.lock = _locks.setdefault(network, threading.RLock())
+        self.memory = Memory("tree")
 
     def __repr__(self) -> str:
-        return f"HuggingFaceModel({type(self.network).__name__}, {self.keeps} cache, {self.device})"
+        return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"
 
     def session(self, backend) -> Session:
         """A fresh session that computes with this backend module."""

@@ -24,6 +24,7 @@ class PositionTable:
     and the same hook looks rows up in it during a step.
     """
 
+    @torch.inference_mode()
     def __init__(self, decoder: nn.Module, num_positions: int, pad_id: int | None) -> None:
         module = decoder.embed_positions
         weight = next(decoder.parameters())

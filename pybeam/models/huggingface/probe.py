@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,14 +16,14 @@ from pybeam import backends
 from pybeam.models.base import Rows
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.encoding import encoded, padded
-from pybeam.models.huggingface.model import Heads, HuggingFaceModel
-from pybeam.models.huggingface.positions import PositionTable
-from pybeam.models.huggingface.sessions import cross_layers, prompt_layers
+from pybeam.models.huggingface.model import Heads, HuggingFaceModel, Memory
+from pybeam.models.huggingface.sessions import decoder_layers, prompt_layers
 from pybeam.token_tree import TokenTree
 
 # errors of logits relative to the largest: rounding, far below what a wrong position or mask does
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 NUM_TOKENS = 5
+_known: weakref.WeakKeyDictionary[PreTrainedModel, dict] = weakref.WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -40,64 +42,74 @@ def wrap(network, start_id: int | None, eos_id: int | None, cache: str) -> Huggi
     if cache not in ("auto", "tree", "dense"):
         raise ValueError(f"`cache` must be 'auto', 'tree' or 'dense', but is {cache!r}")
     model = HuggingFaceModel(network, start_id, eos_id)
+    known = _known.setdefault(network, {})
+    key = network.device, network.dtype, cache
+    if key not in known:
+        known[key] = _memory(model, ("tree", "dense") if cache == "auto" else (cache,))
+    model.memory, obstacle = known[key]
+    if obstacle is not None:
+        warnings.warn(
+            f"{name} keeps a dense cache per row, which moves on every step and is slow: {obstacle}",
+            stacklevel=4,
+        )
+    return model
+
+
+def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str | None]:
+    """The first of these ways that the model can keep its cache in, and why it is not the first."""
     obstacles = []
-    for keeps in ("tree", "dense") if cache == "auto" else (cache,):
-        model.keeps = keeps
-        obstacle = _try(model)
+    for keeps in ways:
+        obstacle = _try(model, keeps)
         if obstacle is None:
-            if keeps == "dense" and cache == "auto":
-                warnings.warn(
-                    f"{name} keeps a dense cache per row, which moves on every step and is slow: "
-                    f"{obstacles[0]}",
-                    stacklevel=4,
-                )
-            return model
+            return model.memory, next(iter(obstacles), None)
         obstacles.append(obstacle)
-    reasons = "; ".join(obstacles)
-    raise ValueError(f"{name} cannot be searched by pybeam: {reasons}")
+    raise ValueError(
+        f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
+    )
 
 
-def _try(model: HuggingFaceModel) -> str | None:
+def _try(model: HuggingFaceModel, keeps: str) -> str | None:
     """Why the model cannot keep its cache in this way; None if it can."""
     try:
-        if model.keeps == "tree":
-            _measure(model)
-        expected = _without_cache(model)
-        found = _in_steps(model)
+        model.memory = _measured(model) if keeps == "tree" else Memory(keeps)
+        expected, found = _without_cache(model), _in_steps(model)
     except CannotAttend as error:
         return str(error)
-    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError) as error:
-        return f"with a {model.keeps} cache it fails ({type(error).__name__}: {error})"
-    except ValueError as error:
-        return f"with a {model.keeps} cache it fails ({error})"
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        return f"with a {keeps} cache it fails ({type(error).__name__}: {error})"
     tolerance = TOLERANCE[model.network.dtype] * max(float(own.abs().max()) for own in expected)
     error = max(float((ours - own).abs().max()) for ours, own in zip(found, expected, strict=True))
     if not error <= tolerance:
-        return f"with a {model.keeps} cache its logits are wrong by up to {error:.3g}"
+        return f"with a {keeps} cache its logits are wrong by up to {error:.3g}"
     return None
 
 
-def _measure(model: HuggingFaceModel) -> None:
-    """Learn the shapes of what the model keeps of a token."""
+def _measured(model: HuggingFaceModel) -> Memory:
+    """The shapes of what the model keeps of a token."""
     if not model.network._can_set_attn_implementation():
         raise CannotAttend("its attention does not go through transformers' AttentionInterface")
-    config = model.network.config
     if model.is_encoder_decoder:
         if not hasattr(model.decoder, "embed_positions"):
             raise CannotAttend(
                 "its decoder has no `embed_positions`, so its positions are relative"
             )
         batch = next(encoded(model, _sources(model)[:1]))
-        model.cross = _heads(cross_layers(model, batch.states))
-        num_own = model.cross.num_layers
-        model.own = model.cross._replace(num_layers=num_own)
-        model.positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
-    else:
-        model.own = _heads(prompt_layers(model, *padded(model, _sources(model)[:1])))
-        model.is_windowed = any(DynamicCache(config=config).is_sliding)
+        own, cross = decoder_layers(model, batch.states)
+        return Memory("tree", _heads(own), _heads(cross))
+    own = _heads(prompt_layers(model, *padded(model, _sources(model)[:1])))
+    is_windowed = any(DynamicCache(config=model.network.config).is_sliding)
+    return Memory("tree", own, is_windowed=is_windowed)
 
 
-def _heads(layers) -> Heads:
+def _heads(layers: Sequence) -> Heads:
+    """Raises CannotAttend if they are not the same for all layers, keys and values."""
     shapes = {
         (states.shape[1], states.shape[3], states.dtype)
         for layer in layers
@@ -206,7 +218,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
                 ints(*(2 * slots[i] for i in following)), ints(*(2 * slots[i] for i in following))
             )
     needs = getattr(trial, "windows", None)
-    if model.is_windowed and needs is not None and not needs:
+    if model.memory.is_windowed and needs is not None and not needs:
         raise CannotAttend("its layers have windows, but do not tell the attention function")
     return [torch.stack(own) for own in logits]
 

@@ -21,6 +21,7 @@ from pybeam.models.huggingface.attention import (
 )
 from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel
+from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
 from pybeam.ops import PAGE_CELLS
 from pybeam.transfer import to_device
@@ -28,7 +29,7 @@ from pybeam.transfer import to_device
 
 def session(model: HuggingFaceModel, backend) -> Session:
     """A fresh session, by how the model keeps keys and values."""
-    if model.keeps == "dense":
+    if model.memory.keeps == "dense":
         from pybeam.models.huggingface.dense import DenseSession
 
         return DenseSession(model, backend)
@@ -51,10 +52,13 @@ class EncoderDecoderSession(Session):
 
     def __init__(self, model: HuggingFaceModel, backend) -> None:
         self._model, self._backend = model, backend
-        self._own = _pool(model.own, model.device)
-        self._cross = _pool(model.cross, model.device)
+        self._own = _pool(model.memory.own, model.device)
+        self._cross = _pool(model.memory.cross, model.device)
         self._source = SourceCells(model.device)
-        own, cross = TreeCache(model.own.num_layers), TreeCache(model.cross.num_layers)
+        own, cross = (
+            TreeCache(model.memory.own.num_layers),
+            TreeCache(model.memory.cross.num_layers),
+        )
         self._caches = own, cross
         self._cache = with_cross(own, cross, is_known=True)
         # a decoder asks whether there are encoder states, and takes them from the cache
@@ -62,6 +66,7 @@ class EncoderDecoderSession(Session):
         self._states = BaseModelOutput(
             torch.zeros(shape, dtype=model.network.dtype, device=model.device)
         )
+        self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
@@ -86,7 +91,8 @@ class EncoderDecoderSession(Session):
                     cross.grow(max(2 * cross.num_cells, self._source.num_cells))
                 num = to_device(lengths, torch.int32, model.device)
                 is_real = torch.arange(states.shape[1], device=model.device) < num[:, None]
-                for i, layer in enumerate(cross_layers(model, states)):
+                _, layers = decoder_layers(model, states)
+                for i, layer in enumerate(layers):
                     for pool, values in ((cross.key, layer.keys), (cross.value, layer.values)):
                         self._backend.scatter_rows(pool[i], cell, _rows_of(values, is_real))
 
@@ -100,7 +106,7 @@ class EncoderDecoderSession(Session):
             Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask),
             Cells(rows.slot, self._source.cell, self._source.length),
             self._cross.key,
-            model.positions.rows(token, rows.position),
+            self._positions.rows(token, rows.position),
         )
         with model.lock, attending(model.configs, step):
             out = model.network(
@@ -112,14 +118,16 @@ class EncoderDecoderSession(Session):
         return out.logits[:, -1]  # [R, V]
 
 
-def cross_layers(model: HuggingFaceModel, states: Tensor) -> Sequence:
-    """Layers that hold the decoder's keys and values [A, H, E, D] of encoder states [A, E, d]."""
+def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence, Sequence]:
+    """Layers that hold the decoder's keys and values of the start token [A, G, 1, D] and of encoder
+    states [A, E, d], [A, H, E, D].
+    """
     cache = with_cross(kept(), kept(), is_known=False)
     start = torch.full((states.shape[0], 1), model.start_id, device=model.device)
     model.decoder(
         input_ids=start, encoder_hidden_states=states, past_key_values=cache, use_cache=True
     )
-    return cache.cross_attention_cache.layers
+    return cache.self_attention_cache.layers, cache.cross_attention_cache.layers
 
 
 class PromptSession(Session):
@@ -130,9 +138,9 @@ class PromptSession(Session):
 
     def __init__(self, model: HuggingFaceModel, backend) -> None:
         self._model, self._backend = model, backend
-        self._pool = _pool(model.own, model.device, PromptPool)
+        self._pool = _pool(model.memory.own, model.device, PromptPool)
         self._prompt = SourceCells(model.device)
-        self._cache = TreeCache(model.own.num_layers)
+        self._cache = TreeCache(model.memory.own.num_layers)
         self._last = torch.zeros(
             0, dtype=torch.long, device=model.device
         )  # [S], a prompt's last token
@@ -184,7 +192,7 @@ class PromptSession(Session):
         token = torch.where(is_first, self._last[row_slot], rows.token)  # [R]
         position = rows.position + self._prompt.length[row_slot]  # [R]
         at = None
-        if model.is_windowed:
+        if model.memory.is_windowed:
             at = self._position
             self._backend.scatter_rows(at, rows.cell, position[:, None].contiguous())
         self._cache.point_to(own.key, own.value)

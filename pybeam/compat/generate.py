@@ -1,0 +1,252 @@
+"""`model.generate(…, custom_generate=pybeam.generate)` of transformers 5."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from pybeam.compat import huggingface
+from pybeam.decoder import Decoder
+from pybeam.models.huggingface import wrap
+from pybeam.request import Request, Result
+from pybeam.schedule import Schedule
+from pybeam.search.algorithms import Algorithm, greedy
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+    from transformers.utils import ModelOutput
+
+# options that say how, not what: any value will do
+NO_MATTER = {
+    "bos_token_id",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "continuous_batching_config",
+    "decoder_start_token_id",
+    "disable_compile",
+    "is_assistant",
+    "max_cache_len",
+    "pad_token_id",
+    "prefill_chunk_size",
+    "return_dict_in_generate",
+    "transformers_version",
+    "use_cache",
+}
+# read here, or by `huggingface.beam_search` under other names
+READ_HERE = {"eos_token_id", "forced_eos_token_id", "max_length", "min_length", "output_scores"}
+# of sampling, which `generate` ignores without it
+OF_SAMPLING = {
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "min_p",
+    "temperature",
+    "top_h",
+    "top_k",
+    "top_p",
+    "typical_p",
+}
+# of draft models, which `generate` ignores without one
+OF_DRAFTS = {
+    "assistant_confidence_threshold",
+    "assistant_ensemble_weight",
+    "assistant_lookbehind",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "speculation_type",
+    "target_lookbehind",
+}
+# values that switch an option off
+OFF = (None, False, 0, 0.0, 1.0, (), [])
+# these look at the prompt too, which the rows of a decoder-only model do not hold
+OF_PROMPTS = {
+    "bad_words_ids",
+    "forced_bos_token_id",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+}
+# made from the option of the config by which they are understood or refused
+PROCESSORS = {
+    "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
+    "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
+    "ForcedEOSTokenLogitsProcessor": "forced_eos_token_id",
+    "LogitNormalization": "renormalize_logits",
+    "MinLengthLogitsProcessor": "min_length",
+    "MinNewTokensLengthLogitsProcessor": "min_new_tokens",
+    "NoBadWordsLogitsProcessor": "bad_words_ids",
+    "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
+    "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
+    "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
+    "SuppressTokensLogitsProcessor": "suppress_tokens",
+}
+CRITERIA = {"EosTokenCriteria", "MaxLengthCriteria"}
+INPUTS = {
+    "attention_mask",
+    "cache_params",
+    "encoder_outputs",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+def generate(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: Sequence = (),
+    stopping_criteria: Sequence = (),
+    generation_config: GenerationConfig | None = None,
+    schedule: Schedule | None = None,
+    **model_kwargs: Any,
+) -> ModelOutput | Tensor:
+    """Greedy and beam search for ``model.generate(…, custom_generate=pybeam.generate, num_beams=…)``.
+
+    `generate` prepares everything and calls this with it. The same tokens and scores come back, in the
+    same classes: `sequences` [B * num_return_sequences, L], padded on the right, and with
+    ``output_scores=True`` the `sequences_scores`. What is kept of each step (`scores`, `beam_indices`)
+    and the cache are None. Keys and values are kept as `pybeam.models.huggingface.wrap` says.
+
+    Options are those of `pybeam.compat.huggingface.beam_search`; with ``num_beams=1`` those of length
+    alone, since other processors see logits there.
+
+    Args:
+        schedule: see `Decoder`.
+
+    Raises:
+        ValueError: an option, processor, stopping criterion or model input is not understood; the
+            message names it.
+    """
+    if generation_config is None:
+        raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
+    config, num_beams = generation_config, generation_config.num_beams or 1
+    made = {name for name, option in PROCESSORS.items() if getattr(config, option) not in OFF}
+    _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
+    _refuse_others("stopping criterion", [type(c).__name__ for c in stopping_criteria], CRITERIA)
+    used = [name for name, value in model_kwargs.items() if value is not None]
+    _refuse_others("model input", used, INPUTS)
+    for name in ("past_key_values", "cache_params"):
+        if _holds_tokens(model_kwargs.get(name)):
+            raise ValueError(f"`{name}` must be empty, but holds tokens; give them as a prompt")
+    # `generate` has repeated what it was given for every beam
+    step = max(num_beams, config.num_return_sequences or 1)
+    given = input_ids[::step]
+    start_id, requests = _requests(model, given, model_kwargs, step)
+    algorithm = _algorithm(model, config, input_ids.shape[1])
+    wrapped = wrap(model, start_id=start_id, eos_id=_eos_id(config))
+    decoder = Decoder(wrapped, algorithm, schedule)
+    results = decoder.decode(requests, on_error="raise")
+    return _output(model, config, given, results)
+
+
+def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: int) -> Algorithm:
+    understood = inspect.signature(huggingface.beam_search).parameters
+    options = {}
+    for name, value in vars(config).items():
+        if name.startswith("_") or (value in OFF and name != "length_penalty"):
+            continue
+        if name in understood:
+            options[name] = value
+        elif name not in NO_MATTER | READ_HERE | OF_SAMPLING | OF_DRAFTS:
+            raise ValueError(f"`{name}` = {value!r} is not understood by pybeam; leave it out")
+    if not model.config.is_encoder_decoder:
+        _refuse_others("option for decoder-only models", options.keys() & OF_PROMPTS, ())
+    least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
+    most = config.max_length - prompt_length
+    if config.forced_eos_token_id is not None:
+        if "forced_eos" not in understood or config.forced_eos_token_id != _eos_id(config):
+            raise ValueError(
+                f"`forced_eos_token_id` = {config.forced_eos_token_id} is not understood by pybeam; "
+                "set it to None"
+            )
+        options["forced_eos"] = True
+    if prompt_length > 1:  # it comes behind a lone start token only
+        options.pop("forced_bos_token_id", None)
+    options |= dict(max_new_tokens=most, min_new_tokens=least)
+    if options.pop("num_beams", 1) > 1:
+        return huggingface.beam_search(config.num_beams, **options)
+    lengths = {"max_new_tokens", "min_new_tokens", "length_penalty", "early_stopping"}
+    _refuse_others("option without beams", options, lengths)
+    return greedy(max_length=most, min_length=least)
+
+
+def _requests(
+    model: PreTrainedModel, given: Tensor, inputs: dict[str, Any], step: int
+) -> tuple[int | None, list[Request]]:
+    """The start token, and a request per input."""
+    mask = inputs.get("attention_mask")
+    mask = None if mask is None else mask[::step].bool()
+    if not model.config.is_encoder_decoder:
+        rows = given if mask is None else [ids[own] for ids, own in zip(given, mask, strict=True)]
+        return None, [Request(ids) for ids in rows]
+    from pybeam.models.huggingface.model import EncoderStates
+
+    starts = given[:, 0].unique().tolist()
+    if len(starts) > 1:
+        raise ValueError(
+            f"`decoder_input_ids` must begin with one token, but begin with {starts}; put what differs "
+            "behind it"
+        )
+    states = inputs["encoder_outputs"].last_hidden_state[::step]
+    if mask is None or mask.shape != states.shape[:2]:
+        mask = states.new_ones(states.shape[:2], dtype=torch.bool)
+    sources = [EncoderStates(own[real]) for own, real in zip(states, mask, strict=True)]
+    pairs = zip(sources, given[:, 1:], strict=True)
+    return starts[0], [Request(source, prefix) for source, prefix in pairs]
+
+
+def _output(
+    model: PreTrainedModel, config: GenerationConfig, given: Tensor, results: list[Result]
+) -> ModelOutput | Tensor:
+    from transformers.generation import utils
+
+    num, has_beams = config.num_return_sequences or 1, (config.num_beams or 1) > 1
+    eos_id, pad = _eos_id(config), config._pad_token_tensor
+    # as it does: a padding token 0 counts as none where there are beams
+    fill = int(pad) if pad is not None and (int(pad) or not has_beams) else eos_id
+    lines, scores = [], []
+    for prompt, result in zip(given, results, strict=True):
+        start = prompt[:1] if model.config.is_encoder_decoder else prompt
+        for found in result.hypotheses:
+            ids = torch.tensor(found.tokens + [eos_id] * found.ended, dtype=torch.long)
+            lines.append(torch.cat((start.cpu(), ids)))
+            scores.append(found.final_score)
+        for _ in range(num - len(result.hypotheses)):  # it fills up with what was not found
+            lines.append(prompt.cpu())
+            scores.append(-1e9)
+    sequences = pad_sequence(lines, batch_first=True, padding_value=fill).to(given)
+    if not config.return_dict_in_generate:
+        return sequences
+    kind = "EncoderDecoder" if model.config.is_encoder_decoder else "DecoderOnly"
+    if not has_beams:
+        return getattr(utils, f"Generate{kind}Output")(sequences=sequences)
+    found_scores = torch.tensor(scores, device=given.device) if config.output_scores else None
+    output = getattr(utils, f"GenerateBeam{kind}Output")
+    return output(sequences=sequences, sequences_scores=found_scores)
+
+
+def _eos_id(config: GenerationConfig) -> int:
+    ids = config._eos_token_tensor
+    if ids is None or ids.numel() != 1:
+        found = None if ids is None else ids.tolist()
+        raise ValueError(f"`eos_token_id` must be one id, but is {found}; give one of them")
+    return int(ids)
+
+
+def _holds_tokens(cache) -> bool:
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+    return any(
+        getattr(layer, "is_initialized", False) and layer.keys is not None for layer in layers
+    )
+
+
+def _refuse_others(what: str, names, known) -> None:
+    others = sorted(set(names) - set(known))
+    if others:
+        raise ValueError(f"{what} `{others[0]}` is not understood by pybeam; leave it out")

@@ -1,0 +1,133 @@
+"""`custom_generate=pybeam.generate` against `generate` itself, on tiny random models of every kind."""
+
+import random
+
+import pytest
+import torch
+
+import pybeam
+
+transformers = pytest.importorskip("transformers")
+
+from huggingface_models import EOS, KINDS, VOCAB, tiny_network  # noqa: E402
+
+PAD = 1
+BEAMS = dict(num_beams=4, num_return_sequences=2, max_new_tokens=12)
+RARE = [
+    dict(num_beams=3, max_new_tokens=9, length_penalty=0.0, early_stopping=True),
+    dict(num_beams=5, max_new_tokens=16, min_new_tokens=4, length_penalty=2.0),
+    dict(num_beams=2, max_new_tokens=7, early_stopping="never", num_return_sequences=2),
+    dict(num_beams=16, max_new_tokens=10, num_return_sequences=5),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def network(request):
+    with torch.inference_mode():
+        return request.param, tiny_network(request.param)
+
+
+def inputs(kind: str, network) -> dict:
+    """Ragged sources; prompts are padded on the left."""
+    rng = random.Random(3)
+    if kind == "whisper":
+        generator = torch.Generator().manual_seed(1)
+        return dict(input_features=torch.randn(3, 6, 24, generator=generator))
+    lines = [[rng.randrange(3, VOCAB) for _ in range(n)] for n in (9, 1, 5)]
+    is_prompt = not network.config.is_encoder_decoder
+    longest = max(map(len, lines))
+    gaps = [[PAD] * (longest - len(line)) for line in lines]
+    padded = [g + x if is_prompt else x + g for g, x in zip(gaps, lines, strict=True)]
+    ids = torch.tensor(padded)
+    return dict(input_ids=ids, attention_mask=(ids != PAD).long())
+
+
+def assert_same(kind, network, **options):
+    given = inputs(kind, network)
+    options = dict(options, do_sample=False, return_dict_in_generate=True, output_scores=True)
+    generate = transformers.GenerationMixin.generate  # Whisper's own cuts audio to pieces
+    expected = generate(network, **given, **options)
+    found = generate(network, **given, **options, custom_generate=pybeam.generate)
+    assert type(found) is type(expected)
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    if options.get("num_beams", 1) > 1:
+        torch.testing.assert_close(
+            found.sequences_scores, expected.sequences_scores, atol=1e-4, rtol=1e-4
+        )
+    return found.sequences
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps a dense cache")
+def test_same_as_generate(network):
+    kind, model = network
+    assert_same(kind, model, max_new_tokens=10)
+    found = assert_same(kind, model, **BEAMS)
+    assert (found == EOS).any(), "no hypothesis has ended"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*keeps a dense cache")
+@pytest.mark.parametrize("options", RARE)
+def test_same_with_any_options(network, options):
+    assert_same(*network, **options)
+
+
+@pytest.fixture(scope="module")
+def bart():
+    return tiny_network("bart")
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_network("llama")
+
+
+def test_forced_tokens_behind_the_start_token_are_kept(bart):
+    """What follows the start token in `decoder_input_ids` is in no length."""
+    given = inputs("bart", bart)
+    given["decoder_input_ids"] = torch.tensor([[2, 7, 9], [2, 8, 8], [2, 7, 10]])
+    options = dict(num_beams=3, max_new_tokens=6, length_penalty=0.7, min_length=6)
+    expected = bart.generate(**given, **options)
+    found = bart.generate(**given, **options, custom_generate=pybeam.generate)
+    assert found.tolist() == expected.tolist()
+
+
+def test_a_model_is_left_as_it_was(bart):
+    """Its own attention, its own cache, and the same results from it."""
+    given = inputs("bart", bart)
+    before = bart.config._attn_implementation, bart.generate(**given, num_beams=2).tolist()
+    bart.generate(**given, num_beams=2, custom_generate=pybeam.generate)
+    after = bart.config._attn_implementation, bart.generate(**given, num_beams=2).tolist()
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(num_beams=2, do_sample=True), "`do_sample` = True"),
+        (dict(num_beams=2, encoder_no_repeat_ngram_size=2), "`encoder_no_repeat_ngram_size` = 2"),
+        (dict(num_beams=2, output_logits=True, return_dict_in_generate=True), "`output_logits`"),
+        (dict(num_beams=2, stop_strings=["a"], tokenizer=object()), "`stop_strings`|tokenizer"),
+        (dict(num_beams=2, max_time=9.0), "criterion `MaxTimeCriteria`"),
+        (dict(num_beams=2, eos_token_id=[2, 3]), r"`eos_token_id` must be one id, but is \[2, 3\]"),
+        (dict(repetition_penalty=2.0), "`repetition_penalty`"),
+        (dict(num_beams=2, token_type_ids=torch.zeros(3, 9)), "token_type_ids"),
+        (
+            dict(num_beams=2, prefix_allowed_tokens_fn=lambda i, ids: [1, 2]),
+            "processor `PrefixConstrainedLogitsProcessor`",
+        ),
+        (
+            dict(num_beams=2, logits_processor=[transformers.NoRepeatNGramLogitsProcessor(2)]),
+            "processor `NoRepeatNGramLogitsProcessor`",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(bart, options, message):
+    with pytest.raises(ValueError, match=message):
+        bart.generate(**inputs("bart", bart), **options, custom_generate=pybeam.generate)
+
+
+def test_what_looks_at_prompts_is_refused_by_name(llama):
+    options = dict(num_beams=2, no_repeat_ngram_size=2, custom_generate=pybeam.generate)
+    with pytest.raises(ValueError, match="no_repeat_ngram_size"):
+        llama.generate(**inputs("llama", llama), **options)
