@@ -76,7 +76,7 @@ def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.25 * torch.randn(weight.shape, generator=generator))
         # far up or far down, so often chosen
-        network.get_output_embeddings().weight[EOS] *= -2.0 if kind in ("gpt2", "mamba") else 2.0
+        network.get_output_embeddings().weight[EOS] *= {"gpt2": -3.0, "mamba": 6.0}.get(kind, 2.0)
     # BART's config forces EOS at the end, and some hold other defaults
     network.generation_config = transformers.GenerationConfig(
         **{name: options.get(name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")},

@@ -95,9 +95,10 @@ def test_forced_tokens_behind_the_start_token_are_kept(bart):
 def test_a_model_is_left_as_it_was(bart):
     """Its own attention, its own cache, and the same results from it."""
     given = inputs("bart", bart)
-    before = bart.config._attn_implementation, bart.generate(**given, num_beams=2).tolist()
-    bart.generate(**given, num_beams=2, custom_generate=pybeam.generate)
-    after = bart.config._attn_implementation, bart.generate(**given, num_beams=2).tolist()
+    given |= dict(num_beams=2, max_new_tokens=6)
+    before = bart.config._attn_implementation, bart.generate(**given).tolist()
+    bart.generate(**given, custom_generate=pybeam.generate)
+    after = bart.config._attn_implementation, bart.generate(**given).tolist()
     assert after == before
 
 
@@ -123,11 +124,13 @@ def test_a_model_is_left_as_it_was(bart):
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(bart, options, message):
+    options = dict(options, max_new_tokens=6, custom_generate=pybeam.generate)
     with pytest.raises(ValueError, match=message):
-        bart.generate(**inputs("bart", bart), **options, custom_generate=pybeam.generate)
+        bart.generate(**inputs("bart", bart), **options)
 
 
 def test_what_looks_at_prompts_is_refused_by_name(llama):
-    options = dict(num_beams=2, no_repeat_ngram_size=2, custom_generate=pybeam.generate)
+    options = dict(num_beams=2, no_repeat_ngram_size=2, max_new_tokens=6)
+    options["custom_generate"] = pybeam.generate
     with pytest.raises(ValueError, match="no_repeat_ngram_size"):
         llama.generate(**inputs("llama", llama), **options)

@@ -62,8 +62,13 @@ OF_DRAFTS = {
     "speculation_type",
     "target_lookbehind",
 }
-# values that switch an option off
-OFF = (None, False, 0, 0.0, 1.0, (), [])
+# options that 1 switches off, as None, False, 0 and nothing do all but `length_penalty`
+OFF_AT_ONE = {
+    "encoder_repetition_penalty",
+    "guidance_scale",
+    "num_beam_groups",
+    "repetition_penalty",
+}
 # these look at the prompt too, which the rows of a decoder-only model do not hold
 OF_PROMPTS = {
     "bad_words_ids",
@@ -126,8 +131,6 @@ def generate(
     if generation_config is None:
         raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
     config, num_beams = generation_config, generation_config.num_beams or 1
-    made = {name for name, option in PROCESSORS.items() if getattr(config, option) not in OFF}
-    _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
     _refuse_others("stopping criterion", [type(c).__name__ for c in stopping_criteria], CRITERIA)
     used = [name for name, value in model_kwargs.items() if value is not None]
     _refuse_others("model input", used, INPUTS)
@@ -139,6 +142,8 @@ def generate(
     given = input_ids[::step]
     start_id, requests = _requests(model, given, model_kwargs, step)
     algorithm = _algorithm(model, config, input_ids.shape[1])
+    made = {name for name, option in PROCESSORS.items() if _is_on(config, option)}
+    _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
     wrapped = wrap(model, start_id=start_id, eos_id=_eos_id(config))
     decoder = Decoder(wrapped, algorithm, schedule)
     results = decoder.decode(requests, on_error="raise")
@@ -149,7 +154,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
     understood = inspect.signature(huggingface.beam_search).parameters
     options = {}
     for name, value in vars(config).items():
-        if name.startswith("_") or (value in OFF and name != "length_penalty"):
+        if name.startswith("_") or not _is_on(config, name):
             continue
         if name in understood:
             options[name] = value
@@ -171,8 +176,8 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
     options |= dict(max_new_tokens=most, min_new_tokens=least)
     if options.pop("num_beams", 1) > 1:
         return huggingface.beam_search(config.num_beams, **options)
-    lengths = {"max_new_tokens", "min_new_tokens", "length_penalty", "early_stopping"}
-    _refuse_others("option without beams", options, lengths)
+    of_beams = {"early_stopping", "length_penalty", "num_return_sequences"}
+    _refuse_others("option without beams", options, {"max_new_tokens", "min_new_tokens"} | of_beams)
     return greedy(max_length=most, min_length=least)
 
 
@@ -229,6 +234,13 @@ def _output(
     found_scores = torch.tensor(scores, device=given.device) if config.output_scores else None
     output = getattr(utils, f"GenerateBeam{kind}Output")
     return output(sequences=sequences, sequences_scores=found_scores)
+
+
+def _is_on(config: GenerationConfig, name: str) -> bool:
+    value = getattr(config, name)
+    if name == "length_penalty":
+        return value is not None
+    return not (value in (None, False, (), []) or (name in OFF_AT_ONE and value == 1))
 
 
 def _eos_id(config: GenerationConfig) -> int:
