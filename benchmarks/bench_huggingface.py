@@ -10,6 +10,7 @@ turn; `generate` is what `custom_generate=pybeam.generate` stands beside, with n
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,14 +156,16 @@ def _own_bytes(case: Case) -> int:
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    rows = []
+    path = options.output or report.RESULTS / "huggingface-cpu.json"
+    cases = json.loads(path.read_text())["cases"] if path.exists() else {}
+    settings = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
     for name in options.only or CASES:
         with torch.inference_mode():
-            rows.append({"case": name, **measure(CASES[name](options), options.repeats)})
-        print(report.table(rows[-1:]), flush=True)
-    path = options.output or report.RESULTS / "huggingface-cpu.json"
-    settings = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
-    report.write("huggingface-cpu", path, {"settings": settings, "rows": rows})
+            row = measure(CASES[name](options), options.repeats)
+        print(report.table([{"case": name, **row}]), flush=True)
+        # cases that were not run stay
+        cases[name] = {"settings": settings, "run": report.environment(), "row": row}
+        report.write("huggingface-cpu", path, {"cases": cases})
 
 
 def _options() -> argparse.Namespace:
@@ -172,7 +175,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, default=corpus.DATA, help="folder with dev.es and dev.en"
     )
-    parser.add_argument("--lines", type=int, default=32, help="of the translation case")
+    parser.add_argument("--lines", type=int, default=48, help="of the translation case")
     parser.add_argument("--only", nargs="+", choices=CASES, help="these cases only")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

@@ -8,6 +8,8 @@ import torch
 
 import pybeam
 from pybeam.models.huggingface import wrap
+from pybeam.ops import PAGE_CELLS
+from session_driver import SessionDriver
 
 pytest.importorskip("transformers")
 
@@ -72,6 +74,21 @@ def test_a_model_with_several_ends_must_be_told_which():
 def test_transformers_is_not_needed_until_a_model_is_wrapped():
     said = without("transformers", "import pybeam; pybeam.models.huggingface.wrap(None)")
     assert "ImportError" in said and "pip install transformers" in said
+
+
+@torch.inference_mode()
+def test_prompts_and_encoder_states_are_kept_once_per_source(backend):
+    """However wide the beam."""
+    for kind in ("gpt2", "bart"):
+        model = wrap(tiny_network(kind))
+        driver = SessionDriver(model, backend, num_slots=2)
+        driver.open({0: [5] * 20, 1: [7] * 30})
+        driver.step([0, 1])
+        driver.extend({slot: [(0, token) for token in range(40)] for slot in (0, 1)})
+        driver.step([0, 1])
+        pool = driver.session._pool if kind == "gpt2" else driver.session._cross
+        cells = pool.num_prompt if kind == "gpt2" else pool.num_cells
+        assert cells == 4 * PAGE_CELLS, kind
 
 
 @pytest.mark.parametrize(

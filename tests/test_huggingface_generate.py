@@ -129,6 +129,13 @@ def test_what_is_not_understood_is_refused_by_name(bart, options, message):
         bart.generate(**inputs("bart", bart), **options)
 
 
+def test_positions_of_ones_own_are_refused(llama):
+    given = inputs("llama", llama)
+    given["position_ids"] = torch.arange(9).expand(3, -1) + 1
+    with pytest.raises(ValueError, match="`position_ids` must count"):
+        llama.generate(**given, max_new_tokens=4, custom_generate=pybeam.generate)
+
+
 def test_what_looks_at_prompts_is_refused_by_name(llama):
     options = dict(num_beams=2, no_repeat_ngram_size=2, max_new_tokens=6)
     options["custom_generate"] = pybeam.generate

@@ -153,9 +153,10 @@ def generate(
 def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: int) -> Algorithm:
     understood = inspect.signature(huggingface.beam_search).parameters
     options = {}
-    for name, value in vars(config).items():
+    for name in vars(type(config)()):  # models keep facts of their own beside its options
         if name.startswith("_") or not _is_on(config, name):
             continue
+        value = getattr(config, name)
         if name in understood:
             options[name] = value
         elif name not in NO_MATTER | READ_HERE | OF_SAMPLING | OF_DRAFTS:
@@ -188,7 +189,13 @@ def _requests(
     mask = inputs.get("attention_mask")
     mask = None if mask is None else mask[::step].bool()
     if not model.config.is_encoder_decoder:
-        rows = given if mask is None else [ids[own] for ids, own in zip(given, mask, strict=True)]
+        mask = torch.ones_like(given, dtype=torch.bool) if mask is None else mask
+        positions = inputs.get("position_ids")
+        if positions is not None:
+            counted = (mask.cumsum(1) - 1)[mask]
+            if not torch.equal(positions[::step].expand_as(mask)[mask], counted):
+                raise ValueError("`position_ids` must count the prompts' tokens; leave them out")
+        rows = [ids[own] for ids, own in zip(given, mask, strict=True)]
         return None, [Request(ids) for ids in rows]
     from pybeam.models.huggingface.model import EncoderStates
 
@@ -224,7 +231,7 @@ def _output(
             scores.append(found.final_score)
         for _ in range(num - len(result.hypotheses)):  # it fills up with what was not found
             lines.append(prompt.cpu())
-            scores.append(-1e9)
+            scores.append(float("-inf"))
     sequences = pad_sequence(lines, batch_first=True, padding_value=fill).to(given)
     if not config.return_dict_in_generate:
         return sequences

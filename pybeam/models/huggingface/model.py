@@ -95,10 +95,20 @@ class HuggingFaceModel(Model):
         return self._check_features(source) if self.takes_features else self._check_ids(source)
 
     def source_length(self, source: Tensor | EncoderStates) -> int:
-        """Number of ids or encoder states; of features, that of their last dimension."""
+        """Number of ids, encoder states or frames of features."""
         if isinstance(source, EncoderStates):
             return source.states.shape[0]
-        return source.shape[-1]
+        return max(source.shape)
+
+    @property
+    def feature_shape(self) -> tuple[int | None, int | None]:
+        """Of what a speech model takes; None: any size."""
+        config = self.network.config
+        if config.model_type == "whisper":
+            return config.num_mel_bins, 2 * config.max_source_positions
+        if config.model_type == "speech_to_text":
+            return None, config.input_feat_per_channel * config.input_channels
+        raise ValueError(f"pybeam does not know what features {config.model_type!r} takes")
 
     def room(self, source: Tensor | EncoderStates) -> int | None:
         """A prompt takes positions too."""
@@ -133,15 +143,15 @@ class HuggingFaceModel(Model):
                 f"`source` must be a float tensor, the `{name}` of one input without the batch "
                 f"dimension, but is {source.dtype if isinstance(source, Tensor) else type(source)}"
             )
-        config = self.network.config
-        shape = list(source.shape)
-        if config.model_type == "whisper":
-            expected = [config.num_mel_bins, 2 * config.max_source_positions]
-            if shape != expected:
-                raise ValueError(
-                    f"`source` must be `{name}` {expected} as the model's processor makes them, but is "
-                    f"{shape}"
-                )
+        expected, shape = self.feature_shape, list(source.shape)
+        is_fit = len(shape) == 2 and all(
+            a in (None, b) for a, b in zip(expected, shape, strict=True)
+        )
+        if not is_fit:
+            written = ", ".join("any" if size is None else str(size) for size in expected)
+            raise ValueError(
+                f"`source` must be `{name}` [{written}] as the model's processor makes them, but is {shape}"
+            )
         return source
 
 

@@ -141,13 +141,9 @@ def _tokens(num: int, vocab_size: int, seed: int) -> Tensor:
 
 
 def _features(model: HuggingFaceModel) -> list[Tensor]:
-    config = model.network.config
-    if config.model_type == "whisper":
-        shape = config.num_mel_bins, 2 * config.max_source_positions
-    else:
-        raise CannotAttend(f"pybeam does not know what {config.model_type!r} takes as features")
     generator = torch.Generator().manual_seed(7)
-    return [torch.randn(shape, generator=generator) for _ in range(2)]
+    shapes = [[size or other for size in model.feature_shape] for other in (40, 24)]
+    return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
 def _targets(model: HuggingFaceModel) -> list[Tensor]:
