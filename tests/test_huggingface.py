@@ -1,5 +1,6 @@
 """`pybeam.models.huggingface.wrap`: what it says of models, and searches beside `generate`."""
 
+import random
 import subprocess
 import sys
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.models import Ensemble
 from pybeam.models.huggingface import wrap
 from pybeam.ops import PAGE_CELLS
-from session_driver import SessionDriver
+from session_driver import SessionDriver, straight_line
 
 pytest.importorskip("transformers")
 
@@ -91,6 +93,22 @@ def test_prompts_and_encoder_states_are_kept_once_per_source(backend):
         assert cells == 4 * PAGE_CELLS, kind
 
 
+@torch.inference_mode()
+def test_dense_lines_outlive_a_longer_source_and_nothing_else():
+    model = wrap(tiny_network("t5"), cache="dense")
+    driver = SessionDriver(model, "reference", num_slots=2)
+    short = [9, 8, 7]
+    driver.open({0: [5] * 12, 1: short})
+    for rows in ([(0, 4), (0, 5), (0, 6)], [(2, 7), (1, 8)], [(1, 3)]):
+        driver.step(list(driver.prefixes))
+        driver.extend(dict.fromkeys(driver.prefixes, rows))
+        assert len(driver.session._behind) == sum(map(len, driver.prefixes.values()))
+        if 0 in driver.prefixes:
+            driver.close([0])
+    expected = straight_line(model, "reference", short, driver.prefixes[1][0])[-1]
+    torch.testing.assert_close(driver.step([1])[1][0], expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "source", "error"),
     [
@@ -110,3 +128,23 @@ def test_unfit_sources_fail_alone(kind, source, error):
     assert bad.error is not None and fine.error is None
     with pytest.raises(type(bad.error), match=error):
         raise bad.error
+
+
+def found(model, algorithm, schedule, sources) -> list:
+    results = pybeam.Decoder(model, algorithm, schedule).decode(sources, on_error="raise")
+    return [(h.tokens, pytest.approx(h.score, abs=1e-3)) for r in results for h in r.hypotheses]
+
+
+@pytest.mark.parametrize("kinds", [("mistral",), ("t5",), ("llama", "qwen")], ids="+".join)
+def test_results_do_not_depend_on_the_schedule(kinds):
+    """With beams that prune, hold and stop early, rows of many lengths in a step, and an ensemble."""
+    members = [
+        wrap(tiny_network(kind), cache="auto" if "t5" not in kinds else "dense") for kind in kinds
+    ]
+    model = members[0] if len(members) == 1 else Ensemble(members)
+    rng = random.Random(2)
+    sources = [[rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 12))] for _ in range(6)]
+    algorithm = pybeam.variable_beam(5, threshold=3.0, max_candidates=3, n_best=2, max_length=9)
+    expected = found(model, algorithm, pybeam.Batch(1), sources)
+    for schedule in (pybeam.Fifo(4, row_budget=9), pybeam.Streaming(4, 0.5)):
+        assert found(model, algorithm, schedule, sources) == expected

@@ -148,7 +148,10 @@ def _features(model: HuggingFaceModel) -> list[Tensor]:
 
 def _targets(model: HuggingFaceModel) -> list[Tensor]:
     """What is fed after the start token, or after the prompt."""
-    return [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
+    targets = [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
+    if model.pad_id is not None:
+        targets[0][-1] = model.pad_id  # which has no position in some models
+    return targets
 
 
 def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
