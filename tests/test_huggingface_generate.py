@@ -19,6 +19,11 @@ RARE = [
     dict(num_beams=2, max_new_tokens=7, early_stopping="never", num_return_sequences=2),
     dict(num_beams=16, max_new_tokens=10, num_return_sequences=5),
 ]
+PROCESSED = [
+    dict(repetition_penalty=1.4, suppress_tokens=[5, 9], forced_eos_token_id=EOS),
+    dict(no_repeat_ngram_size=2, begin_suppress_tokens=[7, EOS], forced_bos_token_id=11),
+    dict(bad_words_ids=[[6], [4, 8]], renormalize_logits=True, min_new_tokens=3),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -80,6 +85,11 @@ def bart():
 @pytest.fixture(scope="module")
 def llama():
     return tiny_network("llama")
+
+
+@pytest.mark.parametrize("options", PROCESSED)
+def test_same_with_processors(bart, options):
+    assert_same("bart", bart, num_beams=4, max_new_tokens=10, **options)
 
 
 def test_forced_tokens_behind_the_start_token_are_kept(bart):

@@ -122,7 +122,9 @@ def generate(
     alone, since other processors see logits there.
 
     Args:
-        schedule: see `Decoder`.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what
+            `generate` gives: all of it is checked, and what its config says is read.
+        schedule: see `Decoder`; an argument of `generate` too.
 
     Raises:
         ValueError: an option, processor, stopping criterion or model input is not understood; the

@@ -201,6 +201,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
             cell=tree.row_cell[slot.long(), 0],
             longest=NUM_TOKENS + 2,
             prefix_length=ints(0, 0, 0),
+            max_length=ints(0, 0, 0),
             eos_id=-1,
         )
         for i, own in zip(moving, trial.step(rows), strict=True):
