@@ -89,13 +89,13 @@ class SessionDriver:
         )
         self.tree.check()
         width = self.size[1]
-        pairs = [
-            (slot * width + parent, slot * width + row)
+        moves = [
+            (slot * width + parent, slot * width + entry)
             for slot, rows in survivors.items()
-            for row, (parent, _) in enumerate(rows)
+            for entry, (parent, _) in enumerate(rows)
         ]
-        source, target = zip(*pairs, strict=True)
-        self.session.advance(self._int(source), self._int(target))
+        source, target = self._int([*moves, (-1, -1)]).unbind(1)
+        self.session.advance(source.contiguous(), target.contiguous())
         for slot, rows in survivors.items():
             old = self.prefixes[slot]
             self.prefixes[slot] = [[*old[parent], token] for parent, token in rows]

@@ -237,7 +237,10 @@ def test_missing_directory(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "one of bart, fsmt, m2m_100, marian, mbart, but is 't5'.*Function"),
+        (
+            {"model_type": "t5"},
+            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, but is 't5'.*Function",
+        ),
         ({"model_type": None}, "but is None"),
         ({"d_model": None}, "`d_model` in .*config.json must be a positive integer, but is None"),
         ({"encoder_layers": "two"}, "`encoder_layers` .* but is 'two'"),

@@ -12,9 +12,10 @@ from pybeam.models.transformer_session import _chunks
 from pybeam.ops import PAGE_CELLS
 from session_driver import SessionDriver, straight_line
 from tiny_models import save_tiny_model
+from tiny_rnn import save_tiny_rnn
 
 VOCAB = 45
-FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble")
+FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn")
 # every way in which a wrapped model keeps its cache, and the rest of them
 WRAPPED = ("mistral", "t5")
 ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba", "bloom")
@@ -53,6 +54,10 @@ def model(request, tmp_path_factory, device):
         if device.type != "cpu":
             pytest.skip("functions run on the CPU")
         return FunctionModel(hashed, VOCAB, bos_id=0, eos_id=1)
+    if request.param == "rnn":
+        directory = tmp_path_factory.mktemp("rnn")
+        save_tiny_rnn(directory)
+        return load_model(directory, device=device)
     kinds = ("m2m_100", "bart") if request.param == "ensemble" else [request.param]
     directories = [tmp_path_factory.mktemp(kind) for kind in kinds]
     for seed, (directory, kind) in enumerate(zip(directories, kinds, strict=True)):

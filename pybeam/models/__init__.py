@@ -1,16 +1,18 @@
-"""Models that can be searched: the built-in transformer, functions, those of transformers, ensembles."""
+"""Models that can be searched: the built-in transformer and LSTM, functions, those of transformers, ensembles."""
 
 from pybeam.models import huggingface
 from pybeam.models.base import Model, Rows, Session
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
+from pybeam.models.rnn import Rnn
 from pybeam.models.transformer import Transformer
 
 __all__ = [
     "Ensemble",
     "FunctionModel",
     "Model",
+    "Rnn",
     "Rows",
     "Session",
     "Transformer",

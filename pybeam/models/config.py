@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Family:
     start_id: int | None = 2
 
 
+ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
 FAMILIES = {
     "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
     "mbart": Family(True, True, True, "learned", start_id=None),
@@ -93,8 +95,8 @@ def read_config(directory: Path) -> TransformerConfig:
     family = FAMILIES.get(model_type)
     if family is None:
         raise ValueError(
-            f"`model_type` in {path} must be one of {', '.join(sorted(FAMILIES))}, but is "
-            f"{model_type!r}; other models can be decoded through `pybeam.models.FunctionModel`"
+            f"`model_type` in {path} must be one of {', '.join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))}, "
+            f"but is {model_type!r}; other models can be decoded through `pybeam.models.FunctionModel`"
         )
     for flag, fact in FAMILY_FLAGS.items():
         if flag in config and bool(config[flag]) != getattr(family, fact):
@@ -108,12 +110,7 @@ def read_config(directory: Path) -> TransformerConfig:
 def _build(
     path: Path, config: dict, generation: dict, model_type: str, family: Family
 ) -> TransformerConfig:
-    def size(name: str) -> int:
-        value = config.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
-        return value
-
+    size = partial(positive, path, config)
     source_name, target_name = "vocab_size", "vocab_size"
     if model_type == "fsmt":
         source_name, target_name = "src_vocab_size", "tgt_vocab_size"
@@ -128,10 +125,10 @@ def _build(
             )
     vocab_size = size(target_name)
     is_scaled = config.get("scale_embedding", family.scale_embedding)
-    start_id = _token_id("decoder_start_token_id", path, config, generation, family.start_id)
+    start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
-        start_id = _token_id("bos_token_id", path, config, generation, None)
-    eos_id = _token_id("eos_token_id", path, config, generation, None)
+        start_id = token_id("bos_token_id", path, config, generation, None)
+    eos_id = token_id("eos_token_id", path, config, generation, None)
     for name, token in (("decoder_start_token_id", start_id), ("eos_token_id", eos_id)):
         if token is None or not 0 <= token < vocab_size:
             raise ValueError(
@@ -162,9 +159,18 @@ def _build(
     )
 
 
-def _token_id(
+def positive(path: Path, config: dict, name: str) -> int:
+    """A size that a config must name. Raises ValueError if it does not."""
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
+    return value
+
+
+def token_id(
     name: str, path: Path, config: dict, generation: dict, default: int | None
 ) -> int | None:
+    """A token that the generation config names, or else the config; raises ValueError for several."""
     value = generation.get(name)
     if value is None:
         value = config.get(name)

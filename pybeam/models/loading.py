@@ -1,4 +1,4 @@
-"""`load_model`: a Hugging Face directory becomes a `Transformer`, several become an `Ensemble`."""
+"""`load_model`: a directory becomes a `Transformer` or an `Rnn`, several become an `Ensemble`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.positions import position_offset, sinusoidal_table
+from pybeam.models.rnn import Rnn, is_rnn, load_rnn
 from pybeam.models.transformer import Transformer
 from pybeam.tokenizer import load_vocabularies
 
@@ -25,12 +26,13 @@ def load_model(
     path: str | os.PathLike | Sequence[str | os.PathLike],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
-) -> Transformer | Ensemble:
-    """Load an encoder-decoder transformer from a Hugging Face directory.
+) -> Transformer | Rnn | Ensemble:
+    """Load an encoder-decoder transformer from a Hugging Face directory, or an attentional LSTM.
 
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
     `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
-    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`).
+    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); and
+    `attentional_lstm`, for which see `pybeam.models.Rnn`.
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
 
     Args:
@@ -66,7 +68,9 @@ def load_model(
         raise ValueError(f"{error} ({names})") from error
 
 
-def _load(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Transformer:
+def _load(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Transformer | Rnn:
+    if is_rnn(directory):
+        return load_rnn(directory, device, dtype)
     config = read_config(directory)
     if config.activation not in ACTIVATIONS:
         raise ValueError(

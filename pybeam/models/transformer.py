@@ -9,6 +9,7 @@ from pybeam.models.base import Alignment, Model
 from pybeam.models.config import TransformerConfig
 from pybeam.models.layers import Stack
 from pybeam.models.linear import Linear
+from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer_session import TransformerSession
 
 
@@ -64,19 +65,12 @@ class Transformer(Model):
             TypeError: the source is not a sequence of integers.
             ValueError: it is not one-dimensional, too long, or an id is out of range.
         """
-        ids = as_ids(source)  # [E]
+        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
         if ids.numel() > self.max_positions:
             raise ValueError(
                 f"`source` must have at most {self.max_positions} ids (`max_position_embeddings`), "
                 f"but has {ids.numel()}; split the text"
             )
-        if ids.numel():
-            low, high = (int(bound) for bound in ids.aminmax())
-            if low < 0 or high >= self.config.source_vocab_size:
-                raise ValueError(
-                    f"ids of `source` must be 0 to {self.config.source_vocab_size - 1}, but one is "
-                    f"{low if low < 0 else high}; does the tokenizer belong to the model?"
-                )
         return ids
 
     def check_alignment(self, alignment: Alignment) -> None:
@@ -95,25 +89,3 @@ class Transformer(Model):
     def source_length(self, source: Tensor) -> int:
         """Number of ids."""
         return source.numel()
-
-
-def as_ids(source) -> Tensor:
-    """Token ids as an int64 tensor [E] on the host."""
-    expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
-    if isinstance(source, (list, tuple)):
-        if not source:
-            return torch.zeros(0, dtype=torch.long)
-        try:
-            ids = torch.tensor(source)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise TypeError(f"{expected}, but cannot be read as one: {error}") from error
-    elif isinstance(source, Tensor):
-        ids = source.detach().cpu()
-    else:
-        hint = "; encode the text first" if isinstance(source, str) else ""
-        raise TypeError(f"{expected}, but is {type(source).__name__}{hint}")
-    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
-        raise TypeError(f"{expected}, but holds {ids.dtype}")
-    if ids.ndim != 1:
-        raise ValueError(f"{expected}, but is {list(ids.shape)}; give one source per request")
-    return ids.long()

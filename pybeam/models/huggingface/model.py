@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pybeam.models.base import Model, Session
-from pybeam.models.transformer import as_ids
+from pybeam.models.source_ids import as_ids
 
 # the attention of a network is chosen in its config, so sessions of one network take turns
 _locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()

@@ -1,0 +1,298 @@
+"""An attentional LSTM: its weights, what the engine may know about it, and its session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
+
+from pybeam.models.base import Model, Rows, Session
+from pybeam.models.cells import SourceCells
+from pybeam.models.checkpoint import Checkpoint
+from pybeam.models.config import ATTENTIONAL_LSTM, positive, read_json, token_id
+from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.source_ids import checked_ids
+from pybeam.ops import PAGE_CELLS
+from pybeam.token_tree import grown
+from pybeam.transfer import to_device
+
+
+@dataclass(frozen=True)
+class RnnConfig:
+    """Shapes and facts of one checkpoint."""
+
+    path: Path
+    source_vocab_size: int
+    vocab_size: int
+    embedding_size: int
+    hidden_size: int
+    num_layers: int  # of the encoder and of the decoder
+    reverses_source: bool  # the encoder reads the last id first
+    start_id: int
+    eos_id: int
+
+    @classmethod
+    def read(cls, directory: Path) -> RnnConfig:
+        """From `config.json`. Raises ValueError if a field is missing or wrong."""
+        path = directory / "config.json"
+        config = read_json(path)
+        sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size", "num_layers")
+        found = {name: positive(path, config, name) for name in sizes}
+        reverses_source = config.get("reverses_source", False)
+        if not isinstance(reverses_source, bool):
+            raise ValueError(
+                f"`reverses_source` in {path} must be true or false, but is {reverses_source!r}"
+            )
+        ids = []
+        for name in ("decoder_start_token_id", "eos_token_id"):
+            token = token_id(name, path, config, {}, None)
+            if token is None or not 0 <= token < found["vocab_size"]:
+                raise ValueError(
+                    f"`{name}` in {path} must be a token below vocab_size = {found['vocab_size']}, "
+                    f"but is {token}"
+                )
+            ids.append(token)
+        return cls(path, **found, reverses_source=reverses_source, start_id=ids[0], eos_id=ids[1])
+
+
+@dataclass(frozen=True, slots=True)
+class LstmLayer:
+    """One layer; gates i, f, g and o stand one after another, as in `torch.nn.LSTM`."""
+
+    input: Linear  # [4 H, in], with both biases
+    recurrent: Linear  # [4 H, H], without
+
+    def __call__(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden and cell state [n, H] after one step from those before; `gates` = input(x) [n, 4 H]."""
+        i, f, g, o = self.recurrent.add(gates, hidden).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
+
+
+@dataclass(frozen=True, slots=True)
+class LstmStack:
+    """The encoder or the decoder."""
+
+    token_table: Tensor  # [V, embedding]
+    layers: Sequence[LstmLayer]
+
+    def embed(self, token: Tensor) -> Tensor:
+        return F.embedding(token, self.token_table)
+
+
+class Rnn(Model):
+    """An LSTM that reads the source, and one that writes, attending to what the first has read.
+
+    With ``s_e`` the encoder's last layer at position e and ``d_t`` the decoder's, which starts from the
+    encoder's final state: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
+    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is.
+
+    See Dong and Lapata 2016, section 3; without a limit on positions.
+    """
+
+    can_capture = True
+    max_positions = None
+
+    def __init__(
+        self,
+        config: RnnConfig,
+        encoder: LstmStack,
+        decoder: LstmStack,
+        attention: Linear,
+        output: Linear,
+        dtype: torch.dtype,
+        weight_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config, self.encoder, self.decoder = config, encoder, decoder
+        self.attention = attention  # [H, 2 H], U of the decoder's state and what it attends to
+        self.output = output  # [V, H]
+        self.dtype = dtype  # of states and logits
+        self.weight_dtype = weight_dtype  # of matrices and token tables
+        self.device = device
+        self.vocab_size = config.vocab_size
+        self.start_id, self.eos_id = config.start_id, config.eos_id
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"Rnn({config.num_layers}+{config.num_layers} layers, H={config.hidden_size}, "
+            f"V={self.vocab_size}, {self.dtype}, {self.device})"
+        )
+
+    def session(self, backend) -> RnnSession:
+        """A fresh session that computes with this backend module."""
+        return RnnSession(self, backend)
+
+    def check(self, source) -> Tensor:
+        """The ids as an int64 tensor [E] on the host.
+
+        Raises:
+            TypeError: the source is not a sequence of integers.
+            ValueError: it is not one-dimensional, or an id is out of range.
+        """
+        return checked_ids(source, self.config.source_vocab_size)
+
+    def source_length(self, source: Tensor) -> int:
+        """Number of ids."""
+        return source.numel()
+
+
+class RnnSession(Session):
+    """State of every row, which follows its hypothesis, and encoder states, once per source."""
+
+    def __init__(self, model: Rnn, backend) -> None:
+        self._model, self._backend = model, backend
+        config, place = model.config, dict(dtype=model.dtype, device=model.device)
+        shape = (config.num_layers, 2, config.hidden_size)
+        # of every entry, before its last token and after it: [2, S, K, layers, 2, H], hidden and cell;
+        # kept apart, so that a step may be done again
+        self._state = torch.zeros(2, 0, 0, *shape, **place)
+        self._pool = torch.zeros(0, 1, config.hidden_size, **place)  # [cells, 1, H]
+        self._source = SourceCells(model.device)
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._state = grown(self._state, (2, num_slots, width, *self._state.shape[3:]))
+        self._source.reserve(num_slots)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return self._state, self._pool, self._source.cell, self._source.length
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        """Of encoder states; a row's state takes no more than those of a few source positions."""
+        pages = -(-source_length // PAGE_CELLS)
+        return pages * PAGE_CELLS * self._model.config.hidden_size * self._pool.itemsize
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._source.release(slots)
+
+    def encode(
+        self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        model, device = self._model, self._model.device
+        begin = self._state[0, :, 0]  # [S, layers, 2, H], of each slot's first row
+        begin[to_device(slots, torch.long, device)] = 0.0
+        lengths = [source.numel() for source in sources]
+        cells = self._source.allocate(slots, lengths)
+        if self._source.num_cells > self._pool.shape[0]:
+            room = max(self._source.num_cells, 2 * self._pool.shape[0])
+            self._pool = grown(self._pool, (room, *self._pool.shape[1:]))
+        kept = [a for a, length in enumerate(lengths) if length]
+        if not kept:
+            return
+        ids = [sources[a].flip(0) if model.config.reverses_source else sources[a] for a in kept]
+        # first tokens of all sources, longest source first, then second tokens: each step is a slice
+        packed = pack_sequence(ids, enforce_sorted=False)
+        place = pack_sequence(torch.arange(cells.numel()).split([lengths[a] for a in kept]), False)
+        order = packed.sorted_indices.tolist()
+        x = model.encoder.embed(to_device(packed.data, torch.long, device))  # [n, embedding]
+        state = begin.new_zeros(len(kept), *begin.shape[1:])
+        for layer, (hidden, cell) in zip(
+            model.encoder.layers, (one.unbind(1) for one in state.unbind(1)), strict=True
+        ):
+            given = []
+            for gates in layer.input(x).split(packed.batch_sizes.tolist()):
+                n = gates.shape[0]
+                after = layer(gates, hidden[:n], cell[:n])
+                hidden[:n], cell[:n] = after
+                given.append(after[0])
+            x = torch.cat(given)  # [n, H]
+        cells = cells.index_select(0, to_device(place.data, torch.long, device))
+        self._backend.scatter_rows(self._pool, cells, x[:, None])
+        begin[to_device([slots[kept[a]] for a in order], torch.long, device)] = state
+
+    def step(self, rows: Rows) -> Tensor:
+        model, source = self._model, self._source
+        before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
+        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
+        old = before.index_select(0, entry)  # [R, layers, 2, H]
+        x = model.decoder.embed(rows.token)  # [R, embedding]
+        new = []
+        for layer, (hidden, cell) in zip(
+            model.decoder.layers, (one.unbind(1) for one in old.unbind(1)), strict=True
+        ):
+            x, cell = layer(layer.input(x), hidden, cell)
+            new += [x, cell]
+        # padding has no state to keep
+        target = torch.where(rows.cell < 0, -1, entry)
+        self._backend.scatter_rows(after, target, torch.stack(new, 1).view_as(old))
+        mixed = self._backend.tree_attention(
+            x[:, None],
+            self._pool,
+            self._pool,
+            rows.offset,
+            rows.slot,
+            source.cell,
+            source.length,
+            None,
+            None,
+            1.0,
+        )  # [R, 1, H]
+        return model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)).tanh_())  # [R, V]
+
+    def advance(self, source: Tensor, target: Tensor) -> None:
+        flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]
+        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)  # what was written after
+        self._backend.gather_rows([flat], source, target)
+
+
+def is_rnn(directory: Path) -> bool:
+    """Whether `config.json` says that this directory holds an `Rnn`."""
+    path = directory / "config.json"
+    return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
+
+
+def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Rnn:
+    """Assemble the model from `config.json` and `model.safetensors`; arguments as for `load_model`.
+
+    Tensors: ``{encoder,decoder}.embedding.weight``, ``{encoder,decoder}.lstm.`` with torch's names,
+    ``attention.{weight,bias}`` and ``output.{weight,bias}``.
+
+    Raises:
+        ValueError: a file, field or tensor is missing or wrong.
+    """
+    config, checkpoint = RnnConfig.read(directory), Checkpoint(directory)
+    d, h = config.embedding_size, config.hidden_size
+    first = checkpoint.take("encoder.embedding.weight", config.source_vocab_size, d)
+    if dtype is None:
+        dtype = torch.float32 if device.type == "cpu" else first.dtype
+    is_packed = can_pack(device, dtype)
+
+    def take(name: str, *shape: int) -> Tensor:
+        tensor = checkpoint.take(name, *shape)
+        # what is no matrix is float32 where weights are packed
+        wanted = torch.float32 if is_packed and len(shape) == 1 else dtype
+        return tensor.to(device=device, dtype=wanted).contiguous()
+
+    def linear(weight: Tensor, bias: Tensor | None) -> Linear:
+        return (PackedLinear if is_packed else PlainLinear)(weight, bias)
+
+    def stack(name: str, vocab_size: int) -> LstmStack:
+        layers = []
+        for i in range(config.num_layers):
+            bias = sum(take(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh"))
+            weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
+            recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
+            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None)))
+        table = take(f"{name}.embedding.weight", vocab_size, d)
+        return LstmStack(table.float() if is_packed else table, layers)
+
+    model = Rnn(
+        config,
+        encoder=stack("encoder", config.source_vocab_size),
+        decoder=stack("decoder", config.vocab_size),
+        attention=linear(take("attention.weight", h, 2 * h), take("attention.bias", h)),
+        output=linear(
+            take("output.weight", config.vocab_size, h), take("output.bias", config.vocab_size)
+        ),
+        dtype=torch.float32 if is_packed else dtype,
+        weight_dtype=dtype,
+        device=device,
+    )
+    checkpoint.close()
+    return model

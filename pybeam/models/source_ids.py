@@ -1,0 +1,46 @@
+"""Sources that are token ids: how any model that reads them takes and checks them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def checked_ids(source, vocab_size: int) -> Tensor:
+    """Token ids as an int64 tensor [E] on the host.
+
+    Raises:
+        TypeError: the source is not a sequence of integers.
+        ValueError: it is not one-dimensional, or an id is not one of `vocab_size`.
+    """
+    ids = as_ids(source)  # [E]
+    if ids.numel():
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= vocab_size:
+            raise ValueError(
+                f"ids of `source` must be 0 to {vocab_size - 1}, but one is "
+                f"{low if low < 0 else high}; does the tokenizer belong to the model?"
+            )
+    return ids
+
+
+def as_ids(source) -> Tensor:
+    """Token ids as an int64 tensor [E] on the host."""
+    expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
+    if isinstance(source, (list, tuple)):
+        if not source:
+            return torch.zeros(0, dtype=torch.long)
+        try:
+            ids = torch.tensor(source)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise TypeError(f"{expected}, but cannot be read as one: {error}") from error
+    elif isinstance(source, Tensor):
+        ids = source.detach().cpu()
+    else:
+        hint = "; encode the text first" if isinstance(source, str) else ""
+        raise TypeError(f"{expected}, but is {type(source).__name__}{hint}")
+    if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+        raise TypeError(f"{expected}, but holds {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"{expected}, but is {list(ids.shape)}; give one source per request")
+    return ids.long()
