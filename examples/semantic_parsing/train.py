@@ -1,0 +1,132 @@
+"""Train the attentional LSTM of Dong and Lapata 2016 to write logical forms, GEO or ATIS.
+
+    python examples/semantic_parsing/train.py geo
+    python examples/semantic_parsing/train.py atis --data DIR --epochs 30
+
+DIR holds geo/geography-logic.json or atis/atis-logic.txt (default: ../shared/data beside the checkout).
+The model's folder, by default the one beside this script, gets config.json, tokenizer.json and
+model.safetensors (float16). Then
+
+    python -m benchmarks.bench_parsing --only geo        # scores it under four methods
+    echo "what is the capital of var0" | pybeam translate --model examples/semantic_parsing/geo
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from network import Network
+from questions import EOS, NAMES, START, UNKNOWN, Question, load, vocabulary
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parents[2] / "shared" / "data"
+SIZES = {
+    "geo": dict(embedding_size=96, hidden_size=192, num_layers=1),
+    "atis": dict(embedding_size=128, hidden_size=256, num_layers=1),
+}
+EPOCHS = {"geo": 60, "atis": 20}
+PADDING = -100
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    order = random.Random(options.seed)
+    train, test = load(options.name, options.data)
+    tokens, num_targets = vocabulary(train)
+    sizes = dict(source_vocab_size=len(tokens), vocab_size=num_targets, **SIZES[options.name])
+    network = Network(**sizes, dropout=options.dropout)
+    examples = [encoded(question, tokens) for question in train]
+    optimizer = torch.optim.Adam(network.parameters(), options.lr)
+    epochs = options.epochs or EPOCHS[options.name]
+    num_steps = epochs * math.ceil(len(examples) / options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, num_steps, pct_start=0.1)
+    with tqdm(total=num_steps, desc=f"{options.name}, {epochs} epochs", unit="batch") as bar:
+        for _ in range(epochs):
+            for batch in batches(examples, options.batch_size, order):
+                loss = loss_of(network, batch)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+                optimizer.step()
+                schedule.step()
+                bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+                bar.update()
+    directory = options.output or HERE / options.name
+    save(network, sizes, tokens, directory)
+    network.eval()
+    with torch.inference_mode():
+        known = [encoded(q, tokens) for q in test if set(q.form) <= set(tokens[:num_targets])]
+        loss = sum(loss_of(network, [one]).item() for one in known) / len(known)
+    print(f"{directory}: {loss:.3f} nats per token of {len(known)} test forms")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with geo/ and atis/")
+    parser.add_argument("--output", type=Path, help="the model's folder")
+    parser.add_argument("--epochs", type=int, help="default: 60 for GEO, 20 for ATIS")
+    parser.add_argument("--batch-size", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=4e-3, help="highest learning rate")
+    parser.add_argument("--dropout", type=float, default=0.4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def encoded(question: Question, tokens: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Source ids with EOS, in the order in which the encoder reads them, and target ids from START to EOS."""
+    number = {token: i for i, token in enumerate(tokens)}
+    source = [number.get(word, number[UNKNOWN]) for word in [*question.text, EOS]]
+    target = [number.get(token, number[UNKNOWN]) for token in [START, *question.form, EOS]]
+    return torch.tensor(source[::-1]), torch.tensor(target)
+
+
+def batches(examples: list, size: int, order: random.Random):
+    """All examples once, those of like target length together."""
+    ranked = sorted(examples, key=lambda example: len(example[1]) + order.random() * 4)
+    found = [ranked[i : i + size] for i in range(0, len(ranked), size)]
+    order.shuffle(found)
+    return found
+
+
+def loss_of(network: Network, batch: list) -> torch.Tensor:
+    """Cross-entropy in nats per token."""
+    sources, targets = zip(*batch, strict=True)
+    length = torch.tensor([source.numel() for source in sources])
+    read = pad_sequence([target[:-1] for target in targets], batch_first=True)
+    written = pad_sequence([target[1:] for target in targets], True, PADDING)
+    logits = network(pad_sequence(list(sources), batch_first=True), length, read)
+    return F.cross_entropy(logits.flatten(0, 1), written.flatten(), ignore_index=PADDING)
+
+
+def save(network: Network, sizes: dict[str, int], tokens: list[str], directory: Path) -> None:
+    """Write what `pybeam.load_model` and `pybeam.load_tokenizer` read."""
+    directory.mkdir(parents=True, exist_ok=True)
+    ids = {"decoder_start_token_id": tokens.index(START), "eos_token_id": tokens.index(EOS)}
+    config = {"model_type": "attentional_lstm", **sizes, "reverses_source": True, **ids}
+    (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    words = Tokenizer(models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens([START, EOS])
+    words.save(str(directory / "tokenizer.json"))
+    weights = {name: weight.half() for name, weight in network.state_dict().items()}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    main()
