@@ -1,0 +1,153 @@
+"""Train the shift-reduce dependency parser of parser.py, on Universal Dependencies' English Web Treebank.
+
+    python examples/parsing/train.py
+    python examples/parsing/train.py --data DIR --epochs 20
+
+DIR holds ud-ewt/dev.conllu, on which the parser is trained (2,001 sentences: the treebank's training part
+is not used), and ud-ewt/test.conllu. Default: ../shared/data beside the checkout. Sentences whose arcs
+cross are left out, since no derivation builds them. The parser reads the tags of the file. Then
+
+    python -m benchmarks.bench_parsing --only syntactic     # scores it under four methods
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from parser import Actions, Network, columns, encoded, legal
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+from treebank import SHIFT, Sentence, derivation, is_projective, read
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parents[2] / "shared" / "data"
+SPECIAL = ["<unknown>", "<root>", "<none>"]
+WIDTHS = [64, 32, 16, 32]  # of the vectors of form, ending, UPOS and XPOS
+HIDDEN_SIZE = 96
+
+
+class Example(NamedTuple):
+    """A sentence with its derivation of A = 2n actions."""
+
+    ids: Tensor  # [n + 2, columns]
+    words: Tensor  # [A, 4], what stands where the network looks before each action
+    num_shifts: Tensor  # [A]
+    action: Tensor  # [A]
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    order = random.Random(options.seed)
+    path = options.data / "ud-ewt" / "dev.conllu"
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; pass --data DIR with ud-ewt/dev.conllu")
+    sentences = [sentence for sentence in read(path) if is_projective(sentence.heads)]
+    counts = [Counter() for _ in WIDTHS]
+    for sentence in sentences:
+        for count, column in zip(counts, columns(sentence), strict=True):
+            count.update(column)
+    tables = [[*SPECIAL, *sorted(e for e, n in count.items() if n > 1)] for count in counts]
+    relations = sorted({relation for sentence in sentences for relation in sentence.relations})
+    actions = Actions(relations)
+    sizes = [len(table) for table in tables]
+    network = Network(sizes, WIDTHS, HIDDEN_SIZE, actions.vocab_size)
+    numbers = [{entry: i for i, entry in enumerate(table)} for table in tables]
+    examples = [example(sentence, numbers, actions) for sentence in sentences]
+    # rare words teach what an unknown one may be
+    rarity = torch.tensor([0.25 / (0.25 + counts[0][entry]) for entry in tables[0]])
+    rarity[: len(SPECIAL)] = 0.0
+    optimizer = torch.optim.Adam(network.parameters(), options.lr)
+    num_steps = options.epochs * math.ceil(len(examples) / options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, num_steps, pct_start=0.1)
+    with tqdm(total=num_steps, desc=f"{options.epochs} epochs", unit="batch") as bar:
+        for _ in range(options.epochs):
+            order.shuffle(examples)
+            for start in range(0, len(examples), options.batch_size):
+                batch = [
+                    forgetful(one, rarity) for one in examples[start : start + options.batch_size]
+                ]
+                loss = loss_of(network, batch, torch.tensor(actions.kinds), options.dropout)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+                optimizer.step()
+                schedule.step()
+                bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+                bar.update()
+    directory = options.output or HERE / "ud-ewt"
+    directory.mkdir(parents=True, exist_ok=True)
+    config = dict(relations=relations, tables=tables, widths=WIDTHS, hidden_size=HIDDEN_SIZE)
+    (directory / "config.json").write_text(json.dumps(config, ensure_ascii=False) + "\n", "utf-8")
+    weights = {name: weight.half() for name, weight in network.state_dict().items()}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    print(f"{directory}: trained on {len(examples)} sentences")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with ud-ewt/")
+    parser.add_argument("--output", type=Path, help="the parser's folder")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, default=16, help="sentences")
+    parser.add_argument("--lr", type=float, default=4e-3, help="highest learning rate")
+    parser.add_argument("--dropout", type=float, default=0.3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+def example(sentence: Sentence, numbers: list[dict[str, int]], actions: Actions) -> Example:
+    none = len(sentence.words) + 1
+    stack, first, shifts = [none, none, 0], 1, 0
+    words, num_shifts, taken = [], [], []
+    for kind, relation in derivation(sentence):
+        words.append([*stack[-3:], first])
+        num_shifts.append(shifts)
+        taken.append(actions.id_of(kind, relation))
+        if kind == SHIFT:
+            stack.append(first)
+            first, shifts = first + 1, shifts + 1
+        else:
+            stack.pop()
+    columns = map(torch.tensor, (words, num_shifts, taken))
+    return Example(encoded(sentence, numbers), *columns)
+
+
+def forgetful(one: Example, rarity: Tensor) -> Example:
+    """The same with some words unknown."""
+    ids = one.ids.clone()
+    ids[torch.rand(len(ids)) < rarity[ids[:, 0]], 0] = 0
+    return one._replace(ids=ids)
+
+
+def loss_of(network: Network, batch: list[Example], kinds: Tensor, dropout: float) -> Tensor:
+    """Cross-entropy over legal actions in nats per action."""
+    given = torch.cat(network.read([one.ids for one in batch], dropout))  # [n, 4, hidden]
+    start, words, is_legal = 0, [], []
+    for one in batch:
+        words.append(one.words + start)
+        start += len(one.ids)
+        num_actions = torch.arange(len(one.action))
+        num_words = torch.tensor(len(one.ids) - 2)
+        is_legal.append(legal(one.num_shifts, num_actions, num_words)[:, kinds])
+    hidden = sum(given[place, k] for k, place in enumerate(torch.cat(words).unbind(1)))
+    hidden = F.dropout(F.relu(hidden), dropout, network.training)
+    logits = network.output(hidden).masked_fill(~torch.cat(is_legal), -torch.inf)
+    return F.cross_entropy(logits, torch.cat([one.action for one in batch]))
+
+
+if __name__ == "__main__":
+    main()
