@@ -46,6 +46,28 @@ RECORDED = {
             False,
         ),
     ],
+    "atis": [
+        (
+            "does continental fly from boston to san francisco",
+            "( lambda $0 e ( and ( flight $0 ) ( airline $0 co : al ) ( from $0 boston : ci ) "
+            "( to $0 san_francisco : ci ) ) )",
+            True,
+        ),
+        ("what is fare code qw", "qw : fb", True),
+        (
+            "what are the cheapest flights from pittsburgh to atlanta",
+            "( argmin $0 ( and ( flight $0 ) ( from $0 pittsburgh : ci ) ( to $0 atlanta : ci ) ) "
+            "( fare $0 ) )",
+            True,
+        ),
+        (
+            "what is the first class fare from indianapolis to orlando",
+            "( lambda $0 e ( exists $1 ( and ( class_type $1 first : cl ) ( from $1 indianapolis : ci ) "
+            "( to $1 orlando : ci ) ( = ( fare $1 ) $0 ) ) ) )",
+            True,
+        ),
+        ("what does d/s stand for for meals", "d_s : rc", False),
+    ],
 }
 
 
@@ -64,7 +86,7 @@ def test_the_weights_give_the_recorded_exact_matches(name):
     assert (directory / "model.safetensors").stat().st_size < 3e6
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("geo", (598, 279))])
+@pytest.mark.parametrize(("name", "sizes"), [("geo", (598, 279)), ("atis", (4534, 503))])
 def test_the_splits_and_vocabularies_are_those_of_the_weights(name, sizes):
     if not (DATA / name).exists():
         pytest.skip(f"needs shared/data/{name} beside the checkout")

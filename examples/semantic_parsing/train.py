@@ -34,7 +34,10 @@ SIZES = {
     "geo": dict(embedding_size=96, hidden_size=192, num_layers=1),
     "atis": dict(embedding_size=128, hidden_size=256, num_layers=1),
 }
-EPOCHS = {"geo": 60, "atis": 20}
+TRAINING = {
+    "geo": dict(epochs=60, batch_size=20, lr=4e-3, dropout=0.4),
+    "atis": dict(epochs=20, batch_size=20, lr=4e-3, dropout=0.4),
+}
 PADDING = -100
 
 
@@ -49,11 +52,12 @@ def main() -> None:
     network = Network(**sizes, dropout=options.dropout)
     examples = [encoded(question, tokens) for question in train]
     optimizer = torch.optim.Adam(network.parameters(), options.lr)
-    epochs = options.epochs or EPOCHS[options.name]
-    num_steps = epochs * math.ceil(len(examples) / options.batch_size)
+    num_steps = options.epochs * math.ceil(len(examples) / options.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, options.lr, num_steps, pct_start=0.1)
-    with tqdm(total=num_steps, desc=f"{options.name}, {epochs} epochs", unit="batch") as bar:
-        for _ in range(epochs):
+    with tqdm(
+        total=num_steps, desc=f"{options.name}, {options.epochs} epochs", unit="batch"
+    ) as bar:
+        for _ in range(options.epochs):
             for batch in batches(examples, options.batch_size, order):
                 loss = loss_of(network, batch)
                 optimizer.zero_grad()
@@ -79,13 +83,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--data", type=Path, default=DATA, help="folder with geo/ and atis/")
     parser.add_argument("--output", type=Path, help="the model's folder")
-    parser.add_argument("--epochs", type=int, help="default: 60 for GEO, 20 for ATIS")
-    parser.add_argument("--batch-size", type=int, default=20)
-    parser.add_argument("--lr", type=float, default=4e-3, help="highest learning rate")
-    parser.add_argument("--dropout", type=float, default=0.4)
+    for name, meaning in (
+        ("epochs", "passes over the training questions"),
+        ("batch_size", "questions of a step"),
+        ("lr", "highest learning rate"),
+        ("dropout", "share of numbers that are zeroed"),
+    ):
+        kind = type(TRAINING["geo"][name])
+        values = ", ".join(f"{settings[name]:g} for {of}" for of, settings in TRAINING.items())
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, help=f"{meaning} (default: {values})")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
+    options = parser.parse_args()
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    return argparse.Namespace(**{**vars(options), **TRAINING[options.name], **given})
 
 
 def encoded(question: Question, tokens: list[str]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -119,7 +119,8 @@ class Session(ABC):
     def step(self, rows: Rows) -> Tensor:
         """Logits [R, V] of the next token of every row.
 
-        The caller may overwrite them, and so may the next step.
+        The caller may overwrite them, and so may the next step. State per row is that before a step until
+        `advance`: the same step done again gives the same.
         """
 
     @abstractmethod

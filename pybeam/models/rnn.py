@@ -164,7 +164,7 @@ class RnnSession(Session):
         return self._state, self._pool, self._source.cell, self._source.length
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        """Of encoder states; a row's state takes no more than those of a few source positions."""
+        """Of encoder states; the state of a row, as large as four of them per layer, is not counted."""
         pages = -(-source_length // PAGE_CELLS)
         return pages * PAGE_CELLS * self._model.config.hidden_size * self._pool.itemsize
 
