@@ -74,7 +74,7 @@ class LegalActions(Processor):
     kinds: tuple[int, ...]  # of every action
     num_words: int = 0
     per_request: ClassVar[tuple[str, ...]] = ("num_words",)
-    has_state: ClassVar[bool] = True
+    state: ClassVar[tuple[torch.dtype, ...]] = (INT,)
 
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.num_words),)

@@ -13,7 +13,7 @@ def checked_ids(source, vocab_size: int) -> Tensor:
         TypeError: the source is not a sequence of integers.
         ValueError: it is not one-dimensional, or an id is not one of `vocab_size`.
     """
-    ids = as_ids(source)  # [E]
+    ids = _as_ids(source)  # [E]
     if ids.numel():
         low, high = (int(bound) for bound in ids.aminmax())
         if low < 0 or high >= vocab_size:
@@ -24,7 +24,7 @@ def checked_ids(source, vocab_size: int) -> Tensor:
     return ids
 
 
-def as_ids(source) -> Tensor:
+def _as_ids(source) -> Tensor:
     """Token ids as an int64 tensor [E] on the host."""
     expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
     if isinstance(source, (list, tuple)):

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pybeam.models.base import Model, Session
-from pybeam.models.source_ids import as_ids
+from pybeam.models.source_ids import checked_ids
 
 # the attention of a network is chosen in its config, so sessions of one network take turns
 _locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()
@@ -117,7 +117,8 @@ class HuggingFaceModel(Model):
         return self.max_positions - source.numel() + 1
 
     def _check_ids(self, source) -> Tensor:
-        ids = as_ids(source)  # [E]
+        embedding = (self.encoder or self.network).get_input_embeddings()
+        ids = checked_ids(source, embedding.num_embeddings)  # [E]
         most = getattr(self.network.config, "max_position_embeddings", None)
         if not self.is_encoder_decoder:
             most = self.max_positions
@@ -126,14 +127,6 @@ class HuggingFaceModel(Model):
                 f"`source` must have at most {most} ids (`max_position_embeddings`), but has "
                 f"{ids.numel()}; split the text"
             )
-        embedding = (self.encoder or self.network).get_input_embeddings()
-        if ids.numel():
-            low, high = (int(bound) for bound in ids.aminmax())
-            if low < 0 or high >= embedding.num_embeddings:
-                raise ValueError(
-                    f"ids of `source` must be 0 to {embedding.num_embeddings - 1}, but one is "
-                    f"{low if low < 0 else high}; does the tokenizer belong to the model?"
-                )
         return ids
 
     def _check_features(self, source) -> Tensor:
