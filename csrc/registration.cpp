@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "dispatch.h"
+#include "draft_params.h"
 #include "params.h"
 
 namespace pybeam {
@@ -164,6 +165,7 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
 // clang-format off: each needs those above it
 #include "tree-inl.h"
 #include "beams-inl.h"
+#include "drafts-inl.h"
 #include "rows-inl.h"
 #include "accept_draft-inl.h"
 #include "linear-inl.h"
@@ -213,6 +215,13 @@ TORCH_LIBRARY(pybeam, m) {
         "Tensor first, Tensor has_nan, int eos_id, int finishing, bool keeps_best, "
         "int top, int certificate) -> (Tensor source, Tensor target)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
+    m.def(
+        "draft_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
+        "Tensor ints, Tensor floats, Tensor draft_ints, int start_id, int eos_id, "
+        "int vocab_size) -> ()");
+    m.def(
+        "draft_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
+        "Tensor token, Tensor log_prob, Tensor has_nan, int eos_id, int vocab_size) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(
@@ -238,6 +247,8 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("beam_read", &pybeam::beam_read);
     m.impl("beam_commit", &pybeam::beam_commit);
     m.impl("beam_close", &pybeam::beam_close);
+    m.impl("draft_open", &pybeam::draft_open);
+    m.impl("draft_commit", &pybeam::draft_commit);
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);

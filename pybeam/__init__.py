@@ -14,7 +14,7 @@ from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Partial, Request, Result
 from pybeam.request_queue import RequestQueue
 from pybeam.schedule import Batch, Fifo, Streaming
-from pybeam.search import limits, processors, scoring, stopping
+from pybeam.search import drafts, limits, processors, scoring, stopping
 from pybeam.search.algorithms import (
     fixed_beam,
     greedy,
@@ -22,6 +22,7 @@ from pybeam.search.algorithms import (
     shrinking_beam,
     variable_beam,
 )
+from pybeam.search.parallel import adaptive_jacobi, gauss_seidel_jacobi, hybrid_jacobi, jacobi
 from pybeam.search.pruning import Pruning
 from pybeam.search.several import diverse, stochastic_beam
 from pybeam.tokenizer import load_tokenizer
@@ -41,11 +42,16 @@ __all__ = [
     "RequestQueue",
     "Result",
     "Streaming",
+    "adaptive_jacobi",
     "compat",
     "diverse",
+    "drafts",
     "fixed_beam",
+    "gauss_seidel_jacobi",
     "generate",
     "greedy",
+    "hybrid_jacobi",
+    "jacobi",
     "limits",
     "load_model",
     "load_tokenizer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,12 @@ class Source:
     def number(self) -> int:
         """By which the model knows the source."""
         return self.index if self.request.source_id is None else self.request.source_id
+
+    @property
+    def guesses(self) -> Sequence[int]:
+        """Of what will be generated, where tokens are guessed."""
+        draft = self.limits.draft
+        return () if draft is None else draft.initialiser.guesses(self.request)
 
     @property
     def most_tokens(self) -> int:
@@ -126,7 +132,7 @@ class Admission:
                 processor.check(self._model)
             if limits.scoring.coverage:
                 self._model.check_alignment(Alignment())
-            self._schedule.check_width(limits.width)
+            self._schedule.check_width(limits.most_rows)
             if length == 0 and len(target) > 1:
                 raise ValueError(
                     f"`target` must be empty for an empty source, whose only output that is, but has "

@@ -125,11 +125,13 @@ class BeamState:
         source_lengths: Sequence[int],
         start_id: int,
         targets: Sequence[Sequence[int]] | None = None,
-    ) -> None:
+        guesses: Sequence[Sequence[int]] = (),
+    ) -> list[int]:
         """Start one beam of one row, the start token, in each of these empty slots.
 
         A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
-        be scored is a target that the search goes on from.
+        be scored is a target that the search goes on from. `guesses` are of what is generated, for those
+        that draft. Returns how many rows each begins with, at most.
         """
         targets = [()] * len(slots) if targets is None else list(targets)
         prefixes = list(prefixes)
@@ -150,14 +152,24 @@ class BeamState:
             self._uses_min_length |= line["min_length"] > 0
         ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
         floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
-        self._backend.beam_open(
-            self.tree.arrays,
-            self.beams,
-            to_device(slots, INT, self.device),
+        numbers = (
             to_device(ints, INT, self.device),
             to_device(floats, torch.float32, self.device),
-            start_id,
         )
+        return self._open(slots, *numbers, limits, guesses, start_id)
+
+    def _open(
+        self,
+        slots: Sequence[int],
+        ints: Tensor,
+        floats: Tensor,
+        limits: Sequence[Algorithm],
+        guesses: Sequence[Sequence[int]],
+        start_id: int,
+    ) -> list[int]:
+        slot = to_device(slots, INT, self.device)
+        self._backend.beam_open(self.tree.arrays, self.beams, slot, ints, floats, start_id)
+        return [1] * len(slots)
 
     def _open_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         """Keep the tokens that these sources begin with."""
@@ -187,9 +199,15 @@ class BeamState:
             num_entries,
         )
         rows, moving = fields[: -len(Moving._fields)], fields[-len(Moving._fields) :]
+        offset, token, depth, *others = rows
+        rows = offset, token, self._position(depth, others[1]), *others
         limits = self.beams.prefix_length, self.beams.max_length
         rows = *rows, longest, *limits, self.eos_id, self.beams.score
         return Rows(tree, slot, *rows), Moving(*moving)
+
+    def _position(self, depth: Tensor, bit: Tensor) -> Tensor:
+        """[R], the tokens before each row, by the depth of its source and its entry."""
+        return depth
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         """What the algorithm's processors make of the logits [R, V], which may be overwritten."""

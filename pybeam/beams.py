@@ -48,6 +48,21 @@ FLOAT_COLUMNS = (
     "cap",
     "cut",
 )
+DRAFT_COLUMNS = (
+    "most",  # rows at most
+    "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
+    "horizon",  # generated tokens from which on nothing is guessed
+    "window",  # rows of the next step, where it adapts
+    "credit",  # that guesses have earned, in hundredths of a step
+    "price",  # of a guess
+    "round",  # iterations of this block so far
+    "max_changes",  # of `drafts.Convergence`
+    "max_rounds",
+    "fill",  # the guess where there is no other; -1: the token before
+    "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
+    "num_guesses",
+    "feeds_all",  # whether what stands behind a guessed EOS is fed too
+)
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
 FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS
 COLUMNS = dict(
@@ -56,6 +71,7 @@ COLUMNS = dict(
     finished_ints=FINISHED_INT_COLUMNS,
     finished_floats=FINISHED_FLOAT_COLUMNS,
 )
+DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
 NOBODY = 0
@@ -122,6 +138,33 @@ class Beams(NamedTuple):
         )
         pairs = zip(self, shapes, strict=True)
         return Beams(*[grown(array, (num_slots, *shape)) for array, shape in pairs])
+
+
+class Drafts(NamedTuple):
+    """What is guessed of sources that have one hypothesis, whose tokens are node 0, 1, … of the tree.
+
+    The rows of such a source are its last token and the guesses behind it. Columns can be read and
+    written by name, as those of `Beams`.
+    """
+
+    ints: Tensor  # [S, len(DRAFT_COLUMNS)] int32
+    guess: Tensor  # [S, longest] int32, of the generated tokens, or what n-grams are looked up in
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in DRAFT_PLACES:
+            raise AttributeError(name)
+        return self.ints[..., DRAFT_PLACES[name]]
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Drafts:
+        """None at all; `reserved` makes room."""
+        return cls(*[torch.zeros(0, 0, dtype=torch.int32, device=device) for _ in range(2)])
+
+    def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
+        """The same with room for that many slots and guesses each."""
+        shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
+        pairs = zip(self, shapes, strict=True)
+        return Drafts(*[grown(array, shape) for array, shape in pairs])
 
 
 class Moving(NamedTuple):

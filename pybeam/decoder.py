@@ -82,7 +82,12 @@ class Decoder:
         schedule = Fifo() if schedule is None else schedule
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
-        schedule.check_width(algorithm.width)
+        schedule.check_width(algorithm.most_rows)
+        if algorithm.draft is not None and not model.can_draft:
+            raise ValueError(
+                f"`algorithm` guesses tokens ahead, but a {type(model).__name__} keeps state that moves "
+                "with rows and can only take one token at a time; use pybeam.greedy()"
+            )
         if isinstance(algorithm.max_length, int) and model.max_positions is not None:
             if algorithm.max_length > model.max_positions:
                 raise ValueError(
@@ -92,6 +97,9 @@ class Decoder:
         for processor in algorithm.processors:
             if isinstance(processor, Processor):
                 processor.check(model)
+        if algorithm.draft is not None:
+            draft = algorithm.draft.for_sources(schedule.n)
+            algorithm = dataclasses.replace(algorithm, draft=draft)
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.log_probs = log_probs
         self._alignment = Alignment() if alignment is True else alignment or None

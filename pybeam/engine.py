@@ -74,6 +74,9 @@ class Engine:
         self._slots = np.zeros(0, dtype=np.int32)  # of the live sources
         self._slot = to_device(self._slots, torch.int32, model.device)  # and on the device
         # of the live sources, where the host reads late: widths, and see `Algorithm.growth`
+        self._longest = self._per_step = (
+            0  # tokens of a live source at most, and new ones in a step
+        )
         self._widths = self._growths = np.zeros(0, dtype=np.int64)
         self._num_rows = np.zeros(0, dtype=np.int64)  # by slot, of live sources as last heard
         self._expansions = np.zeros(0, dtype=np.int64)
@@ -113,9 +116,7 @@ class Engine:
         work, state = self._work, self._state
         self._work.claim_pages(len(self._live))
         self.stats.pages = state.tree.num_total_pages
-        oldest = next(iter(self._live.values()))
-        # a source gets at most one token a step after the start token
-        longest = self.stats.steps - oldest.opened + 1
+        longest = self._most_tokens(1)
         slot, limit = self._slot, self._row_limit() if self._reads_late else None
 
         def step(slot: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ class Engine:
             with self._clock("replay"):
                 report = captured(slot)
         with self._clock("report"):
-            capacity = longest + 1 if self._wants_partials else 0
+            capacity = self._most_tokens(2) if self._wants_partials else 0
             if capacity:
                 prefixes = committed(state.tree, state.beams, self._slot, capacity)
                 report = torch.cat((report, prefixes.view(-1)))
@@ -194,7 +195,7 @@ class Engine:
                 self._live_tokens,
                 live_rows + len(admitted),
                 source.length,
-                source.limits.width,
+                source.limits.most_rows,
             ):
                 break
             if num_live and source.most_bytes > self._work.free_bytes:
@@ -241,18 +242,19 @@ class Engine:
     def _open(self, admitted: list[Source]) -> None:
         self._reserve(admitted)
         self._work.claim_pages(len(admitted))
-        self._state.open(
+        num_rows = self._state.open(
             [source.slot for source in admitted],
             [source.limits for source in admitted],
             [source.prefix for source in admitted],
             [source.length for source in admitted],
             self.model.start_id,
             [source.target for source in admitted],
+            [source.guesses for source in admitted],
         )
-        for source in admitted:
+        for source, num in zip(admitted, num_rows, strict=True):
             source.opened = self.stats.steps
             self._live[source.slot] = source
-            self._num_rows[source.slot] = 1
+            self._num_rows[source.slot] = num
             self._expansions[source.slot] = 0
         self._live_changed()
         self.stats.refills += 1
@@ -260,17 +262,28 @@ class Engine:
     def _live_changed(self) -> None:
         self._slots = np.fromiter(self._live, dtype=np.int32)
         self._slot = to_device(self._slots, torch.int32, self.model.device)
+        live = self._live.values()
+        self._longest = max((source.most_tokens for source in live), default=0)
+        self._per_step = max((source.limits.tokens_per_step for source in live), default=0)
         if self._reads_late:
-            limits = [source.limits for source in self._live.values()]
-            self._widths = np.array([limit.width for limit in limits])
+            limits = [source.limits for source in live]
+            self._widths = np.array([limit.most_rows for limit in limits])
             self._growths = np.array([limit.growth for limit in limits])
 
     def _reserve(self, sources: Iterable[Source] = ()) -> None:
         """Room for the widest beam and the longest hypothesis that the next step may bring."""
-        width = max((source.limits.width for source in sources), default=0)
+        for source in sources:
+            self._longest = max(self._longest, source.most_tokens)
+            self._per_step = max(self._per_step, source.limits.tokens_per_step)
+        width = max((source.limits.most_rows for source in sources), default=0)
+        # the start token counts as a step, and so does what comes after this one
+        self._work.reserve(width, self._most_tokens(2))
+
+    def _most_tokens(self, num_steps: int) -> int:
+        """Tokens that a row can have so many steps after those that the oldest source has had."""
         oldest = next(iter(self._live.values()), None)
-        # at most one token a step since it was admitted; two more are for start and next
-        self._work.reserve(width, 2 if oldest is None else self.stats.steps - oldest.opened + 2)
+        steps = 0 if oldest is None else self.stats.steps - oldest.opened
+        return min((steps + num_steps) * self._per_step, self._longest)
 
     def _hear(self, pending: Pending) -> list[Partial]:
         """Read a report; sources that are done leave. The one place that waits for the device.
@@ -333,11 +346,14 @@ class Engine:
         """The results of sources that have left; those with another group to search queue again."""
         while self._leaving:
             leaving = self._leaving.popleft()
-            for outcome in leaving.outcomes(self._attend, wants_log_probs=self.wants_log_probs):
+            outcomes = leaving.outcomes(self._attend, wants_log_probs=self.wants_log_probs)
+            for source, outcome in zip(leaving.sources, outcomes, strict=True):
                 if isinstance(outcome, Source):
                     self._admission.go_on(outcome)
-                else:
-                    yield self._counted(outcome)
+                    continue
+                if source.limits.draft is not None:
+                    source.limits.draft.initialiser.finished(outcome)
+                yield self._counted(outcome)
 
     def _counted(self, result: Result) -> Result:
         self.stats.sources += 1

@@ -113,11 +113,16 @@ class TokenTree:
         """Pages that one beam may need to append its survivors."""
         return -(-self.row_node.shape[1] // PAGE_CELLS)
 
-    def reserve(self, num_slots: int, width: int, length: int) -> None:
-        """Make room for that many slots, rows per slot and tokens per hypothesis (start included)."""
+    def reserve(
+        self, num_slots: int, width: int, length: int, num_nodes: int | None = None
+    ) -> None:
+        """Make room for that many slots, rows per slot and tokens per hypothesis (start included).
+
+        `num_nodes` per slot; None: as many as a beam may need.
+        """
         assert width <= MAX_WIDTH
         self.length = max(self.length, length)
-        num_nodes = width * length
+        num_nodes = width * length if num_nodes is None else num_nodes
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
         for name in ("token", "parent", "log_prob"):
             # the parent of a root is -1, that of slots which were never used too

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pybeam.beam_state import BeamState, Report
 from pybeam.beams import NOBODY
+from pybeam.draft_state import DraftState
 from pybeam.graphs import CudaCapture, StepGraphs
 from pybeam.models.base import Model
 from pybeam.ops import PAGE_CELLS
@@ -43,7 +44,12 @@ class Workspace:
         memory_limit: int | None = None,
     ) -> None:
         self.session = model.session(backend)
-        self.state = BeamState(algorithm, model.eos_id, backend, model.device)
+        parts = algorithm, model.eos_id, backend, model.device
+        if algorithm.draft is None:
+            self.state = BeamState(*parts)
+        else:
+            pad_id = model.start_id if model.pad_id is None else model.pad_id
+            self.state = DraftState(*parts, vocab_size=model.vocab_size, pad_id=pad_id)
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)

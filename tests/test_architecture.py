@@ -15,6 +15,7 @@ KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", "
 LAYERS = [
     "profile",
     "cli",
+    "graph",
     "compat",
     "decoder",
     "alternatives",
@@ -28,6 +29,7 @@ LAYERS = [
     "graphs",
     "request_queue",
     "schedule",
+    "draft_state",
     "beam_state",
     "targets",
     "search",

@@ -151,7 +151,11 @@ def test_output_file(translate, expected, tmp_path):
 def test_variable_beam_and_greedy_run(translate):
     options = ["--algorithm=variable", "--width=20", "--threshold=1.5", "--max-candidates=3"]
     assert all(translate(LINES, *options, "--row-budget=40", "--threads=2", "--quiet")[1])
-    assert all(translate(LINES, "--algorithm=greedy", "--batch-tokens=50", "--quiet")[1])
+    greedy = translate(LINES, "--algorithm=greedy", "--batch-tokens=50", "--quiet")[1]
+    assert all(greedy)
+    options = "--algorithm=hybrid-jacobi", "--block=4", "--horizon=9", "--quiet"
+    assert translate(LINES, *options)[1] == greedy
+    assert translate(LINES, "--algorithm=adaptive-jacobi", "--quiet")[1] == greedy
 
 
 def test_processors(translate, expected):
@@ -192,6 +196,9 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--threshold", "1.5"], "--threshold has no meaning with --algorithm fixed"),
         (["--algorithm", "greedy", "--width", "3"], "--width has no meaning"),
         (["--algorithm", "greedy", "--n-best", "2"], "--n-best 2"),
+        (["--algorithm", "jacobi", "--n-best", "2"], "--n-best 2"),
+        (["--algorithm", "jacobi", "--block", "2"], "--block has no meaning"),
+        (["--algorithm", "hybrid-jacobi", "--width", "2"], "--width has no meaning"),
         (["--n-best", "6"], "use --width 6"),
         (["--schedule", "batch", "--epsilon", "0.5"], "--epsilon has no meaning"),
         (["--batch-size", "2", "--batch-tokens", "9"], "either --batch-size"),

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pybeam
 from pybeam import backends, compat, processors, transfer
-from pybeam.backends import beams
+from pybeam.backends import beams, drafts
 from pybeam.engine import Engine, Stats
 from pybeam.graphs import Captured, StepGraphs, bucket
 from pybeam.models import load_model
@@ -94,6 +94,8 @@ def torch_beams() -> SimpleNamespace:
         beam_open=partial(beams.beam_open, native.tree_append),
         beam_read=beams.beam_read,
         beam_commit=partial(beams.beam_commit, native.tree_append),
+        draft_open=partial(drafts.draft_open, native.tree_append),
+        draft_commit=drafts.draft_commit,
         beam_close=partial(beams.beam_close, native.tree_release),
     )
     return SimpleNamespace(**{**vars(native), **program})

@@ -26,6 +26,9 @@ ALGORITHMS = {
     "top finished": pybeam.shrinking_beam(4, max_length=15, stop=pybeam.stopping.top_finished()),
     "stochastic": pybeam.stochastic_beam(4, seed=3, max_length=15),
     "regrowing": pybeam.compat.opennmt.beam_search(4, n_best=2, max_length=15),
+    "adaptive": pybeam.adaptive_jacobi(
+        3, price=0.1, initialiser=pybeam.drafts.ngram_lookup(1), max_length=15
+    ),
     "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
 }
 
@@ -53,7 +56,7 @@ THIRDS = [0, *(pytest.param(third, marks=pytest.mark.slow) for third in (1, 2))]
 
 def some_schedules(name: str, third: int) -> list:
     """Those that `third` takes for the algorithm of that name."""
-    every = list(schedules(ALGORITHMS[name].width).values())
+    every = list(schedules(ALGORITHMS[name].most_rows).values())
     return every[(third + list(ALGORITHMS).index(name)) % 3 :: 3]
 
 

@@ -9,6 +9,7 @@ import pybeam
 from pybeam import backends
 from pybeam.beam_state import BeamState
 from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS
+from pybeam.draft_state import DraftState
 from pybeam.ops import Survivors
 from pybeam.token_tree import TokenTree
 
@@ -134,6 +135,33 @@ def close_arguments() -> tuple:
     return list(state.tree.arrays), list(state.beams), ints([2])
 
 
+def open_drafts() -> DraftState:
+    """Slot 1 of three: the start token and two guesses."""
+    algorithm = pybeam.gauss_seidel_jacobi(3, max_length=5)
+    options = dict(vocab_size=10, pad_id=4)
+    state = DraftState(algorithm, 9, backends.load("native"), torch.device("cpu"), **options)
+    state.reserve(3, 3, 6)
+    state.tree.reserve_pages(4)
+    assert state.open([1], [algorithm], [[]], [3], 1, guesses=[[5, 6, 7]]) == [3]
+    return state
+
+
+def draft_open_arguments() -> tuple:
+    state = open_drafts()
+    arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
+    lines = [
+        array[1:2].clone() for array in (state.beams.ints, state.beams.floats, state.drafts.ints)
+    ]
+    return *arrays, ints([2]), *lines, 1, 9, 10
+
+
+def draft_commit_arguments() -> tuple:
+    state = open_drafts()
+    arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
+    token, has_nan = ints([[5], [3], [2]]), torch.zeros(3, dtype=torch.bool)
+    return *arrays, ints([1, 0]), token, torch.zeros(3, 1), has_nan, 9, 10
+
+
 ARGUMENTS = {
     "select": select_arguments,
     "tree_attention": attention_arguments,
@@ -143,6 +171,8 @@ ARGUMENTS = {
     "beam_read": read_arguments,
     "beam_commit": commit_arguments,
     "beam_close": close_arguments,
+    "draft_open": draft_open_arguments,
+    "draft_commit": draft_commit_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
     "linear": lambda: (

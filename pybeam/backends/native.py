@@ -26,6 +26,8 @@ beam_open = _ops.beam_open.default
 beam_read = _ops.beam_read.default
 beam_commit = _ops.beam_commit.default
 beam_close = _ops.beam_close.default
+draft_open = _ops.draft_open.default
+draft_commit = _ops.draft_commit.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
@@ -57,6 +59,8 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::tree_release")
 @torch.library.register_fake("pybeam::beam_open")
 @torch.library.register_fake("pybeam::beam_close")
+@torch.library.register_fake("pybeam::draft_open")
+@torch.library.register_fake("pybeam::draft_commit")
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pybeam.backends import beams
+from pybeam.backends import beams, drafts
 from pybeam.ops import PAGE_CELLS, Finishing
 
 INF = float("inf")
@@ -332,4 +332,6 @@ def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ..
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+draft_open = partial(drafts.draft_open, tree_append)
+draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)

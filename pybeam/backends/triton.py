@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pybeam.backends import beams
+from pybeam.backends import beams, drafts
 from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
@@ -21,6 +21,8 @@ from pybeam.triton_kernels.tree_release import tree_release
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+draft_open = partial(drafts.draft_open, tree_append)
+draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "beam_commit",
     "beam_open",
     "beam_read",
+    "draft_commit",
+    "draft_open",
     "gather_rows",
     "scatter_rows",
     "select",

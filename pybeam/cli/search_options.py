@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
 PROCESSORS = ("temperature", "repetition_penalty", "no_repeat_ngram", "eos_penalty", "suppress")
 DEFAULT_WIDTH = 5
+# greedy's output, many tokens at once; what each takes beside the common options
+PARALLEL = {
+    "jacobi": (),
+    "gauss-seidel-jacobi": ("block",),
+    "hybrid-jacobi": ("block", "horizon"),
+    "adaptive-jacobi": (),
+}
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class SearchOptions:
     max_candidates: int | None
     relative_threshold: float | None
     local_threshold: float | None
+    block: int | None
+    horizon: int | None
     n_best: int
     min_length: int
     max_length: int | None
@@ -73,17 +82,22 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
         scoring=build_scoring(options.scoring),
         processors=build_processors({name: getattr(options, name) for name in PROCESSORS}),
     )
-    if options.algorithm == "greedy":
+    takes = PARALLEL.get(options.algorithm, ())
+    for name in ("block", "horizon"):
+        if name not in takes:
+            _reject(options, (name,), "use --algorithm hybrid-jacobi")
+    has_one = options.algorithm == "greedy" or options.algorithm in PARALLEL
+    if has_one:
         _reject(options, ("width", *THRESHOLDS), "use --algorithm fixed or variable")
         if options.n_best > 1:
             raise click.UsageError(
                 f"--n-best {options.n_best} needs more than the one hypothesis of --algorithm "
-                "greedy; use --algorithm fixed or variable with --width"
+                f"{options.algorithm}; use --algorithm fixed or variable with --width"
             )
     elif options.algorithm != "variable":
         _reject(options, THRESHOLDS, "use --algorithm variable")
     width = DEFAULT_WIDTH if options.width is None else options.width
-    if options.algorithm != "greedy" and options.n_best > width:
+    if not has_one and options.n_best > width:
         raise click.UsageError(
             f"--n-best {options.n_best} is more than --width {width} can finish; "
             f"use --width {options.n_best} or fewer hypotheses"
@@ -91,6 +105,10 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
     try:
         if options.algorithm == "greedy":
             return pybeam.greedy(**common)
+        if options.algorithm in PARALLEL:
+            given = {name: getattr(options, name) for name in takes}
+            build = getattr(pybeam, options.algorithm.replace("-", "_"))
+            return build(**{k: v for k, v in given.items() if v is not None}, **common)
         if options.algorithm == "fixed":
             return pybeam.fixed_beam(width, **common)
         if options.algorithm == "optimal":

@@ -6,6 +6,7 @@ import click
 
 from pybeam.cli.job import Job
 from pybeam.cli.search_options import (
+    PARALLEL,
     ScheduleOptions,
     SearchOptions,
     TokenIds,
@@ -63,18 +64,33 @@ form = option("Form of the output")
 )
 @search(
     "--algorithm",
-    type=click.Choice(["greedy", "fixed", "variable", "optimal"]),
+    type=click.Choice(["greedy", "fixed", "variable", "optimal", *PARALLEL]),
     default="fixed",
     show_default=True,
     help="greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. "
     "variable: a wide beam that pruning keeps narrow where the model is sure; the choice for "
-    "--width above 5. optimal: like fixed, but stops a line when nothing can beat what has finished.",
+    "--width above 5. optimal: like fixed, but stops a line when nothing can beat what has finished. "
+    "jacobi and its kin: greedy's output, many tokens guessed and checked in one step.",
 )
 @search(
     "--width",
     type=click.IntRange(1, 128),
     show_default="5",
     help="Hypotheses kept alive per line. 4 to 10 is usual with fixed, up to 50 with variable.",
+)
+@search(
+    "--block",
+    type=click.IntRange(1, 128),
+    metavar="TOKENS",
+    show_default="3",
+    help="Tokens that gauss-seidel-jacobi and hybrid-jacobi decode together.",
+)
+@search(
+    "--horizon",
+    type=click.IntRange(0),
+    metavar="TOKENS",
+    show_default="--max-length",
+    help="Tokens after which hybrid-jacobi goes on one by one.",
 )
 @search(
     "--n-best",

@@ -7,6 +7,7 @@ session writes each node's once into its cell (see `pybeam.token_tree`) and atte
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,25 @@ class Rows:
     max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
     eos_id: int
     beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
+
+    def picked(self, index: Tensor, is_one: Tensor) -> Rows:
+        """Rows `index` [n] as n sources of one row each; padding where not `is_one` [n]."""
+
+        def pick(values: Tensor, padding: int = 0) -> Tensor:
+            return torch.where(is_one, values.index_select(0, index), padding)
+
+        row_slot = pick(self.row_slot)
+        return dataclasses.replace(
+            self,
+            slot=row_slot,
+            offset=torch.arange(index.numel() + 1, dtype=torch.int32, device=index.device),
+            token=pick(self.token),
+            position=pick(self.position),
+            row_slot=row_slot,
+            bit=pick(self.bit),
+            node=pick(self.node),
+            cell=pick(self.cell, -1),
+        )
 
     @cached_property
     def history(self) -> Tensor:
@@ -157,6 +177,9 @@ class Model(ABC):
     eos_id: int
     max_positions: int | None  # positions of the decoder, None for no limit
     device: torch.device
+    pad_id: int | None = None  # what stands for no token, if there is one
+    # whether a step may have rows that continue each other; not where state moves with rows (`advance`)
+    can_draft = True
     # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
     has_attention = False  # whether its sessions have `attention`

@@ -53,8 +53,10 @@ class Ensemble(Model):
         self.device = first.device
         limits = [m.max_positions for m in self.members if m.max_positions is not None]
         self.max_positions = min(limits, default=None)
+        self.pad_id = first.pad_id
         self.can_capture = all(member.can_capture for member in self.members)
         self.has_attention = all(member.has_attention for member in self.members)
+        self.can_draft = all(member.can_draft for member in self.members)
 
     def _compare(self, i: int, member: Model) -> None:
         for name in ("vocab_size", "start_id", "eos_id", "device"):

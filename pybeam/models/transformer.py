@@ -43,6 +43,7 @@ class Transformer(Model):
         self.device = device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.pad_id = config.pad_id
         self.max_positions = self.max_source_positions = config.max_positions
 
     def __repr__(self) -> str:

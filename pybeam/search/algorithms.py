@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
+from pybeam.search.drafts import Draft
 from pybeam.search.limits import FREE, PrefixRule, SourceLimit
 from pybeam.search.processors import base
 from pybeam.search.processors.base import AnyProcessor
@@ -42,6 +43,7 @@ class Algorithm:
     num_groups: int = 1  # see `diverse`
     prefix: PrefixRule = FREE
     regrows: bool = False
+    draft: Draft | None = None  # how tokens are guessed ahead; None: one token a step
 
     def __post_init__(self) -> None:
         for name in ("width", "n_best", "min_length", "max_length"):
@@ -93,6 +95,8 @@ class Algorithm:
                 f"{self.finishing!r}; leave it out"
             )
         base.check_order(self.processors)
+        if self.draft is not None:
+            self.draft.check(self)
 
     @property
     def refills(self) -> bool:
@@ -120,8 +124,23 @@ class Algorithm:
         return any(map(base.perturbs, self.processors))
 
     @property
+    def most_rows(self) -> int:
+        """Rows that a source may have in a step."""
+        if self.draft is None:
+            return self.width
+        is_known = isinstance(self.max_length, int)
+        return self.draft.most_rows(self.max_length if is_known else DEFAULT_MAX_LENGTH)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """By which a hypothesis may grow in a step."""
+        return 1 if self.draft is None else self.most_rows
+
+    @property
     def growth(self) -> int:
         """How many times as many rows a beam rarely has after a step; a guess where candidates are pruned."""
+        if self.draft is not None:
+            return self.most_rows
         most = self.width if self.pruning.max_candidates is None else self.pruning.max_candidates
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
         return int(min(most, self.width, 2 if is_pruned else self.width))
@@ -202,6 +221,8 @@ class Algorithm:
             changes["min_length"] = max(min_length - in_limits, 0)
         if prefix_length and self.prefix.in_length and not self.prefix.is_scored:
             changes["scoring"] = changes.get("scoring", self.scoring).behind(prefix_length)
+        if self.draft is not None:
+            changes["draft"] = self.draft.for_request(request)
         return dataclasses.replace(self, **{**changes, "max_length": max_length})
 
 
@@ -222,6 +243,7 @@ def _algorithm(
     stop: Stop = COUNT,
     prefix: PrefixRule = FREE,
     regrows: bool = False,
+    draft: Draft | None = None,
 ) -> Algorithm:
     if callable(processors):
         raise TypeError(f"`processors` must be a list, but is {processors!r}; put it into one")
@@ -237,6 +259,7 @@ def _algorithm(
         stop,
         prefix=prefix,
         regrows=regrows,
+        draft=draft,
     )
 
 

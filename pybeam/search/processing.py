@@ -23,6 +23,7 @@ class Processing:
         normalises: whether what comes out are logits still, which `select` must normalise.
         perturbs: whether what comes out are no log-probabilities, see `Processor`.
         log_probs: [R, V], what they would be; of the last call, where `perturbs`.
+        has_state: whether one of them keeps numbers per node.
     """
 
     def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
@@ -30,6 +31,7 @@ class Processing:
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         self.log_probs: Tensor | None = None
+        self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         """Make room for that many slots and nodes per slot."""
@@ -45,12 +47,17 @@ class Processing:
         """All arrays as they are now; a captured step refers to them."""
         return tuple(array for kept in self._processors for array in kept.arrays)
 
+    def dtype(self, logits: Tensor) -> torch.dtype:
+        """Of what comes out."""
+        # a penalty or a division in half precision would make ties of distinct logits
+        halves = bool(self._processors) and logits.dtype in HALVES
+        return torch.float32 if halves else logits.dtype
+
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
         """What `select` shall see [R, V]; the logits may be overwritten."""
         if not self._processors:
             return logits
-        # a penalty or a division in half precision would make ties of distinct logits
-        result = logits.float() if logits.dtype in HALVES else logits
+        result = logits.to(self.dtype(logits))
         are_logits = True
         for kept in self._processors:
             if are_logits and kept.stage == "log_probs":
