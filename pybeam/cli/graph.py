@@ -1,0 +1,69 @@
+"""`pybeam graph`: what the model decodes in parallel, as a page, a picture or numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pybeam.cli.sections import with_flags
+
+
+@click.command(short_help="Show what a model decodes in parallel.")
+@click.argument("text")
+@click.option(
+    "--model",
+    "model_dir",
+    required=True,
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder with config.json, model.safetensors and the tokenizer's files.",
+)
+@click.option(
+    "--output",
+    "output_path",
+    metavar="FILE",
+    default="graph.html",
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="Where to write; the name says what: .html, .png, .svg or .json.",
+)
+@click.option("--source-lang", metavar="CODE", help="Language of the text, as the model names it.")
+@click.option("--target-lang", metavar="CODE", help="Language of the output, likewise.")
+@click.option(
+    "--max-length", type=click.IntRange(1, 128), default=128, show_default=True, help="Tokens."
+)
+def graph(model_dir, text, output_path, source_lang, target_lang, max_length) -> int:
+    """Decode TEXT as `jacobi` does, and draw what was right after which iteration.
+
+    Needs plotly for a page and matplotlib for a picture: pip install 'pybeam[graph]'.
+
+    \b
+    Examples:
+      pybeam graph --model examples/models/bible-es-en "Y dijo Dios: Sea la luz." --output out.html
+      pybeam graph --model DIR "Sea la luz." --output out.svg
+    """
+    import pybeam
+    from pybeam.graph import decoding_graph
+    from pybeam.graph.data import FORMATS
+    from pybeam.tokenizer import load_tokenizer, load_vocabularies
+
+    if Path(output_path).suffix not in FORMATS:
+        raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")
+    try:
+        model = pybeam.load_model(model_dir, device="cpu")
+        tokenizer = load_tokenizer(model_dir, source_lang=source_lang, target_lang=target_lang)
+        vocabularies = load_vocabularies(model_dir)
+        labels = {} if vocabularies is None else {i: piece for piece, i in vocabularies[1].items()}
+        request = pybeam.Request(tokenizer.encode(text), prefix=tokenizer.prefix)
+        algorithm = pybeam.greedy(max_length=min(max_length, model.max_positions))
+        found = decoding_graph(model, request, algorithm=algorithm, labels=labels)
+        path = found.save(output_path)
+    except (ImportError, OSError, ValueError) as error:
+        raise click.ClickException(with_flags(error)) from error
+    num_parallel = sum(found.in_parallel)
+    click.echo(
+        f"{path}: {len(found.tokens)} tokens in {found.num_iterations} iterations, "
+        f"{num_parallel} of them without waiting for the token before"
+    )
+    return 0
