@@ -11,9 +11,12 @@ from importlib import import_module
 import pytest
 
 import pybeam
+import pybeam.graph
 
 MODULES = [
     pybeam,
+    pybeam.drafts,
+    pybeam.graph,
     pybeam.ops,
     pybeam.processors,
     pybeam.scoring,

@@ -73,7 +73,7 @@ class DecodingGraph:
         return fragment(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write .html, .png, .svg or .json, as the name says.
+        """Write .html, .png, .svg or .json, as the suffix of `path` says; returns it.
 
         Raises:
             ValueError: the name ends otherwise.

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from pybeam.request import Request, Result
     from pybeam.search.algorithms import Algorithm
 
+__all__ = [
+    "Convergence",
+    "Initialiser",
+    "copy_source",
+    "function",
+    "ngram_lookup",
+    "pad",
+    "previous_output",
+    "repeat_last",
+]
 MOST_NGRAM = 4
 NO_LIMIT = 2**30
 STEP = 100  # prices are counted in hundredths
@@ -128,7 +138,11 @@ def repeat_last() -> Initialiser:
 
 
 def copy_source(skip: int = 0) -> Initialiser:
-    """The i-th token is the source's, the first `skip` ids left out; for what is copied or edited."""
+    """The i-th token is the source's, the first `skip` ids left out; for what is copied or edited.
+
+    Raises:
+        TypeError, ValueError: `skip` is no int, or negative.
+    """
     return CopySource(skip)
 
 
@@ -141,12 +155,23 @@ def previous_output() -> Initialiser:
 
 
 def ngram_lookup(n: int = 2) -> Initialiser:
-    """What followed these n tokens (1 to 4) the last time, in the output or else in the source."""
+    """What followed the last `n` tokens (1 to 4) before, in the output or else in the source.
+
+    Raises:
+        TypeError, ValueError: `n` is no int, or out of range.
+    """
     return NgramLookup(n)
 
 
 def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
-    """What a function of the request returns: token ids, such as a translation memory's."""
+    """What a function of the request returns: token ids, such as a translation memory's.
+
+    Args:
+        fn: ``fn(request) -> ids`` of the generated tokens.
+
+    Raises:
+        TypeError: `fn` is no function.
+    """
     return FromFunction(fn)
 
 
