@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -148,3 +149,16 @@ def test_results_do_not_depend_on_the_schedule(kinds):
     expected = found(model, algorithm, pybeam.Batch(1), sources)
     for schedule in (pybeam.Fifo(4, row_budget=9), pybeam.Streaming(4, 0.5)):
         assert found(model, algorithm, schedule, sources) == expected
+
+
+def test_threads_take_turns():
+    """Which attention a network uses is said in its config, so steps of one network must not overlap."""
+    network = tiny_network("bart")
+    sources = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+    algorithm = pybeam.fixed_beam(3, max_length=12)
+    expected = found(wrap(network), algorithm, pybeam.Fifo(2), sources)
+    with ThreadPoolExecutor(3) as pool:
+        runs = [
+            pool.submit(found, wrap(network), algorithm, pybeam.Fifo(2), sources) for _ in range(3)
+        ]
+        assert all(run.result() == expected for run in runs)

@@ -55,10 +55,8 @@ class EncoderDecoderSession(Session):
         self._own = _pool(model.memory.own, model.device)
         self._cross = _pool(model.memory.cross, model.device)
         self._source = SourceCells(model.device)
-        own, cross = (
-            TreeCache(model.memory.own.num_layers),
-            TreeCache(model.memory.cross.num_layers),
-        )
+        memory = model.memory
+        own, cross = TreeCache(memory.own.num_layers), TreeCache(memory.cross.num_layers)
         self._caches = own, cross
         self._cache = with_cross(own, cross, is_known=True)
         # a decoder asks whether there are encoder states, and takes them from the cache
@@ -141,10 +139,9 @@ class PromptSession(Session):
         self._pool = _pool(model.memory.own, model.device, PromptPool)
         self._prompt = SourceCells(model.device)
         self._cache = TreeCache(model.memory.own.num_layers)
-        self._last = torch.zeros(
-            0, dtype=torch.long, device=model.device
-        )  # [S], a prompt's last token
-        self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)  # by own cell
+        # [S], the prompt's last token by slot; [cells, 1], the position of the token in each own cell
+        self._last = torch.zeros(0, dtype=torch.long, device=model.device)
+        self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
         self.windows: set[int] = set()  # those that the model has given so far
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
