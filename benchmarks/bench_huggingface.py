@@ -77,9 +77,20 @@ def speech(width: int, num: int, num_new: int) -> Case:
     return Case(network, dict(input_features=torch.randn(num, 80, 3000)), options)
 
 
+def relative(width: int, num: int, num_new: int) -> Case:
+    """T5 small, which keeps dense caches."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(**IDS, decoder_start_token_id=0)
+    network = transformers.T5ForConditionalGeneration(config).eval()
+    ids = [torch.randint(3, VOCAB_SIZE, (20 + 6 * i,)) for i in range(num)]
+    options = dict(num_beams=width, max_new_tokens=num_new, min_new_tokens=num_new - 1)
+    return Case(network, padded(ids, left=False), options)
+
+
 CASES: dict[str, Callable[[argparse.Namespace], Case]] = {
     "translation, k = 5": lambda options: translation(options, 5),
     "speech, k = 5": lambda options: speech(5, 4, 32),
+    "relative positions, dense, k = 5": lambda options: relative(5, 8, 32),
     "prompts, k = 5": lambda options: prompts(5, [256, 200, 170, 130], 32),
     "prompts, k = 64": lambda options: prompts(64, [128], 16),
 }
@@ -128,14 +139,16 @@ def measure(case: Case, repeats: int) -> dict:
         "pybeam s": seconds["pybeam"],
         "times faster": seconds["generate"] / seconds["pybeam"],
         "generate MB": used["generate"] / 1e6,
-        "pybeam MB": used["pybeam"] / 1e6,
-        "of the cache": used["pybeam"] / used["generate"],
+        "pybeam MB": used["pybeam"] and used["pybeam"] / 1e6,
+        "of the cache": used["pybeam"] and used["pybeam"] / used["generate"],
         "same outputs": sum(same) / len(same),
     }
 
 
-def _own_bytes(case: Case) -> int:
-    """Bytes of all pools after the same search, unused cells counted."""
+def _own_bytes(case: Case) -> int | None:
+    """Bytes of all pools after the same search, unused cells counted; None for dense caches, which go
+    with their rows.
+    """
     sessions = []
     make = pybeam.models.huggingface.model.HuggingFaceModel.session
 
@@ -150,7 +163,7 @@ def _own_bytes(case: Case) -> int:
         )
     finally:
         pybeam.models.huggingface.model.HuggingFaceModel.session = make
-    return sum(buffer.nbytes for buffer in sessions[-1].buffers())
+    return sum(buffer.nbytes for buffer in sessions[-1].buffers()) or None
 
 
 def main() -> None:
