@@ -163,9 +163,18 @@ def test_processors(chain, late):
     options = dict(max_length=12, min_length=2, processors=CHAINS[chain])
     greedy = decoded(model, pybeam.greedy(**options))
     assert any(len(result.hypotheses[0].tokens) > 2 for result in greedy if result.hypotheses)
+    # as good as they can be, so that it would show if a guess were processed as something else
+    outputs = [result.hypotheses[0].tokens if result.hypotheses else [] for result in greedy]
+    right = drafts.function(lambda request: outputs[request.id])
+    requests = [pybeam.Request(source, id=i) for i, source in enumerate(SOURCES)]
     for name in ("jacobi", "block 4"):
         results = decoded(model, ALGORITHMS[name](**options), reads_late=late)
         assert_greedy(results, greedy)
+        algorithm = ALGORITHMS[name](initialiser=right, **options)
+        results = decoded(model, algorithm, requests=requests, reads_late=late)
+        assert_greedy(results, greedy)
+        most = 12 if name == "jacobi" else 4
+        assert {result.steps for result in results} == {-(-r.steps // most) for r in greedy}
 
 
 def test_a_nan_counts_where_greedy_would_have_seen_it():
