@@ -123,7 +123,9 @@ def decoding_graph(
     algorithm = greedy() if algorithm is None else algorithm
     request = request if isinstance(request, Request) else Request(request)
     tokens = _output(model, algorithm, request)
-    min_length = algorithm.overridden(request, model.max_positions).min_length
+    source = model.check(request.source)
+    sizes = model.room(source), model.source_length(source)
+    min_length = algorithm.overridden(request, *sizes).min_length
     recorder = _Recorder(len(tokens), min_length)
     chain = *algorithm.processors, processors.from_function(recorder, stage=_last_stage(algorithm))
     draft = Draft(None, len(tokens), initialiser or pad(), feeds_all=True)
