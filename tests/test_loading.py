@@ -105,7 +105,7 @@ def test_stored_tables_and_duplicates_are_accepted(directory, plain):
     assert_same_weights(model, expected)
     # equal tables are kept once
     assert model.encoder.token_table.data_ptr() == model.decoder.token_table.data_ptr()
-    assert model.output._weight.data_ptr() == model.decoder.token_table.data_ptr()
+    assert model.output.weight.data_ptr() == model.decoder.token_table.data_ptr()
 
 
 def test_stored_positions_are_preferred(directory):
@@ -129,7 +129,7 @@ def test_output_table_of_its_own_is_used(directory, plain):
     table = torch.randn(45, 24)
     edit_weights(directory, lambda w: w.update({"lm_head.weight": table}))
     model = load_model(directory)
-    assert torch.equal(model.output._weight, table)
+    assert torch.equal(model.output.weight, table)
     assert not torch.equal(model.decoder.token_table, table)
 
 
@@ -144,14 +144,14 @@ def test_fsmt_output_falls_back_to_the_decoder(tmp_path, plain):
     save_tiny_model(tmp_path, "fsmt")
     edit_weights(tmp_path, lambda w: w.pop("model.decoder.output_projection.weight"))
     model = load_model(tmp_path)
-    assert torch.equal(model.output._weight, model.decoder.token_table)
+    assert torch.equal(model.output.weight, model.decoder.token_table)
 
 
 def test_zero_logit_bias_costs_nothing(tmp_path, plain):
     save_tiny_model(tmp_path, "bart")
-    assert load_model(tmp_path).output._bias is not None
+    assert load_model(tmp_path).output.bias is not None
     edit_weights(tmp_path, lambda w: w["final_logits_bias"].zero_())
-    assert load_model(tmp_path).output._bias is None
+    assert load_model(tmp_path).output.bias is None
 
 
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
@@ -175,7 +175,7 @@ def test_packed_weights_have_the_dtype_and_activations_float32(directory, dtype)
     assert (model.dtype, model.weight_dtype) == (torch.float32, wanted)
     layer = model.decoder.layers[0]
     assert layer.inner._weight.dtype == model.output._weight.dtype == wanted
-    assert layer.inner._bias.dtype == layer.inner_norm._weight.dtype == torch.float32
+    assert layer.inner.bias.dtype == layer.inner_norm.weight.dtype == torch.float32
     assert model.session(None)._own.both[0].dtype == torch.float32
     assert ("weights" in repr(model)) == (wanted != torch.float32)
 

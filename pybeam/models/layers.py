@@ -18,13 +18,13 @@ class Norm:
     def __init__(
         self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_native: bool = False
     ) -> None:
-        self._shape, self._weight, self._bias, self._epsilon = weight.shape, weight, bias, epsilon
+        self._shape, self.weight, self.bias, self.epsilon = weight.shape, weight, bias, epsilon
         self._native = torch.ops.pybeam.layer_norm.default if is_native else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._native is not None:
-            return self._native(x, self._weight, self._bias, self._epsilon)
-        return F.layer_norm(x, self._shape, self._weight, self._bias, self._epsilon)
+            return self._native(x, self.weight, self.bias, self.epsilon)
+        return F.layer_norm(x, self._shape, self.weight, self.bias, self.epsilon)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,22 +24,23 @@ class PlainLinear:
     """A linear layer through torch, for any device and dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
-        self._weight, self._bias = weight, bias  # [out, in], [out]
+        self.weight, self.bias = weight, bias  # [out, in], [out]
+        self.activation = activation
         self._activation = ACTIVATIONS[activation] if activation else None
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         if memory is None:
-            y = F.linear(x, self._weight, self._bias)  # [n, out]
-        elif self._bias is None:
-            y = torch.mm(x, self._weight.t(), out=memory[: x.shape[0]])
+            y = F.linear(x, self.weight, self.bias)  # [n, out]
+        elif self.bias is None:
+            y = torch.mm(x, self.weight.t(), out=memory[: x.shape[0]])
         else:
-            y = torch.addmm(self._bias, x, self._weight.t(), out=memory[: x.shape[0]])
+            y = torch.addmm(self.bias, x, self.weight.t(), out=memory[: x.shape[0]])
         return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        return residual.add_(F.linear(x, self._weight, self._bias))  # [n, out]
+        return residual.add_(F.linear(x, self.weight, self.bias))  # [n, out]
 
 
 class PackedLinear:
@@ -60,7 +61,8 @@ class PackedLinear:
         self._num_columns = weight.shape[0]
         self._depth = weight.shape[1]
         self._weight = _packed(weight)
-        self._bias = bias
+        self.bias = bias  # [out]
+        self.activation = activation
         self._has_relu = activation == "relu"
         has_other = activation is not None and not self._has_relu
         self._activation = ACTIVATIONS[activation] if has_other else None
@@ -70,13 +72,18 @@ class PackedLinear:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         n = x.shape[0]
         y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
-        self._linear(y, x, self._weight, self._bias, self._has_relu, False)
+        self._linear(y, x, self._weight, self.bias, self._has_relu, False)
         return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        self._linear(residual, x, self._weight, self._bias, False, True)
+        self._linear(residual, x, self._weight, self.bias, False, True)
         return residual  # [n, out]
+
+    @property
+    def weight(self) -> Tensor:
+        """W [out, in] unpacked, float32."""
+        return self.rows(torch.arange(self._num_columns)).float()
 
     def rows(self, index: Tensor) -> Tensor:
         """W[index] [n, in] in the dtype it is kept in: how tied embeddings share this one copy."""
