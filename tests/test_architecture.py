@@ -16,6 +16,7 @@ LAYERS = [
     "profile",
     "cli",
     "graph",
+    "export",
     "compat",
     "decoder",
     "alternatives",

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from pybeam.export import export_onnx
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.huggingface import wrap
@@ -15,7 +16,7 @@ from tiny_models import save_tiny_model
 from tiny_rnn import save_tiny_rnn
 
 VOCAB = 45
-FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn")
+FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn", "onnx")
 # every way in which a wrapped model keeps its cache, and the rest of them
 WRAPPED = ("mistral", "t5")
 ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba", "bloom")
@@ -58,6 +59,8 @@ def model(request, tmp_path_factory, device):
         directory = tmp_path_factory.mktemp("rnn")
         save_tiny_rnn(directory)
         return load_model(directory, device=device)
+    if request.param == "onnx":
+        return onnx_model(tmp_path_factory, device)
     kinds = ("m2m_100", "bart") if request.param == "ensemble" else [request.param]
     directories = [tmp_path_factory.mktemp(kind) for kind in kinds]
     for seed, (directory, kind) in enumerate(zip(directories, kinds, strict=True)):
@@ -71,6 +74,17 @@ def wrapped(kind: str, device):
 
     keeps = "dense" if kind in DENSE else "tree"
     return wrap(tiny_network(kind).to(device), cache=keeps)
+
+
+def onnx_model(tmp_path_factory, device):
+    if device.type != "cpu":
+        pytest.skip("ONNX graphs run on the CPU")
+    for package in ("onnx", "onnx_ir", "onnxruntime"):
+        pytest.importorskip(package)
+    original, exported = tmp_path_factory.mktemp("bart"), tmp_path_factory.mktemp("onnx")
+    save_tiny_model(original, "bart")
+    export_onnx(load_model(original, device="cpu"), exported)
+    return load_model(exported, device="cpu")
 
 
 def assert_same(model, actual, expected):

@@ -1,4 +1,4 @@
-"""The command line: `pybeam translate`, `pybeam score`, `pybeam graph` and `pybeam info`.
+"""The command line: `pybeam translate`, `pybeam score`, `pybeam graph`, `pybeam export-onnx`, `pybeam info`.
 
 Exit codes: 0 everything was translated or scored; 1 something was not (an error on stderr names it); 2 wrong
 options; 130 interrupted by Ctrl-C; 141 the reader of the output went away. The modules here import
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.score import score
@@ -24,16 +25,18 @@ def pybeam() -> None:
     """Fast, exact beam search.
 
     \b
-    pybeam translate --help   how to translate a file or a stream of lines
-    pybeam score --help       how to score translations that exist
-    pybeam graph --help       how to see what a model decodes in parallel
-    pybeam info               versions, devices, kernels: what this installation can do
+    pybeam translate --help     how to translate a file or a stream of lines
+    pybeam score --help         how to score translations that exist
+    pybeam graph --help         how to see what a model decodes in parallel
+    pybeam export-onnx --help   how to write a model as ONNX graphs
+    pybeam info                 versions, devices, kernels: what this installation can do
     """
 
 
 pybeam.add_command(translate)
 pybeam.add_command(score)
 pybeam.add_command(graph)
+pybeam.add_command(export_onnx)
 pybeam.add_command(info)
 
 

@@ -14,6 +14,8 @@ from pybeam.models.config import TransformerConfig, read_config
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.onnx_files import DECODER
+from pybeam.models.onnx_model import OnnxModel
 from pybeam.models.positions import position_offset, sinusoidal_table
 from pybeam.models.rnn import Rnn, is_rnn, load_rnn
 from pybeam.models.transformer import Transformer
@@ -26,14 +28,16 @@ def load_model(
     path: str | os.PathLike | Sequence[str | os.PathLike],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
-) -> Transformer | Rnn | Ensemble:
-    """Load an encoder-decoder transformer from a Hugging Face directory, or an attentional LSTM.
+) -> Transformer | OnnxModel | Rnn | Ensemble:
+    """Load an encoder-decoder transformer from a Hugging Face directory, what was exported from one, or an
+    attentional LSTM.
 
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
     `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
     (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); and
     `attentional_lstm`, for which see `pybeam.models.Rnn`.
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
+    A directory with `decoder.onnx` (`pybeam.export.export_onnx`) is run by ONNX Runtime, on a CPU, float32.
 
     Args:
         path: the directory, or a list of them: an `Ensemble`, whose members must have the same
@@ -48,13 +52,15 @@ def load_model(
 
     Raises:
         FileNotFoundError: there is no such directory.
+        ImportError: it holds ONNX graphs, and onnxruntime is not installed.
         ValueError: a file, field or tensor is missing, wrong or not supported, or models do not make
             an ensemble.
     """
-    target, wanted = _device(device), _dtype(dtype)
-    if isinstance(path, (str, os.PathLike)):
-        return _load(Path(path), target, wanted)
-    directories = [Path(one) for one in path]
+    is_one = isinstance(path, (str, os.PathLike))
+    directories = [Path(one) for one in ([path] if is_one else path)]
+    has_graphs = any((directory / DECODER).exists() for directory in directories)
+    target = _device("cpu" if device == "auto" and has_graphs else device)
+    wanted = _dtype(dtype)
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
@@ -68,7 +74,11 @@ def load_model(
         raise ValueError(f"{error} ({names})") from error
 
 
-def _load(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Transformer | Rnn:
+def _load(
+    directory: Path, device: torch.device, dtype: torch.dtype | None
+) -> Transformer | OnnxModel | Rnn:
+    if (directory / DECODER).exists():
+        return _load_onnx(directory, device, dtype)
     if is_rnn(directory):
         return load_rnn(directory, device, dtype)
     config = read_config(directory)
@@ -81,6 +91,20 @@ def _load(directory: Path, device: torch.device, dtype: torch.dtype | None) -> T
     model = _Assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
     return model
+
+
+def _load_onnx(directory: Path, device: torch.device, dtype: torch.dtype | None) -> OnnxModel:
+    if device.type != "cpu":
+        raise ValueError(
+            f"`device` must be 'cpu' for ONNX graphs such as those in {directory}, but is {device}; "
+            "for a GPU load the model that they were exported from"
+        )
+    if dtype not in (None, torch.float32):
+        raise ValueError(
+            f"`dtype` must be 'auto' or 'float32' for ONNX graphs such as those in {directory}, but is "
+            f"{dtype}; for another load the model that they were exported from"
+        )
+    return OnnxModel(directory)
 
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:

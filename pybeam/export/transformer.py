@@ -1,0 +1,229 @@
+"""The built-in transformer as ONNX operators: its encoder, and one step of its decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.export.builder import Builder, Value
+from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.transformer import Transformer
+
+
+class KeyValue(NamedTuple):
+    """Keys and values of one layer: each [H, A, U, D], heads first so that each is one product."""
+
+    key: Value
+    value: Value
+
+
+class Places(NamedTuple):
+    """Where R rows of A sources stand in a table [A, K], in which each source's rows are neighbours."""
+
+    row: Value  # [A, K], the row at each place; any row where there is none
+    place: Value  # [R], a * K + k of each row
+
+
+class Network:
+    """A model whose weights are stored in one graph, once each, and used there or in its subgraphs.
+
+    Rows are [n, d] everywhere but in attention, so that every linear layer is one product.
+    """
+
+    def __init__(self, model: Transformer, weights: Builder) -> None:
+        self.model = model
+        self.num_heads = model.decoder.num_heads
+        self.head_size = model.config.hidden_size // self.num_heads
+        self._weights = weights
+        self._stored: dict[int, tuple[Value, Tensor | Linear]] = {}
+
+    def cross_key_value(self, op: Builder, token: Value, length: Value) -> Value:
+        """Every decoder layer's keys and values of these sources.
+
+        token [B, E] and length [B] give [layers, 2, H, B, E, D]; what is behind a length is anything.
+        """
+        stack = self.model.encoder
+        num, size = op.size(token, 0), op.size(token, 1)
+        within = op.range(size)  # [E]
+        mask = op.Less(within, op.Unsqueeze(length, [1]))  # [B, E]
+        bias = op.bias(op.Unsqueeze(mask, [1, 2]))  # [B, 1, 1, E]
+        position = op.Reshape(op.Expand(within, op.Shape(token)), [-1])  # [B * E]
+        x = self._embed(op, stack, op.Reshape(token, [-1]), position)
+        heads = op.sizes(num, size, 3, stack.num_heads, -1)
+        scale = (self.model.config.hidden_size // stack.num_heads) ** -0.5
+        for i, layer in enumerate(stack.layers):
+            name = f"encoder.{i}"
+            y = self._before(op, layer.self_norm, x, name)
+            qkv = op.Reshape(self._linear(op, layer.qkv, y, f"{name}.qkv"), heads)
+            query, key, value = _parts(op, op.Transpose(qkv, perm=[2, 0, 3, 1, 4]), 3)
+            score = op.Add(_score(op, op.Mul(query, scale), key), bias)  # [B, H, E, E]
+            y = op.MatMul(op.Softmax(score, axis=-1), value)  # [B, H, E, D]
+            y = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [-1, self._width])
+            x = self._after_attention(op, layer, x, y, name)
+            x = self._inner(op, layer, x, name)
+        if stack.final_norm is not None:
+            x = self._norm(op, stack.final_norm, x, "encoder.final_norm")
+        y = self._linear(op, self.model.cross_key_value, x, "cross_key_value")
+        shape = op.sizes(
+            num, size, len(self.model.decoder.layers), 2, self.num_heads, self.head_size
+        )
+        return op.Transpose(op.Reshape(y, shape), perm=[2, 3, 4, 0, 1, 5])
+
+    def step(
+        self,
+        op: Builder,
+        token: Value,
+        position: Value,
+        places: Places,
+        own: Sequence[KeyValue],
+        own_bias: Value,
+        cross: Sequence[KeyValue],
+        cross_bias: Value,
+    ) -> tuple[Value, list[KeyValue]]:
+        """Logits [R, V] of the tokens [R] at these positions [R], and their own keys and values.
+
+        `own` are keys and values of earlier tokens, own_bias [A, K, U] says which of them a row sees
+        beside itself; `cross` those of encoder states, cross_bias [A, 1, E]. What is returned is at the
+        rows' places, [H, A, K, D].
+        """
+        stack = self.model.decoder
+        x = self._embed(op, stack, token, position)
+        written = []
+        for i, layer in enumerate(stack.layers):
+            name = f"decoder.{i}"
+            y = self._before(op, layer.self_norm, x, name)
+            qkv = self._linear(op, layer.qkv, y, f"{name}.qkv")
+            query, key, value = _parts(op, self._placed(op, places, qkv, 3), 3)  # [H, A, K, D]
+            written.append(KeyValue(key, value))
+            y = _own_attention(op, self._scaled(op, query), own[i], own_bias, key, value)
+            x = self._after_attention(op, layer, x, self._rows(op, places, y), name)
+            y = self._before(op, layer.cross_norm, x, f"{name}.cross")
+            query = self._linear(op, layer.cross_query, y, f"{name}.cross_query")
+            query = op.Squeeze(self._placed(op, places, query, 1), [0])  # [H, A, K, D]
+            score = op.Add(_score(op, self._scaled(op, query), cross[i].key), cross_bias)
+            y = op.MatMul(op.Softmax(score, axis=-1), cross[i].value)  # [H, A, K, D]
+            y = self._linear(op, layer.cross_out, self._rows(op, places, y), f"{name}.cross_out")
+            x = self._after(op, layer.cross_norm, op.Add(x, y), f"{name}.cross")
+            x = self._inner(op, layer, x, name)
+        if stack.final_norm is not None:
+            x = self._norm(op, stack.final_norm, x, "decoder.final_norm")
+        return self._linear(op, self.model.output, x, "output"), written
+
+    @property
+    def _width(self) -> int:
+        return self.model.config.hidden_size
+
+    def _scaled(self, op: Builder, query: Value) -> Value:
+        return op.Mul(query, self.head_size**-0.5)
+
+    def _placed(self, op: Builder, places: Places, x: Value, num: int) -> Value:
+        """Rows [R, num * d] at their places: [num, H, A, K, D]."""
+        x = op.Gather(x, places.row, axis=0)  # [A, K, num * d]
+        shape = op.sizes(op.size(x, 0), op.size(x, 1), num, self.num_heads, self.head_size)
+        return op.Transpose(op.Reshape(x, shape), perm=[2, 3, 0, 1, 4])
+
+    def _rows(self, op: Builder, places: Places, y: Value) -> Value:
+        """Back from [H, A, K, D] to rows [R, d]."""
+        y = op.Reshape(op.Transpose(y, perm=[1, 2, 0, 3]), [-1, self._width])
+        return op.Gather(y, places.place, axis=0)
+
+    def _embed(self, op: Builder, stack: Stack, token: Value, position: Value) -> Value:
+        name = "encoder" if stack is self.model.encoder else "decoder"
+        x = op.Gather(self._store(stack.token_table, f"{name}.tokens"), token, axis=0)  # [n, d]
+        x = op.Mul(x, float(stack.embedding_scale))
+        positions = self._store(stack.position_table, f"{name}.positions")
+        x = op.Add(x, op.Gather(positions, position, axis=0))
+        norm = stack.embedding_norm
+        return x if norm is None else self._norm(op, norm, x, f"{name}.embedding_norm")
+
+    def _after_attention(
+        self, op: Builder, layer: EncoderLayer, x: Value, y: Value, name: str
+    ) -> Value:
+        y = op.Add(x, self._linear(op, layer.self_out, y, f"{name}.self_out"))
+        return self._after(op, layer.self_norm, y, name)
+
+    def _inner(self, op: Builder, layer: EncoderLayer | DecoderLayer, x: Value, name: str) -> Value:
+        y = self._before(op, layer.inner_norm, x, f"{name}.inner")
+        y = self._linear(op, layer.inner, y, f"{name}.inner")
+        y = op.Add(x, self._linear(op, layer.inner_out, y, f"{name}.inner_out"))
+        return self._after(op, layer.inner_norm, y, f"{name}.inner")
+
+    def _before(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+        is_pre_norm = self.model.config.family.is_pre_norm
+        return self._norm(op, norm, x, f"{name}.norm") if is_pre_norm else x
+
+    def _after(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+        is_pre_norm = self.model.config.family.is_pre_norm
+        return x if is_pre_norm else self._norm(op, norm, x, f"{name}.norm")
+
+    def _norm(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+        weight = self._store(norm.weight, f"{name}.weight")
+        bias = self._store(norm.bias, f"{name}.bias")
+        return op.LayerNormalization(x, weight, bias, axis=-1, epsilon=norm.epsilon)
+
+    def _linear(self, op: Builder, linear: Linear, x: Value, name: str) -> Value:
+        bias = () if linear.bias is None else (self._store(linear.bias, f"{name}.bias"),)
+        y = op.Gemm(x, self._store(linear, f"{name}.weight"), *bias, transB=1)  # [n, out]
+        return y if linear.activation is None else _activated(op, linear.activation, y)
+
+    def _store(self, weight: Tensor | Linear, name: str) -> Value:
+        """Tied tables are stored once, whether they are the same tensor or the same packed layer."""
+        is_packed = isinstance(weight, PackedLinear)
+        tensor = weight if is_packed or isinstance(weight, Tensor) else weight.weight
+        key = id(tensor) if is_packed else tensor.data_ptr()
+        if key not in self._stored:
+            content = tensor.weight if is_packed else tensor
+            # kept beside it, so that nothing else can come to have its address
+            self._stored[key] = self._weights.weight(content.float().cpu(), name), tensor
+        return self._stored[key][0]
+
+
+def _parts(op: Builder, x: Value, num: int) -> Sequence[Value]:
+    """The lines of the first axis, which has `num`."""
+    parts = op.Split(x, axis=0, num_outputs=num, outputs=num)
+    return [op.Squeeze(part, [0]) for part in parts]
+
+
+def _score(op: Builder, query: Value, key: Value) -> Value:
+    return op.MatMul(query, op.Transpose(key, perm=[0, 1, 3, 2]))
+
+
+def _own_attention(
+    op: Builder, query: Value, own: KeyValue, bias: Value, key: Value, value: Value
+) -> Value:
+    """Attention to the earlier tokens and to the row itself, whose key is in no cell yet: [H, A, K, D].
+
+    Every row sees at least itself, so that no softmax is over nothing.
+    """
+    earlier = op.Add(_score(op, query, own.key), bias)  # [H, A, K, U]
+    itself = op.ReduceSum(op.Mul(query, key), [-1], keepdims=1)  # [H, A, K, 1]
+    share = op.Softmax(op.Concat(earlier, itself, axis=-1), axis=-1)
+    sizes = op.sizes(op.size(earlier, 3), 1)
+    earlier, itself = op.Split(share, sizes, axis=-1, outputs=2)
+    return op.Add(op.MatMul(earlier, own.value), op.Mul(itself, value))
+
+
+def _activated(op: Builder, activation: str, x: Value) -> Value:
+    if activation == "relu":
+        return op.Relu(x)
+    if activation in ("silu", "swish"):
+        return op.Mul(x, op.Sigmoid(x))
+    return op.Gelu(x, approximate="none" if activation in ("gelu", "gelu_python") else "tanh")
+
+
+def check_exportable(model: object) -> None:
+    """Raise TypeError or ValueError if the model cannot be written down here."""
+    if not isinstance(model, Transformer):
+        raise TypeError(
+            f"`model` must be a built-in transformer such as pybeam.load_model returns, but is "
+            f"{type(model).__name__}; export the members of an ensemble one by one"
+        )
+    if model.weight_dtype != torch.float32:
+        raise ValueError(
+            f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
+            "dtype='float32'"
+        )

@@ -1,0 +1,220 @@
+"""Exported models: an encoder and a decoder step that ONNX Runtime computes, searched like any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model, Rows, Session
+from pybeam.models.cells import SourceCells
+from pybeam.models.config import read_config
+from pybeam.models.onnx_files import DECODER, ENCODER, missing_package
+from pybeam.models.transformer import Transformer
+from pybeam.ops import PAGE_CELLS
+
+MAX_ENCODER_TOKENS = 4096  # of one batch, padding included
+
+
+class OnnxModel(Model):
+    """What `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU; see `pybeam.load_model`.
+
+    It has as many threads as torch had when it was loaded.
+    """
+
+    can_draft = False  # in its graph a row sees itself alone of the rows of its step
+    # the same facts under the same names
+    check, source_length = Transformer.check, Transformer.source_length
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise missing_package(error) from error
+        self.config = config = read_config(directory)
+        self.device = torch.device("cpu")
+        self.dtype = self.weight_dtype = torch.float32
+        self.vocab_size = config.vocab_size
+        self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.max_positions, self.pad_id = config.max_positions, config.pad_id
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        # between two steps the cores belong to torch
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self.encoder, self.decoder = (
+                onnxruntime.InferenceSession(
+                    directory / name, options, providers=["CPUExecutionProvider"]
+                )
+                for name in (ENCODER, DECODER)
+            )
+        except Exception as error:  # its exceptions have no other base class
+            raise ValueError(
+                f"{ENCODER} and {DECODER} in {directory} must be graphs that pybeam has exported, but "
+                f"cannot be read: {error}"
+            ) from error
+
+    def __repr__(self) -> str:
+        return (
+            f"OnnxModel({self.config.model_type}, V={self.vocab_size}, {self.config.path.parent})"
+        )
+
+    def session(self, backend) -> OnnxSession:
+        """A fresh session; graphs have kernels of their own, so the backend does not matter."""
+        return OnnxSession(self)
+
+
+class KeyValueTable:
+    """Keys and values by layer, head and cell, as the decoder's graph takes them.
+
+    Cell c is line c + 1. Line 0 holds zeros: it stands where there is nothing, and a graph that weighs it
+    with nothing must not meet NaN there.
+    """
+
+    def __init__(self, num_layers: int, num_heads: int, head_size: int) -> None:
+        self._memory = torch.zeros(num_layers, 2, num_heads, 1, head_size)  # [layers, 2, H, C, D]
+
+    @property
+    def cell_bytes(self) -> int:
+        layers, _, heads, _, size = self._memory.shape
+        return math.prod((layers, 2, heads, size)) * self._memory.itemsize
+
+    def grow(self, num_cells: int) -> None:
+        """Make room for that many cells; what the old ones hold stays."""
+        old, num = self._memory, num_cells + 1
+        if num > old.shape[3]:
+            self._memory = old.new_zeros(*old.shape[:3], num, old.shape[4])
+            self._memory[:, :, :, : old.shape[3]] = old
+
+    def write(self, cell: Tensor, key_value: Tensor) -> None:
+        """Put [layers, 2, H, n, D] into cells [n]."""
+        self._memory.index_copy_(3, cell.long() + 1, key_value)
+
+    def inputs(self, name: str) -> dict[str, Tensor]:
+        """The graph's inputs ``<name>_key.<layer>`` and ``<name>_value.<layer>``, views."""
+        parts = enumerate(("key", "value"))
+        return {
+            f"{name}_{part}.{i}": layer[j]
+            for j, part in parts
+            for i, layer in enumerate(self._memory)
+        }
+
+
+class OnnxSession(Session):
+    """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._model, config = model, model.config
+        shape = config.num_decoder_layers, config.num_decoder_heads
+        size = config.hidden_size // config.num_decoder_heads
+        self._own, self._cross = KeyValueTable(*shape, size), KeyValueTable(*shape, size)
+        self._source = SourceCells(model.device)
+        self._is_new = torch.zeros(0, dtype=torch.bool)  # by cell, false between steps
+        self._logits = torch.empty(0, model.vocab_size)
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._own.grow(num_cells)
+        if self._is_new.numel() < num_cells:
+            self._is_new = torch.zeros(num_cells, dtype=torch.bool)
+        self._source.reserve(num_slots)
+
+    def encode(
+        self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        longest = max((source.numel() for source in sources), default=0)
+        size = max(1, MAX_ENCODER_TOKENS // max(1, longest))
+        for start in range(0, len(sources), size):
+            part = slice(start, start + size)
+            self._encode(sources[part], slots[part])
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._source.release(slots)
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        pages = -(-source_length // PAGE_CELLS)
+        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
+
+    def step(self, rows: Rows) -> Tensor:
+        tree, slot, num_rows = rows.tree, rows.slot.long(), rows.token.numel()
+        row, place = _places(rows.offset, num_rows)  # [A, K], [R]
+        live = tree.live_cell[slot, : int(tree.num_live[slot].max())].long()  # [A, U]
+        is_row = rows.cell >= 0
+        cell = rows.cell[is_row].long()
+        self._is_new[cell] = True
+        is_past = _counted(live.shape[1], tree.num_live[slot]) & ~self._is_new[live]
+        self._is_new[cell] = False
+        bit = rows.bit[row].long()  # [A, K]
+        word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
+        mask = tree.live_mask[slot, : live.shape[1]].transpose(1, 2).gather(1, word)
+        is_seen = (mask >> (bit & 63)[:, :, None]) & 1  # [A, K, U]
+        length = self._source.length[slot]  # [A]
+        cross_cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
+        cross_mask = _counted(cross_cell.shape[1], length)
+        if self._logits.shape[0] < num_rows:
+            self._logits = torch.empty(num_rows, self._model.vocab_size)
+        logits = self._logits[:num_rows]
+        key_value = _run(
+            self._model.decoder,
+            {
+                "token": rows.token.long(),
+                "position": rows.position.long(),
+                "row": row,
+                "place": place,
+                "own_cell": torch.where(is_past, live + 1, 0),
+                "own_mask": is_seen.bool() & is_past[:, None],
+                "cross_cell": torch.where(cross_mask, cross_cell + 1, 0),
+                "cross_mask": cross_mask,
+                **self._own.inputs("own"),
+                **self._cross.inputs("cross"),
+            },
+            logits=logits,
+        )  # [layers, 2, H, A, K, D]
+        self._own.write(cell, key_value.flatten(3, 4).index_select(3, place[is_row]))
+        return logits
+
+    def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
+        lengths = [source.numel() for source in sources]
+        cell = self._source.allocate(slots, lengths)  # [sum(lengths)]
+        self._cross.grow(self._source.num_cells)
+        if not cell.numel():
+            return
+        token = torch.nn.utils.rnn.pad_sequence(list(sources), batch_first=True)  # [B, E]
+        length = torch.tensor(lengths)
+        key_value = _run(self._model.encoder, {"token": token, "length": length})
+        kept = _counted(token.shape[1], length).flatten().nonzero()[:, 0]
+        self._cross.write(cell, key_value.flatten(3, 4).index_select(3, kept))
+
+
+def _places(offset: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Where rows grouped by these offsets [A + 1] stand in a table: see `pybeam.export`'s `Places`."""
+    count = offset.diff().long()  # [A]
+    source = torch.arange(count.numel()).repeat_interleave(count)  # [R]
+    row = torch.arange(num_rows)
+    width = max(1, int(count.max()))
+    place = source * width + row - offset[source]
+    table = row.new_zeros(count.numel() * width)
+    table[place] = row
+    return table.view(-1, width), place
+
+
+def _counted(size: int, count: Tensor) -> Tensor:
+    """[A, size] bool, the first ``count[a]`` of every line."""
+    return torch.arange(size) < count[:, None]
+
+
+def _run(session, inputs: dict[str, Tensor], **outputs: Tensor) -> Tensor:
+    """Run a graph on tensors where they lie; returns `key_value`, other outputs go to these tensors."""
+    binding = session.io_binding()
+    held = {name: tensor.contiguous() for name, tensor in inputs.items()}
+    for name, tensor in held.items():
+        binding.bind_cpu_input(name, tensor.numpy())
+    for name, tensor in outputs.items():
+        binding.bind_output(name, "cpu", 0, np.float32, tensor.shape, tensor.data_ptr())
+    binding.bind_output("key_value")
+    session.run_with_iobinding(binding)
+    names = [output.name for output in session.get_outputs()]
+    return torch.from_numpy(binding.get_outputs()[names.index("key_value")].numpy())
