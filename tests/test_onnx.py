@@ -167,10 +167,13 @@ def test_the_whole_search_in_one_graph(
     assert_finds_the_same(search, original, sources, width, max_length, length_penalty)
 
 
-def test_the_graph_keeps_to_the_positions_of_the_model(tmp_path):
+def test_limits_of_positions_and_of_file_sizes(tmp_path, monkeypatch):
+    """The graph keeps to the model's positions; weights that are too many for one file lie beside it."""
+    monkeypatch.setattr("pybeam.export.builder.MOST_BYTES", 0)
     save_tiny_model(tmp_path / "original", "m2m_100")
     model = pybeam.load_model(tmp_path / "original", device="cpu")
     export_onnx(model, tmp_path / "onnx")
+    assert len(list((tmp_path / "onnx").glob("*.onnx.data"))) == 3
     search = ort.InferenceSession(tmp_path / "onnx" / "search.onnx")
     assert_finds_the_same(search, model, [[5, 9, 30]], 2, model.max_positions, 0.0)
     (found,) = hypotheses(search, [[5, 9, 30]], 2, 1000, 0.0)
