@@ -6,6 +6,7 @@ from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
 from pybeam.models.rnn import Rnn
+from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Rnn",
     "Rows",
     "Session",
+    "SpeechTransformer",
     "Transformer",
     "huggingface",
     "load_model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ class Family:
     activation: str = "gelu"
     ties_embeddings: bool = True
     start_id: int | None = 2
+    hears: bool = False  # sources are features of sound, see `pybeam.models.speech`
 
 
 ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
@@ -38,6 +40,9 @@ FAMILIES = {
         activation="relu",
         ties_embeddings=False,
     ),
+    "speech_to_text": Family(
+        True, False, True, "sinusoidal", scale_embedding=True, activation="relu", hears=True
+    ),
 }
 
 # old configs spell the family out; a config that contradicts it describes another network
@@ -46,6 +51,15 @@ FAMILY_FLAGS = {
     "normalize_embedding": "has_embedding_norm",
     "add_final_layer_norm": "has_final_norm",
 }
+
+
+@dataclass(frozen=True)
+class FrontConfig:
+    """Shapes of the convolutions over time that shorten what a speech encoder reads."""
+
+    num_features: int
+    kernel_sizes: tuple[int, ...]
+    channels: int  # of all convolutions but the last, before their gates halve them
 
 
 @dataclass(frozen=True)
@@ -65,12 +79,14 @@ class TransformerConfig:
     encoder_inner_size: int
     decoder_inner_size: int
     max_positions: int
+    max_source_positions: int
     activation: str
     embedding_scale: float
     ties_embeddings: bool
     pad_id: int
     start_id: int
     eos_id: int
+    front: FrontConfig | None = None  # of a speech model
 
 
 def read_config(directory: Path) -> TransformerConfig:
@@ -136,6 +152,9 @@ def _build(
                 f"add it to {path.name} or generation_config.json in {path.parent}"
             )
     pad_id = config.get("pad_token_id")
+    positions = source_positions = "max_position_embeddings"
+    if family.hears:
+        positions, source_positions = "max_target_positions", "max_source_positions"
     return TransformerConfig(
         path=path,
         model_type=model_type,
@@ -149,13 +168,15 @@ def _build(
         num_decoder_heads=size("decoder_attention_heads"),
         encoder_inner_size=size("encoder_ffn_dim"),
         decoder_inner_size=size("decoder_ffn_dim"),
-        max_positions=size("max_position_embeddings"),
+        max_positions=size(positions),
+        max_source_positions=size(source_positions),
         activation=config.get("activation_function", family.activation),
         embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
         ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
         pad_id=1 if pad_id is None else pad_id,
         start_id=start_id,
         eos_id=eos_id,
+        front=_front(path, config, size) if family.hears else None,
     )
 
 
@@ -165,6 +186,24 @@ def positive(path: Path, config: dict, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
     return value
+
+
+def _front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+    kernels = config.get("conv_kernel_sizes")
+    is_sound = isinstance(kernels, list) and all(
+        isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels
+    )
+    if not is_sound or len(kernels) != config.get("num_conv_layers", len(kernels)) or not kernels:
+        raise ValueError(
+            f"`conv_kernel_sizes` in {path} must be `num_conv_layers` odd integers, but is {kernels!r}"
+        )
+    channels = size("conv_channels")
+    if channels % 2:
+        raise ValueError(f"`conv_channels` in {path} must be even, but is {channels}")
+    num_channels = config.get("input_channels", 1)
+    if num_channels != 1:
+        raise ValueError(f"`input_channels` in {path} must be 1, but is {num_channels!r}")
+    return FrontConfig(size("input_feat_per_channel"), tuple(kernels), channels)
 
 
 def token_id(

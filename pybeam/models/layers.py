@@ -48,7 +48,8 @@ class DecoderLayer(EncoderLayer):
 class Stack:
     """The encoder or the decoder without its attention state."""
 
-    token_table: Tensor | PackedLinear  # [V, d]; the output layer, where it has the same table
+    # [V, d]; the output layer, where it has the same table; None of an encoder that reads no tokens
+    token_table: Tensor | PackedLinear | None
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
@@ -58,8 +59,12 @@ class Stack:
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
         """Hidden state [n, d] of tokens [n] at these positions [n]."""
-        x = F.embedding(position, self.position_table)  # [n, d]
         table = self.token_table
         y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
+        return self.place(y, position)
+
+    def place(self, y: Tensor, position: Tensor) -> Tensor:
+        """Hidden state [n, d] of what is embedded as y [n, d] at these positions [n]."""
+        x = F.embedding(position, self.position_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

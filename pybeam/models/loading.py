@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.config import TransformerConfig, read_config
+from pybeam.models.config import FrontConfig, TransformerConfig, read_config
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
@@ -18,6 +18,7 @@ from pybeam.models.onnx_files import DECODER
 from pybeam.models.onnx_model import OnnxModel
 from pybeam.models.positions import position_offset, sinusoidal_table
 from pybeam.models.rnn import Rnn, is_rnn, load_rnn
+from pybeam.models.speech import SpeechTransformer, Subsampler
 from pybeam.models.transformer import Transformer
 from pybeam.tokenizer import load_vocabularies
 
@@ -34,7 +35,8 @@ def load_model(
 
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
     `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
-    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); and
+    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); Speech2Text
+    (`speech_to_text`), which reads features of sound and is a `SpeechTransformer`; and
     `attentional_lstm`, for which see `pybeam.models.Rnn`.
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
     A directory with `decoder.onnx` (`pybeam.export.export_onnx`) is run by ONNX Runtime, on a CPU, float32.
@@ -164,9 +166,10 @@ class _Assembly:
         self.is_packed = can_pack(device, dtype)
         self.dtype = torch.float32 if self.is_packed else dtype
         moved: dict[int, Tensor] = {}  # one copy of a table that is used twice
-        self.source_table, self.target_table, self.output_table = (
+        *source, self.target_table, self.output_table = (
             moved.setdefault(table.data_ptr(), self._moved(table, dtype)) for table in tables
         )
+        self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:
         config = self.config
@@ -175,7 +178,10 @@ class _Assembly:
             bias = self._take("final_logits_bias", 1, config.vocab_size)[0]
             bias = bias if bias.any() else None
         output = self._pack(self.output_table, bias)
-        encoder = self._stack("encoder", self._token_table(self.source_table, output))
+        source_table = self.source_table
+        if source_table is not None:
+            source_table = self._token_table(source_table, output)
+        encoder = self._stack("encoder", source_table)
         decoder = self._stack("decoder", self._token_table(self.target_table, output))
         d = config.hidden_size
         names = [
@@ -183,7 +189,7 @@ class _Assembly:
             for i in range(config.num_decoder_layers)
             for part in "kv"
         ]
-        return Transformer(
+        parts = dict(
             config=config,
             encoder=encoder,
             decoder=decoder,
@@ -193,9 +199,25 @@ class _Assembly:
             weight_dtype=self.weight_dtype,
             device=self.device,
         )
+        if config.front is None:
+            return Transformer(**parts)
+        return SpeechTransformer(**parts, front=self._subsampler(config.front))
+
+    def _subsampler(self, front: FrontConfig) -> Subsampler:
+        layers, columns = [], front.num_features
+        for i, size in enumerate(front.kernel_sizes):
+            is_last = i == len(front.kernel_sizes) - 1
+            rows = 2 * self.config.hidden_size if is_last else front.channels
+            name = f"encoder.conv.conv_layers.{i}"
+            weight = self._take(f"{name}.weight", rows, columns, size, dtype=self.weight_dtype)
+            # windows are flattened position by position
+            weight = weight.transpose(1, 2).flatten(1).contiguous()  # [rows, size * columns]
+            layers.append(self._pack(weight, self._take(f"{name}.bias", rows)))
+            columns = rows // 2
+        return Subsampler(layers, front.kernel_sizes)
 
     def _tables(self) -> list[Tensor]:
-        """Token tables of encoder, decoder and output. Equal ones are the same tensor."""
+        """Token tables of encoder (if it reads any), decoder and output. Equal ones are the same tensor."""
         config, own = self.config, ["lm_head.weight"]
         if config.model_type == "fsmt":
             own = ["decoder.output_projection.weight"]
@@ -208,22 +230,18 @@ class _Assembly:
         is_joint = config.source_vocab_size == config.vocab_size
         tied = own if config.ties_embeddings else []
         # the more specific name wins: files of untied models may keep the shared table too
-        tables = [
-            self.checkpoint.take_first(
-                [source, shared, *([target, *tied] if is_joint else [])],
-                config.source_vocab_size,
-                d,
-            ),
-            self.checkpoint.take_first(
-                [target, shared, *tied, *([source] if is_joint else [])], config.vocab_size, d
-            ),
-        ]
+        tables = []
+        if config.front is None:
+            names = [source, shared, *([target, *tied] if is_joint else [])]
+            tables.append(self.checkpoint.take_first(names, config.source_vocab_size, d))
+        names = [target, shared, *tied, *([source] if is_joint else [])]
+        tables.append(self.checkpoint.take_first(names, config.vocab_size, d))
         # FSMT has always used the decoder's table for the output, whatever its config says
         names = own
         if config.ties_embeddings or config.model_type == "fsmt":
             names = [*own, target, shared, *([source] if is_joint else [])]
         tables.append(self.checkpoint.take_first(names, config.vocab_size, d))
-        for i in (1, 2):
+        for i in range(1, len(tables)):
             for earlier in tables[:i]:
                 if earlier.shape == tables[i].shape and torch.equal(earlier, tables[i]):
                     tables[i] = earlier
@@ -234,7 +252,7 @@ class _Assembly:
         is_tied = table is self.output_table and isinstance(output, PackedLinear)
         return output if is_tied else table
 
-    def _stack(self, name: str, token_table: Tensor | PackedLinear) -> Stack:
+    def _stack(self, name: str, token_table: Tensor | PackedLinear | None) -> Stack:
         config, d = self.config, self.config.hidden_size
         is_decoder = name == "decoder"
         layer = self._decoder_layer if is_decoder else self._encoder_layer
@@ -253,21 +271,23 @@ class _Assembly:
         )
 
     def _positions(self, stack: str) -> Tensor:
-        """The position table [max_positions, d]: the file's if it has one, else the formula's."""
+        """The position table of one stack [positions, d]: the file's if it has one, else the formula's."""
         config = self.config
         offset = position_offset(config)
-        num = offset + config.max_positions
+        is_encoder = stack == "encoder"
+        num_positions = config.max_source_positions if is_encoder else config.max_positions
+        num = offset + num_positions
         stored = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
         name = next((name for name in stored if name in self.checkpoint), None)
         if name is None and config.family.positions != "learned":
-            table = sinusoidal_table(config)
+            table = sinusoidal_table(config, num_positions)
         elif name is not None and config.family.positions != "learned":
             # such tables may have been made longer than the config says
             num = max(num, self.checkpoint.num_rows(name))
             table = self.checkpoint.take(name, num, config.hidden_size)
         else:
             table = self.checkpoint.take(name or stored[0], num, config.hidden_size)
-        return self._moved(table[offset : offset + config.max_positions], self.dtype)
+        return self._moved(table[offset : offset + num_positions], self.dtype)
 
     def _encoder_layer(self, prefix: str) -> EncoderLayer:
         return EncoderLayer(**self._common(prefix, self.config.encoder_inner_size))

@@ -15,13 +15,15 @@ def position_offset(config: TransformerConfig) -> int:
     return {"learned": 2, "sinusoidal": config.pad_id + 1, "marian": 0}[config.family.positions]
 
 
-def sinusoidal_table(config: TransformerConfig) -> Tensor:
-    """The family's table [offset + max_positions, hidden_size], float32.
+def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:
+    """The family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
 
     "sinusoidal" is tensor2tensor's: frequencies ``10000 ** (-j / (d / 2 - 1))``; "marian" is the
     paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them.
     """
-    num = position_offset(config) + config.max_positions
+    if num_positions is None:
+        num_positions = config.max_positions
+    num = position_offset(config) + num_positions
     d = config.hidden_size
     half = d // 2
     if config.family.positions == "marian":

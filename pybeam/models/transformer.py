@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from pybeam.models.layers import Stack
 from pybeam.models.linear import Linear
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer_session import TransformerSession
+from pybeam.transfer import to_device
 
 
 class Transformer(Model):
@@ -44,13 +47,14 @@ class Transformer(Model):
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.pad_id = config.pad_id
-        self.max_positions = self.max_source_positions = config.max_positions
+        self.max_positions = config.max_positions
+        self.max_source_positions = config.max_source_positions
 
     def __repr__(self) -> str:
         config = self.config
         weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
         return (
-            f"Transformer({config.model_type}, {config.num_encoder_layers}+"
+            f"{type(self).__name__}({config.model_type}, {config.num_encoder_layers}+"
             f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
             f"{self.dtype}{weights}, {self.device})"
         )
@@ -67,9 +71,9 @@ class Transformer(Model):
             ValueError: it is not one-dimensional, too long, or an id is out of range.
         """
         ids = checked_ids(source, self.config.source_vocab_size)  # [E]
-        if ids.numel() > self.max_positions:
+        if ids.numel() > self.max_source_positions:
             raise ValueError(
-                f"`source` must have at most {self.max_positions} ids (`max_position_embeddings`), "
+                f"`source` must have at most {self.max_source_positions} ids (`max_position_embeddings`), "
                 f"but has {ids.numel()}; split the text"
             )
         return ids
@@ -90,3 +94,11 @@ class Transformer(Model):
     def source_length(self, source: Tensor) -> int:
         """Number of ids."""
         return source.numel()
+
+    def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
+        """What the encoder's layers get [n, d] of checked sources, one after another.
+
+        `position` [n] counts from 0 in each; n is the sum of their `source_length`.
+        """
+        token = to_device(torch.cat(list(sources)), torch.long, self.device)  # [n]
+        return self.encoder.embed(token, position)

@@ -45,7 +45,7 @@ class TransformerSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        for part in _chunks([source.numel() for source in sources], MAX_ENCODER_TOKENS):
+        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
@@ -107,7 +107,7 @@ class TransformerSession(Session):
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
         model = self.model
-        lengths = [source.numel() for source in sources]
+        lengths = self._lengths(sources)
         cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
         self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
         if not cell.numel():
@@ -122,20 +122,19 @@ class TransformerSession(Session):
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Hidden states [n, d] of these sources, packed one after another without padding."""
-        encoder, device = self.model.encoder, self.model.device
-        token = torch.cat(list(sources))  # [n]
-        length = torch.tensor([source.numel() for source in sources], dtype=torch.int32)  # [A]
+        model, encoder, device = self.model, self.model.encoder, self.model.device
+        length = torch.tensor(self._lengths(sources), dtype=torch.int32)  # [A]
         offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
         within = torch.arange(int(length.max()), dtype=torch.int32)
         cell = offset[:-1, None] + within  # [A, U], the rows of each source are its cells
         start = offset[:-1].repeat_interleave(length)  # [n]
-        position = torch.arange(token.numel(), dtype=torch.int32) - start  # [n]
+        position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
         slot = torch.arange(len(sources), dtype=torch.int32)
-        token, length, offset, cell, position, slot = (
+        length, offset, cell, position, slot = (
             to_device(tensor, tensor.dtype, device)
-            for tensor in (token, length, offset, cell, position, slot)
+            for tensor in (length, offset, cell, position, slot)
         )
-        x = encoder.embed(token, position)  # [n, d]
+        x = model.embed_sources(sources, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self.before(layer.self_norm, x)
@@ -154,12 +153,15 @@ class TransformerSession(Session):
         alignment: Alignment,
     ) -> list[list[Tensor]]:
         found = []
-        for part in _chunks([source.numel() for source in sources], MAX_ENCODER_TOKENS):
+        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
             states = self.encoder_states(sources[part])  # [n, d]
-            lengths = [source.numel() for source in sources[part]]
+            lengths = self._lengths(sources[part])
             for state, own in zip(states.split(lengths), hypotheses[part], strict=True):
                 found.append(cross_attention(self, state, own, alignment))
         return found
+
+    def _lengths(self, sources: Sequence[Tensor]) -> list[int]:
+        return [self.model.source_length(source) for source in sources]
 
     def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
         y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]

@@ -1,0 +1,48 @@
+"""Tiny random speech models, and features to feed them."""
+
+import random
+from pathlib import Path
+
+import torch
+import transformers
+
+NUM_FEATURES = 6
+VOCAB = 19
+CONFIG = dict(
+    vocab_size=VOCAB,
+    d_model=24,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=2,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=40,
+    decoder_ffn_dim=56,
+    num_conv_layers=3,
+    conv_kernel_sizes=[5, 3, 7],
+    conv_channels=10,
+    input_feat_per_channel=NUM_FEATURES,
+    max_source_positions=30,
+    max_target_positions=40,
+)
+
+
+def save_tiny_speech_model(
+    directory: Path, seed: int = 0, **options
+) -> transformers.Speech2TextForConditionalGeneration:
+    """Save a model with random weights as `save_pretrained` does and return the original."""
+    config = transformers.Speech2TextConfig(**{**CONFIG, **options})
+    model = transformers.Speech2TextForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
+    model.save_pretrained(directory)
+    return model
+
+
+def random_features(num: int, seed: int = 0, longest: int = 90) -> list[torch.Tensor]:
+    """Sources [E, F] of many lengths, 1 among them."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    lengths = [1, 9, 8, *(rng.randint(1, longest) for _ in range(num))][:num]
+    return [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
