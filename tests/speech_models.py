@@ -1,10 +1,14 @@
-"""Tiny random speech models, and features to feed them."""
+"""Tiny random speech models, features to feed them, and sounds."""
 
 import random
+import wave
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
+
+from tiny_models import favour_eos
 
 NUM_FEATURES = 6
 VOCAB = 19
@@ -27,9 +31,12 @@ CONFIG = dict(
 
 
 def save_tiny_speech_model(
-    directory: Path, seed: int = 0, **options
+    directory: Path, seed: int = 0, eos_nats: float = 0.0, **options
 ) -> transformers.Speech2TextForConditionalGeneration:
-    """Save a model with random weights as `save_pretrained` does and return the original."""
+    """Save a model with random weights as `save_pretrained` does and return the original.
+
+    EOS is favoured by so many nats.
+    """
     config = transformers.Speech2TextConfig(**{**CONFIG, **options})
     model = transformers.Speech2TextForConditionalGeneration(config).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -37,6 +44,7 @@ def save_tiny_speech_model(
         for name, weight in model.named_parameters():
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
+    favour_eos(model, eos_nats)
     model.save_pretrained(directory)
     return model
 
@@ -46,3 +54,21 @@ def random_features(num: int, seed: int = 0, longest: int = 90) -> list[torch.Te
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     lengths = [1, 9, 8, *(rng.randint(1, longest) for _ in range(num))][:num]
     return [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
+
+
+def write_wav(
+    path: Path, samples: np.ndarray, rate: int, *, channels: int = 1, width: int = 2
+) -> None:
+    """Integers as PCM of so many bytes each."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(samples.astype(f"<i{width}").tobytes())
+
+
+def tone(num: int, seed: int) -> np.ndarray:
+    """A sine under noise, 16-bit."""
+    rng = np.random.default_rng(seed)
+    sine = 8000 * np.sin(np.arange(num) * rng.uniform(0.05, 0.8))
+    return np.clip(sine + 1000 * rng.standard_normal(num), -32768, 32767).astype(np.int16)

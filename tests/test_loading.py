@@ -239,7 +239,8 @@ def test_missing_directory(tmp_path):
     [
         (
             {"model_type": "t5"},
-            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, but is 't5'.*Function",
+            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, speech_to_text, but is "
+            "'t5'.*Function",
         ),
         ({"model_type": None}, "but is None"),
         ({"d_model": None}, "`d_model` in .*config.json must be a positive integer, but is None"),
