@@ -1,8 +1,8 @@
-"""The command line: `pybeam translate`, `pybeam score`, `pybeam graph`, `pybeam export-onnx`, `pybeam info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx` and `info`.
 
-Exit codes: 0 everything was translated or scored; 1 something was not (an error on stderr names it); 2 wrong
-options; 130 interrupted by Ctrl-C; 141 the reader of the output went away. The modules here import
-torch only inside the commands, so that `--help` comes at once.
+Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
+stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
+The modules here import torch only inside the commands, so that `--help` comes at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.score import score
+from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
 
 INTERRUPTED = 130
@@ -27,6 +28,7 @@ def pybeam() -> None:
     \b
     pybeam translate --help     how to translate a file or a stream of lines
     pybeam score --help         how to score translations that exist
+    pybeam transcribe --help    how to write down what is said in sound files
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam info                 versions, devices, kernels: what this installation can do
@@ -35,6 +37,7 @@ def pybeam() -> None:
 
 pybeam.add_command(translate)
 pybeam.add_command(score)
+pybeam.add_command(transcribe)
 pybeam.add_command(graph)
 pybeam.add_command(export_onnx)
 pybeam.add_command(info)

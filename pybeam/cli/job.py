@@ -1,4 +1,4 @@
-"""One run of `pybeam translate` or `pybeam score`: files, model and decoder put together."""
+"""One run of `pybeam translate`, `score` or `transcribe`: files, model and decoder put together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
@@ -48,25 +49,31 @@ class Job:
     quiet: bool
 
     wants_log_probs: ClassVar[bool] = False
+    hears: ClassVar[bool] = False  # whether sources are sound
+    item: ClassVar[str] = "line"
 
     def run(self) -> int:
-        """Translate everything; returns the exit code."""
+        """Translate or transcribe everything; returns the exit code."""
         from pybeam.cli.output import OrderedWriter
         from pybeam.cli.report import Report
 
         with contextlib.ExitStack() as stack:
-            input_file = stack.enter_context(open_input(self.input_path))
+            input_file = stack.enter_context(self._input())
             decoder, tokenizer = self._load()
             output_file = stack.enter_context(open_output(self.output_path, input_file))
             report = Report(
                 has_bar=not self.quiet and sys.stderr.isatty() and not output_file.isatty(),
                 num_lines=count_lines(input_file),
+                item=self.item,
             )
             stack.callback(report.close)
             options = tokenizer, decoder.model.max_positions, report.warn
             sources = stack.enter_context(self._sources(input_file, options))
             writer = OrderedWriter(output_file.fileno(), self._format(tokenizer.decode))
             return self._translate(decoder, sources, writer, report)
+
+    def _input(self) -> contextlib.AbstractContextManager[BinaryIO]:
+        return open_input(self.input_path)
 
     @contextlib.contextmanager
     def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
@@ -91,7 +98,7 @@ class Job:
         gaps = writer.finish("" if self.is_json or self.algorithm.n_best > 1 else "\n")
         report.close()
         if gaps:
-            report.warn(f"interrupted; not finished: {describe_lines(gaps)}")
+            report.warn(f"interrupted; not finished: {describe_lines(gaps, self.item)}")
         if sources.error is not None:
             report.fail(sources.error)
         if not self.quiet:
@@ -107,6 +114,7 @@ class Job:
             torch.set_num_threads(self.threads)
         try:
             model = pybeam.load_model(self.model_dirs, device=self.device, dtype=self.dtype)
+            self._check(model)
             tokenizer = load_tokenizer(
                 self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
             )
@@ -124,6 +132,16 @@ class Job:
         except ValueError as error:
             raise click.UsageError(with_flags(error)) from error
         return decoder, tokenizer
+
+    def _check(self, model) -> None:
+        from pybeam.models import SpeechTransformer
+
+        members = getattr(model, "members", [model])
+        if isinstance(members[0], SpeechTransformer) != self.hears:
+            kind, command = ("text", "translate") if self.hears else ("sound", "transcribe")
+            raise click.ClickException(
+                f"the model in {self.model_dirs[0]} reads {kind}; use `pybeam {command}`"
+            )
 
     def _without_unk(self, tokenizer: Tokenizer) -> Algorithm:
         from pybeam import processors
@@ -144,6 +162,40 @@ class Job:
         if self.algorithm.n_best > 1:
             return output.n_best_lines(decode)
         return output.best_line(decode, self.has_scores)
+
+
+@dataclass(frozen=True)
+class TranscribeJob(Job):
+    """A job whose sources are sound files."""
+
+    paths: tuple[str, ...]
+
+    hears: ClassVar[bool] = True
+    item: ClassVar[str] = "file"
+
+    @contextlib.contextmanager
+    def _input(self) -> Iterator[BinaryIO]:
+        """The names of the files, one per line."""
+        if not self.paths:
+            with open_input(self.input_path) as file:
+                yield file
+            return
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(b"".join(os.fsencode(path) + b"\n" for path in self.paths))
+            file.seek(0)
+            yield file
+
+    @contextlib.contextmanager
+    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
+        from pybeam.audio import load_feature_extractor
+        from pybeam.cli.lines import LineReader
+        from pybeam.cli.recordings import Recordings
+
+        try:
+            extract = load_feature_extractor(self.model_dirs[0])
+        except (ImportError, ValueError) as error:
+            raise click.ClickException(str(error)) from error
+        yield Recordings(LineReader(input_file.fileno()), *options, extract)
 
 
 @dataclass(frozen=True)
@@ -176,6 +228,7 @@ def translate_all(
         try:
             for result in decoder.stream(sources.run()):
                 result = dataclasses.replace(result, index=num_before + result.index)
+                result = sources.complete(result)
                 report.add(result)
                 writer.add(result)
         finally:
@@ -226,7 +279,7 @@ def count_lines(file: BinaryIO) -> int | None:
     return num_lines + (last != b"\n")
 
 
-def describe_lines(indices: list[int]) -> str:
+def describe_lines(indices: list[int], item: str = "line") -> str:
     """Line numbers from 1, neighbours joined: "line 4, lines 7-12"."""
     runs: list[list[int]] = []
     for index in indices:
@@ -235,6 +288,6 @@ def describe_lines(indices: list[int]) -> str:
         else:
             runs.append([index, index])
     return ", ".join(
-        f"line {first + 1}" if first == last else f"lines {first + 1}-{last + 1}"
+        f"{item} {first + 1}" if first == last else f"{item}s {first + 1}-{last + 1}"
         for first, last in runs
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from pybeam.request import Request
+from pybeam.request import Request, Result
 from pybeam.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
@@ -109,9 +109,15 @@ class Sources:
                 self.error = f"line {self.num_lines + 1}: {_not_utf8(line, error)}"
                 return
             self.num_lines += 1
-            yield self._request(text) if text else Request([])
+            yield self._request(text)
+
+    def complete(self, result: Result) -> Result:
+        """The result of a request with what is known here about it."""
+        return result
 
     def _request(self, text: str) -> Request:
+        if not text:
+            return Request([])
         tokens = self._tokenizer.encode(text)
         limit = self._max_tokens
         if limit is not None and len(tokens) > limit:

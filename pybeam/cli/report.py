@@ -12,11 +12,16 @@ from pybeam.request import Result
 class Report:
     """Counts results while they come and tells the user about them."""
 
-    def __init__(self, *, has_bar: bool, num_lines: int | None) -> None:
+    def __init__(self, *, has_bar: bool, num_lines: int | None, item: str = "line") -> None:
         from tqdm import tqdm
 
+        self._item = item
         self._bar = tqdm(
-            total=num_lines, unit=" lines", file=sys.stderr, disable=not has_bar, dynamic_ncols=True
+            total=num_lines,
+            unit=f" {item}s",
+            file=sys.stderr,
+            disable=not has_bar,
+            dynamic_ncols=True,
         )
         self._start = time.perf_counter()
         self._stop_reasons: Counter[str] = Counter()
@@ -26,7 +31,7 @@ class Report:
 
     def add(self, result: Result) -> None:
         if result.error is not None:
-            self.fail(f"line {result.index + 1}: {result.error}")
+            self.fail(f"{self._item} {result.index + 1}: {result.error}")
         self._stop_reasons[result.stop_reason] += 1
         self._num_expansions += result.expansions
         self._bar.update()
@@ -51,7 +56,8 @@ class Report:
         per_step = self._num_expansions / max(self._num_steps, 1)
         reasons = ", ".join(f"{name} {num:,}" for name, num in self._stop_reasons.most_common())
         return (
-            f"{num_lines:,} lines in {seconds:.1f} s ({num_lines / seconds:.1f} lines/s); "
+            f"{num_lines:,} {self._item}s in {seconds:.1f} s "
+            f"({num_lines / seconds:.1f} {self._item}s/s); "
             f"{self._num_steps:,} steps, {self._num_expansions:,} expansions "
             f"({per_step:.1f} per step)\nstopped by: {reasons or 'nothing to do'}"
         )

@@ -76,7 +76,7 @@ form = option("Form of the output")
     "--width",
     type=click.IntRange(1, 128),
     show_default="5",
-    help="Hypotheses kept alive per line. 4 to 10 is usual with fixed, up to 50 with variable.",
+    help="Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable.",
 )
 @search(
     "--block",
@@ -97,7 +97,7 @@ form = option("Form of the output")
     type=click.IntRange(1, 128),
     default=1,
     show_default=True,
-    help="Hypotheses to write per line, at most --width.",
+    help="Hypotheses to write per source, at most --width.",
 )
 @search(
     "--min-length",

@@ -1,0 +1,39 @@
+"""Sound files in: named by lines, read as they are needed, turned into features."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from pybeam.audio import FeatureExtractor, read_wav
+from pybeam.cli.lines import Sources
+from pybeam.request import Request, Result
+
+
+class Recordings(Sources):
+    """A request for every line, the name of a WAV file; an empty line is an empty recording.
+
+    A file that cannot be read gives a result with an error, and the others go on.
+    """
+
+    def __init__(self, reader, tokenizer, max_tokens, warn, extract: FeatureExtractor) -> None:
+        super().__init__(reader, tokenizer, max_tokens, warn)
+        self._extract = extract
+        self._errors: dict[int, Exception] = {}  # by index
+
+    def complete(self, result: Result) -> Result:
+        """The result, with the error that its file gave."""
+        error = self._errors.pop(result.index, result.error)
+        if error is None:
+            return result
+        return dataclasses.replace(result, hypotheses=[], stop_reason="error", error=error)
+
+    def _request(self, text: str) -> Request:
+        features = torch.zeros(0, self._extract.num_mel_bins)  # [E, F]
+        if text:
+            try:
+                features = self._extract(read_wav(text, self._extract.sampling_rate))
+            except (OSError, ValueError) as error:
+                self._errors[self.num_lines - 1] = error
+        return Request(features, prefix=self._tokenizer.prefix)
