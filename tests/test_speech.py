@@ -12,6 +12,7 @@ import pybeam
 from pybeam import backends
 from pybeam.models.linear import PlainLinear
 from pybeam.models.speech import SpeechTransformer, Subsampler
+from pybeam.profile.sources import random_sources
 from session_driver import SessionDriver, straight_line
 from speech_models import NUM_FEATURES, VOCAB, random_features, save_tiny_speech_model
 
@@ -128,6 +129,27 @@ def test_alignment_and_coverage_are_over_positions(model):
         best = result.hypotheses[0]
         assert best.attention.shape == (len(best.tokens), model.source_length(source))
         torch.testing.assert_close(best.attention.sum(1), torch.ones(len(best.tokens)))
+
+
+def test_ensembles_and_reduced_weights(saved, model, device):
+    """Two of the same are that one; bfloat16 products change little."""
+    search = pybeam.fixed_beam(3, max_length=12)
+    alone = pybeam.Decoder(model, search).decode(SOURCES)
+    twice = pybeam.load_model([saved[0], saved[0]], device=device)
+    found = pybeam.Decoder(twice, search).decode(SOURCES, on_error="raise")
+    for ours, expected in zip(found, alone, strict=True):
+        assert ours.hypotheses[0].tokens == expected.hypotheses[0].tokens
+    reduced = pybeam.load_model(saved[0], device=device, dtype="bfloat16")
+    with torch.inference_mode():
+        backend = backends.resolve("auto", device)
+        states = [m.session(backend).encoder_states(SOURCES).cpu() for m in (model, reduced)]
+    torch.testing.assert_close(states[1].float(), states[0], rtol=0, atol=0.2)
+
+
+def test_random_recordings_to_profile(model):
+    sources = random_sources(model, 5, (3, 50))
+    assert all(source.shape == (len(source), NUM_FEATURES) for source in sources)
+    assert all(3 <= len(model.check(source)) <= 50 for source in sources)
 
 
 def test_arrays_and_half_precision_are_features_too(model):
