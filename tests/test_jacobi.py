@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import pybeam
+from huggingface_models import tiny_network
 from pybeam import backends, drafts, processors
 from pybeam.engine import Engine, Stats
 from pybeam.models import FunctionModel, load_model
+from pybeam.models.huggingface import wrap
+from pybeam.models.rnn import Rnn
 from pybeam.workspace import Workspace
 from search_models import BOS, EOS, random_model
 from test_laws import SOURCES, schedules
@@ -140,6 +143,17 @@ def test_transformers(kind, tmp_path):
     ensemble = pybeam.models.Ensemble([model, model])
     results = decoded(ensemble, ALGORITHMS["block 4"](max_length=25), None, requests)
     assert_greedy(results, greedy, approx=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bart", "llama"])
+def test_models_of_hugging_face(kind):
+    model = wrap(tiny_network(kind))
+    algorithm = ALGORITHMS["block 4"](max_length=10)
+    requests = [[5 + i, 7, 9] for i in range(3)]
+    greedy = decoded(model, pybeam.greedy(max_length=10), requests=requests)
+    assert_greedy(decoded(model, algorithm, requests=requests), greedy, approx=1e-4)
+    with pytest.raises(ValueError, match="keeps state that moves with rows"):
+        pybeam.Decoder(wrap(tiny_network(kind), cache="dense"), algorithm)
 
 
 CHAINS = {
@@ -325,6 +339,7 @@ def test_what_does_not_go_together():
     model = random_model(1)
     (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode([pybeam.Request([1], width=3)])
     assert "`width` must be 1" in str(result.error)
+    assert not Rnn.can_draft
     stateful = random_model(1)
     stateful.can_draft = False
     with pytest.raises(ValueError, match="FunctionModel keeps state that moves with rows"):

@@ -131,6 +131,7 @@ class Parser(Model):
     """
 
     can_capture = True
+    can_draft = False  # the state of a row follows from that of the row before
     max_positions = None
 
     def __init__(self, network: Network, tables: Sequence[Sequence[str]], relations: Sequence[str]):

@@ -96,6 +96,7 @@ class Rnn(Model):
     """
 
     can_capture = True
+    can_draft = False  # the state of a row follows from that of the row before
     max_positions = None
 
     def __init__(

@@ -74,6 +74,11 @@ class HuggingFaceModel(Model):
         self.lock = _locks.setdefault(network, threading.RLock())
         self.memory = Memory("tree")
 
+    @property
+    def can_draft(self) -> bool:
+        """Whether guesses may be fed: a cache of its own moves with rows."""
+        return self.memory.keeps == "tree"
+
     def __repr__(self) -> str:
         return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"
 
