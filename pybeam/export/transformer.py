@@ -217,10 +217,11 @@ def _activated(op: Builder, activation: str, x: Value) -> Value:
 
 def check_exportable(model: object) -> None:
     """Raise TypeError or ValueError if the model cannot be written down here."""
-    if not isinstance(model, Transformer):
+    if type(model) is not Transformer:
         raise TypeError(
             f"`model` must be a built-in transformer such as pybeam.load_model returns, but is "
-            f"{type(model).__name__}; export the members of an ensemble one by one"
+            f"{type(model).__name__}; export the members of an ensemble one by one, and models that "
+            "listen not at all"
         )
     if model.weight_dtype != torch.float32:
         raise ValueError(

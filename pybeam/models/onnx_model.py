@@ -41,6 +41,7 @@ class OnnxModel(Model):
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.max_positions, self.pad_id = config.max_positions, config.pad_id
+        self.max_source_positions = config.max_source_positions
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         # between two steps the cores belong to torch
