@@ -220,6 +220,8 @@ def test_what_cannot_be_loaded_is_refused(folder, tmp_path):
         pybeam.load_model(folder, dtype="bfloat16")
     with pytest.raises(ValueError, match=r"`device` must be 'cpu' for ONNX graphs .* is meta; "):
         pybeam.load_model(folder, device="meta")
+    with pytest.raises(ValueError, match=r"guesses tokens ahead, but a OnnxModel"):
+        pybeam.Decoder(pybeam.load_model(folder), pybeam.gauss_seidel_jacobi())
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     (tmp_path / "decoder.onnx").write_bytes(b"no graph")
     with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))} must be graphs that pybeam"):
