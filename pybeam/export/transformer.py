@@ -217,11 +217,10 @@ def _activated(op: Builder, activation: str, x: Value) -> Value:
 
 def check_exportable(model: object) -> None:
     """Raise TypeError or ValueError if the model cannot be written down here."""
-    if type(model) is not Transformer:
+    if type(model) is not Transformer:  # one that reads features has another encoder
         raise TypeError(
-            f"`model` must be a built-in transformer such as pybeam.load_model returns, but is "
-            f"{type(model).__name__}; export the members of an ensemble one by one, and models that "
-            "listen not at all"
+            f"`model` must be a built-in transformer that reads token ids, as pybeam.load_model returns, "
+            f"but is {type(model).__name__}; export the members of an ensemble one by one"
         )
     if model.weight_dtype != torch.float32:
         raise ValueError(
