@@ -1,0 +1,78 @@
+"""Word error rates of the example recogniser: `python evaluate.py [NUM_RECORDINGS]`.
+
+On spoken numbers whose voices were not heard in training, in noise; the searches of the FireRedASR family
+beside each other. Needs jiwer.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jiwer
+from spoken_numbers import recordings
+
+import pybeam
+from pybeam.audio import load_feature_extractor
+
+MODEL = Path(__file__).parents[1] / "models" / "spoken-numbers-en"
+SMOOTHED = [pybeam.processors.temperature(1.25), pybeam.processors.eos_penalty(0.9)]
+GNMT = pybeam.scoring.gnmt(0.6)
+N_BEST = 3
+SEARCHES = {
+    "greedy": (pybeam.greedy(), pybeam.Batch(32)),
+    "FIXED": (pybeam.fixed_beam(5, n_best=N_BEST), pybeam.Batch(32)),
+    "FIXED, smoothed, EOS penalty, GNMT": (
+        pybeam.fixed_beam(5, n_best=N_BEST, scoring=GNMT, processors=SMOOTHED),
+        pybeam.Batch(32),
+    ),
+    "FireRedASR's, the same options": (
+        pybeam.compat.fireredasr.beam_search(
+            5, nbest=N_BEST, softmax_smoothing=1.25, eos_penalty=0.9, length_penalty=0.6
+        ),
+        pybeam.Streaming(32),
+    ),
+    "VAR-STREAM, the same options": (
+        pybeam.variable_beam(
+            10,
+            threshold=2.5,
+            max_candidates=3,
+            n_best=N_BEST,
+            scoring=GNMT,
+            processors=SMOOTHED,
+        ),
+        pybeam.Streaming(32),
+    ),
+}
+
+
+def word_errors(texts: list[str], found: list[list[str]]) -> tuple[float, float]:
+    """Word error rates in percent: of the best outputs, and of the best among all (the oracle)."""
+    closest = [
+        min(own, key=lambda text, spoken=spoken: jiwer.wer(spoken, text))
+        for spoken, own in zip(texts, found, strict=True)
+    ]
+    return tuple(100 * jiwer.wer(texts, out) for out in ([own[0] for own in found], closest))
+
+
+def main(num: int) -> None:
+    model, tokenizer = pybeam.load_model(MODEL), pybeam.load_tokenizer(MODEL)
+    extract = load_feature_extractor(MODEL)
+    pairs = list(recordings("test", num, seed=2, noise_db=(0.0, 20.0)))
+    sources, texts = [extract(samples) for samples, _ in pairs], [text for _, text in pairs]
+    print(f"{num} recordings, {sum(len(text.split()) for text in texts)} words")
+    print("| search | WER | oracle WER of 3 | expansions | per step |\n|---|--:|--:|--:|--:|")
+    for name, (search, schedule) in SEARCHES.items():
+        decoder = pybeam.Decoder(model, search, schedule=schedule)
+        results = decoder.decode(sources, on_error="raise")
+        found = [[tokenizer.decode(one.tokens) for one in r.hypotheses] for r in results]
+        best, oracle = word_errors(texts, found)
+        stats = decoder.stats
+        print(
+            f"| {name} | {best:.1f} | {oracle:.1f} | {stats.expansions:,} | "
+            f"{stats.expansions / stats.steps:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
