@@ -44,8 +44,9 @@ def wrap(network, start_id: int | None, eos_id: int | None, cache: str) -> Huggi
     model = HuggingFaceModel(network, start_id, eos_id)
     known = _known.setdefault(network, {})
     key = network.device, network.dtype, cache
-    if key not in known:
-        known[key] = _memory(model, ("tree", "dense") if cache == "auto" else (cache,))
+    with model.lock:
+        if key not in known:
+            known[key] = _memory(model, ("tree", "dense") if cache == "auto" else (cache,))
     model.memory, obstacle = known[key]
     if obstacle is not None:
         warnings.warn(

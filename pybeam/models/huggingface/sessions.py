@@ -64,7 +64,8 @@ class EncoderDecoderSession(Session):
         self._states = BaseModelOutput(
             torch.zeros(shape, dtype=model.network.dtype, device=model.device)
         )
-        self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
+        with model.lock:
+            self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
