@@ -131,7 +131,7 @@ def limits(draw, most: float) -> dict:
     }
     return {
         "width": width,
-        "n_best": draw(st.integers(1, round(most * width))),
+        "n_best": draw(st.integers(1, math.floor(most * width + 0.5))),
         "max_length": max_length,
         "min_length": draw(st.integers(0, min(3, max_length - 1))),
         **{name: draw(st.sampled_from(values)) for name, values in pruning.items()},
@@ -152,7 +152,7 @@ def arguments(limits: dict) -> dict:
 
 def rules_of(limits: dict, finishing: str, stop: Stop, source_length: int) -> Rules:
     width, scale = limits["width"], limits["scale"]
-    stop_at = INF if stop.patience is None else round(stop.patience * width)
+    stop_at = INF if stop.patience is None else math.floor(stop.patience * width + 0.5)
     if finishing == "held" and scale.is_raw and stop.patience == 1:
         stop_at = limits["n_best"]
     relative, local = limits["relative_threshold"], limits["local_threshold"]

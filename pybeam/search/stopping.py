@@ -15,7 +15,7 @@ class Stop:
     """A stop rule; several conditions may be on, and the first that holds ends the search.
 
     Args:
-        patience: done when ``round(patience * width)`` hypotheses have finished (n_best, where they
+        patience: done when ``round(patience * width)``, halves up, have finished (n_best, where they
             finish best first and patience is 1); None: however many finish.
         keeps_best: of all that finish the best `width` are kept. Otherwise the first.
         top: done when the best candidate of a step ends in EOS and n_best have finished; see `Top`.
