@@ -15,8 +15,8 @@ class Stop:
     """A stop rule; several conditions may be on, and the first that holds ends the search.
 
     Args:
-        patience: done when ``round(patience * width)``, halves up, have finished (n_best, where they
-            finish best first and patience is 1); None: however many finish.
+        patience: done when as many as ``round(patience * width)``, halves up, have finished (n_best, where
+            they finish best first and patience is 1); None: however many finish.
         keeps_best: of all that finish the best `width` are kept. Otherwise the first.
         top: done when the best candidate of a step ends in EOS and n_best have finished; see `Top`.
         certificate: done when the n_best-th of the finished hypotheses is at least as good as what
