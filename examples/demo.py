@@ -56,7 +56,7 @@ def main() -> None:
     model = pybeam.load_model(MODEL)
     tokenizer = pybeam.load_tokenizer(MODEL)
     sources = [tokenizer.encode(verse) for verse in VERSES]
-    decode_all(model, sources[:1])  # the first call pays for memory that later ones reuse
+    decode_all(model, sources)  # the first calls pay for memory that later ones reuse
     outcomes = decode_all(model, sources)
 
     print("\nscore: log-probability of the translation, higher is better")
