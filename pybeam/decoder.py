@@ -85,8 +85,8 @@ class Decoder:
         schedule.check_width(algorithm.most_rows)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
-                f"`algorithm` guesses tokens ahead, but a {type(model).__name__} keeps state that moves "
-                "with rows and can only take one token at a time; use pybeam.greedy()"
+                f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
+                "score guesses behind one another; use pybeam.greedy()"
             )
         if isinstance(algorithm.max_length, int) and model.max_positions is not None:
             if algorithm.max_length > model.max_positions:

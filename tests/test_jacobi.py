@@ -152,7 +152,7 @@ def test_models_of_hugging_face(kind):
     requests = [[5 + i, 7, 9] for i in range(3)]
     greedy = decoded(model, pybeam.greedy(max_length=10), requests=requests)
     assert_greedy(decoded(model, algorithm, requests=requests), greedy, approx=1e-4)
-    with pytest.raises(ValueError, match="keeps state that moves with rows"):
+    with pytest.raises(ValueError, match="this HuggingFaceModel cannot score guesses behind one"):
         pybeam.Decoder(wrap(tiny_network(kind), cache="dense"), algorithm)
 
 
@@ -342,7 +342,7 @@ def test_what_does_not_go_together():
     assert not Rnn.can_draft
     stateful = random_model(1)
     stateful.can_draft = False
-    with pytest.raises(ValueError, match="FunctionModel keeps state that moves with rows"):
+    with pytest.raises(ValueError, match="this FunctionModel cannot score guesses behind one another"):
         pybeam.Decoder(stateful, pybeam.jacobi())
     with pytest.raises(ValueError, match="`row_budget` must be at least"):
         pybeam.Decoder(model, pybeam.gauss_seidel_jacobi(9), pybeam.Fifo(4, row_budget=8))

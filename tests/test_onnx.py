@@ -220,7 +220,7 @@ def test_what_cannot_be_loaded_is_refused(folder, tmp_path):
         pybeam.load_model(folder, dtype="bfloat16")
     with pytest.raises(ValueError, match=r"`device` must be 'cpu' for ONNX graphs .* is meta; "):
         pybeam.load_model(folder, device="meta")
-    with pytest.raises(ValueError, match=r"guesses tokens ahead, but a OnnxModel"):
+    with pytest.raises(ValueError, match=r"a step of this OnnxModel cannot score guesses"):
         pybeam.Decoder(pybeam.load_model(folder), pybeam.gauss_seidel_jacobi())
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     (tmp_path / "decoder.onnx").write_bytes(b"no graph")

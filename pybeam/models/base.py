@@ -178,7 +178,8 @@ class Model(ABC):
     max_positions: int | None  # positions of the decoder, None for no limit
     device: torch.device
     pad_id: int | None = None  # what stands for no token, if there is one
-    # whether a step may have rows that continue each other; not where state moves with rows (`advance`)
+    # whether a step may have rows that continue each other: not where state moves with rows (`advance`),
+    # nor where a row sees none of its own step
     can_draft = True
     # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
