@@ -107,9 +107,9 @@ def read_wav(path: str | os.PathLike, sampling_rate: int) -> Tensor:
         with wave.open(str(path), "rb") as file:
             found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
             samples = file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError) as error:  # some without a message
         raise ValueError(
-            f"{path} must be a WAV file with PCM samples: {error}; {remedy}"
+            f"{path} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
         ) from error
     names = ("Hz", "channels", "bits per sample")
     for value, expected, name in zip(found, (sampling_rate, 1, 16), names, strict=True):

@@ -78,13 +78,14 @@ def test_samples_of_a_wav_file(tmp_path):
         (dict(rate=16000), "must have 8000 Hz, but has 16000; convert it: `ffmpeg.*-ar 8000"),
         (dict(rate=8000, channels=2), "must have 1 channels, but has 2"),
         (dict(rate=8000, width=4), "must have 16 bits per sample, but has 32"),
-        (None, "must be a WAV file"),
+        (None, "must be a WAV file with PCM samples: file does not start with RIFF id; convert"),
+        (b"", "must be a WAV file with PCM samples: it ends too early; convert it"),
     ],
 )
 def test_other_files_are_refused(tmp_path, form, message):
     path = tmp_path / "a.wav"
-    if form is None:
-        path.write_bytes(b"ID3 no sound")
+    if not isinstance(form, dict):
+        path.write_bytes(b"ID3 no sound" if form is None else form)
     else:
         write_wav(path, tone(500, seed=4), **form)
     with pytest.raises(ValueError, match=message):

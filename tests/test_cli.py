@@ -15,6 +15,7 @@ import pybeam
 from pybeam.cli import main
 from pybeam.cli.job import describe_lines
 from pybeam.cli.lines import LineReader, cut
+from pybeam.profile.command import main as profile
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
 LINES = [
@@ -208,6 +209,9 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--min-length", "5", "--max-length", "5"], "--min-length must be"),
         (["--row-budget", "2"], "--row-budget must be"),
         (["--max-length", "100000"], "--max-length must be"),
+        (["--temperature", "nan"], "--temperature must be finite, greater than 0, but is nan"),
+        (["--repetition-penalty", "inf"], "--repetition-penalty must be finite"),
+        (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
         (["--dtype", "float7"], "float7"),
         (["--width", "129"], "129"),
         (["--beams", "3"], "--beams"),
@@ -236,6 +240,16 @@ def test_missing_files(capfd, tmp_path):
     absent = str(tmp_path / "absent.txt")
     assert main(["translate", "--model", str(MODEL), "--input", absent]) == 1
     assert "absent.txt: No such file" in capfd.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
+    """By the commands that load a model; an exported one needs onnxruntime."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    (tmp_path / "decoder.onnx").touch()
+    for command in (main, profile):
+        arguments = ["translate"] if command is main else []
+        assert command([*arguments, "--model", str(tmp_path)]) == 1
+        assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
 
 
 def test_output_must_not_be_the_input(translate, tmp_path):

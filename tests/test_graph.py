@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.cli import main
 from pybeam.graph import decoding_graph
 from pybeam.graph.data import SOURCE, dependencies
 from search_models import EOS, next_logits, random_model
@@ -95,6 +96,20 @@ def test_what_cannot_be_drawn(tmp_path):
     data = json.loads(graph.save(tmp_path / "graph.json").read_text())
     assert data["tokens"] == graph.tokens
     assert data["probabilities"] == graph.probabilities
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("models/spoken-numbers-en", "reads sound, and TEXT is none; give its features"),
+        ("semantic_parsing/geo", "a step of this Rnn cannot score guesses behind one another"),
+    ],
+)
+def test_models_whose_text_cannot_be_drawn_say_so_in_the_shell(model, message, tmp_path, capsys):
+    path = str(tmp_path / "graph.json")
+    options = ["--model", str(MODEL.parents[1] / model), "--output", path]
+    assert main(["graph", "hello", *options]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):

@@ -342,7 +342,9 @@ def test_what_does_not_go_together():
     assert not Rnn.can_draft
     stateful = random_model(1)
     stateful.can_draft = False
-    with pytest.raises(ValueError, match="this FunctionModel cannot score guesses behind one another"):
+    with pytest.raises(
+        ValueError, match="this FunctionModel cannot score guesses behind one another"
+    ):
         pybeam.Decoder(stateful, pybeam.jacobi())
     with pytest.raises(ValueError, match="`row_budget` must be at least"):
         pybeam.Decoder(model, pybeam.gauss_seidel_jacobi(9), pybeam.Fifo(4, row_budget=8))

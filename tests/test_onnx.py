@@ -202,6 +202,8 @@ def test_command_line(tmp_path, capfd):
         main(["export-onnx", "--model", str(directory), "--output", str(tmp_path / "again")]) == 1
     )
     assert "built-in transformer" in capfd.readouterr().err
+    assert main(["export-onnx", "--model", str(MODEL), "--output", str(MODEL)]) == 1
+    assert "--output must not be that of the model itself" in capfd.readouterr().err
 
 
 def test_what_cannot_be_exported_is_refused(original, folder, tmp_path):

@@ -28,7 +28,7 @@ V = 9
         (lambda: p.no_repeat_ngram(2.0), TypeError, "`n` must be an int, but is 2.0"),
         (lambda: p.suppress_tokens(5), TypeError, "`tokens` must be a list of token ids, but is 5"),
         (lambda: p.suppress_tokens(["a"]), TypeError, "`tokens` must hold token ids, which are"),
-        (lambda: p.suppress_tokens([-1]), ValueError, "`tokens` must hold token ids from 0 on"),
+        (lambda: p.suppress_tokens([-1]), ValueError, "`tokens` must hold token ids from 0 to"),
         (lambda: p.suppress_tokens_at_start([2**31]), ValueError, "`tokens` must hold token ids"),
         (lambda: p.no_unk(None), TypeError, "`unk_id` must hold token ids"),
         (

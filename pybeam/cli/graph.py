@@ -52,11 +52,17 @@ def graph(model_dir, text, output_path, source_lang, target_lang, max_length) ->
         raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")
     try:
         model = pybeam.load_model(model_dir, device="cpu")
+        if isinstance(model, pybeam.models.SpeechTransformer):
+            raise ValueError(
+                f"the model in {model_dir} reads sound, and TEXT is none; give its features to "
+                "pybeam.graph.decoding_graph"
+            )
         tokenizer = load_tokenizer(model_dir, source_lang=source_lang, target_lang=target_lang)
         vocabularies = load_vocabularies(model_dir)
         labels = {} if vocabularies is None else {i: piece for piece, i in vocabularies[1].items()}
         request = pybeam.Request(tokenizer.encode(text), prefix=tokenizer.prefix)
-        algorithm = pybeam.greedy(max_length=min(max_length, model.max_positions))
+        most = max_length if model.max_positions is None else min(max_length, model.max_positions)
+        algorithm = pybeam.greedy(max_length=most)
         found = decoding_graph(model, request, algorithm=algorithm, labels=labels)
         path = found.save(output_path)
     except (ImportError, OSError, ValueError) as error:

@@ -118,7 +118,7 @@ class Job:
             tokenizer = load_tokenizer(
                 self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
             )
-        except (OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error
         algorithm = self._without_unk(tokenizer) if self.no_unk else self.algorithm
         try:

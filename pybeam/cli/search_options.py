@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from pybeam.search.scoring import Scoring
 
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
-PROCESSORS = ("temperature", "repetition_penalty", "no_repeat_ngram", "eos_penalty", "suppress")
+# options that are processors of these names, in the order in which they are applied
+PROCESSORS = {
+    "temperature": "temperature",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram",
+    "suppress": "suppress_sequences",
+    "eos_penalty": "eos_penalty",  # on log-probabilities, the others on logits
+}
 DEFAULT_WIDTH = 5
 # greedy's output, many tokens at once; what each takes beside the common options
 PARALLEL = {
@@ -120,19 +128,24 @@ def build_algorithm(options: SearchOptions) -> Algorithm:
 
 
 def build_processors(options: dict) -> list[Processor]:
-    """The processors that the options `PROCESSORS` name, those on log-probabilities last."""
+    """The processors that the options `PROCESSORS` ask for.
+
+    Raises UsageError for a value that makes no sense.
+    """
     from pybeam import processors
 
-    built = {
-        name: getattr(processors, name)(options[name])
-        for name in PROCESSORS
-        if name != "suppress" and options[name] is not None
-    }
-    last = built.pop("eos_penalty", None)
-    chain: list[Processor] = list(built.values())
-    if options["suppress"]:
-        chain.append(processors.suppress_sequences(options["suppress"]))
-    return chain if last is None else [*chain, last]
+    chain: list[Processor] = []
+    for name in PROCESSORS:
+        if options[name] in (None, ()):
+            continue
+        build = getattr(processors, PROCESSORS[name])
+        try:
+            chain.append(build(options[name]))
+        except ValueError as error:
+            # the first name in a message is that of the processor's argument
+            message = re.sub(r"`\w+`", flag(name), str(error), count=1)
+            raise click.UsageError(message) from error
+    return chain
 
 
 class TokenIds(click.ParamType):

@@ -54,11 +54,11 @@ def flag(name: str) -> str:
 
 def with_flags(message: object) -> str:
     """A message of the library with the names of options in place of its arguments'."""
-    known = {parameter.name for parameter in click.get_current_context().command.params}
+    parameters = click.get_current_context().command.params
+    flags = {one.name: one.opts[0] for one in parameters if isinstance(one, click.Option)} | RENAMED
 
     def replace(match: re.Match) -> str:
-        name = match.group(1)
-        return flag(name) if name in known or name in RENAMED else match.group(0)
+        return flags.get(match.group(1), match.group(0))
 
     text = re.sub(r"`(\w+)`", replace, str(message))
     return text.replace("must be None", "must be left out").replace("use None", "leave it out")

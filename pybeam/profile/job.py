@@ -79,7 +79,7 @@ class Job:
     def _load(self) -> tuple[pybeam.Decoder, list]:
         try:
             model = pybeam.load_model(self.model_dirs, device=self.device, dtype=self.dtype)
-        except (OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error
         try:
             decoder = pybeam.Decoder(model, self.algorithm, self.schedule, self.backend)

@@ -189,7 +189,7 @@ def ids(name: str, values: Any) -> tuple[int, ...]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"`{name}` must hold token ids, which are ints, but holds {value!r}")
         if not 0 <= value < 2**31:
-            raise ValueError(f"`{name}` must hold token ids from 0 on, but holds {value}")
+            raise ValueError(f"`{name}` must hold token ids from 0 to 2**31 - 1, but holds {value}")
     return values
 
 
