@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
+from pybeam.arguments import ids
 from pybeam.models.base import Alignment, Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.request_queue import RequestQueue, next_of
@@ -162,9 +161,11 @@ class Admission:
     def _check_tokens(self, name: str, given) -> list[int]:
         if given is None:
             return []
-        tokens = given.tolist() if isinstance(given, Tensor) else list(given)
+        if not isinstance(given, Sized):
+            raise TypeError(f"`{name}` must be a list of token ids, but is {given!r}")
+        tokens = list(ids(name, given))
         for token in tokens:
-            if not isinstance(token, int) or not 0 <= token < self._model.vocab_size:
+            if token >= self._model.vocab_size:
                 raise ValueError(
                     f"`{name}` must hold token ids from 0 to {self._model.vocab_size - 1}, "
                     f"but holds {token!r}"

@@ -10,7 +10,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from itertools import islice
+from numbers import Real
 
+from pybeam.arguments import whole
 from pybeam.models.base import Model
 from pybeam.ops import MAX_WIDTH
 from pybeam.request import Hypothesis, Request, Result
@@ -32,8 +34,9 @@ def alternatives(
     min_probability: float,
 ) -> list[Result]:
     """See `Decoder.alternatives`."""
-    if isinstance(num, bool) or not isinstance(num, int) or not 1 <= num <= MOST_ALTERNATIVES:
-        raise ValueError(f"`num` must be a whole number, 1 to {MOST_ALTERNATIVES}, but is {num!r}")
+    whole("num", num, 1, MOST_ALTERNATIVES)
+    if not isinstance(min_probability, Real):
+        raise TypeError(f"`min_probability` must be a number, but is {min_probability!r}")
     if not 0 <= min_probability <= 1:
         raise ValueError(f"`min_probability` must be 0 to 1, but is {min_probability}")
     if algorithm.prefix != FREE:

@@ -190,8 +190,8 @@ class Decoder:
             on_error: as for `decode`.
 
         Raises:
-            ValueError: `num` or `min_probability` is out of range, a request has a target, or the
-                algorithm's prefixes count for something.
+            TypeError, ValueError: `num` or `min_probability` is no such number, a request has a target,
+                or the algorithm's prefixes count for something.
 
         See `return_alternatives` of CTranslate2, which bans EOS before its softmax, so that its first
         token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.

@@ -13,9 +13,12 @@ Every schedule takes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 from torch import Tensor
+
+from pybeam.arguments import whole
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Schedule:
         n, tokens, row_budget, max_wait, window: see the module.
 
     Raises:
-        ValueError: a value is out of range.
+        TypeError, ValueError: a value is no such number.
     """
 
     n: int = 64
@@ -38,9 +41,11 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("n", "tokens", "row_budget", "max_wait", "window"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"`{name}` must be a whole number >= 1, but is {value!r}")
+            if value is not None or name == "n":
+                whole(name, value, 1)
         epsilon = getattr(self, "epsilon", 0.0)
+        if not isinstance(epsilon, Real):
+            raise TypeError(f"`epsilon` must be a number, but is {epsilon!r}")
         if not 0 <= epsilon <= 1:
             raise ValueError(f"`epsilon` must be between 0 and 1, but is {epsilon}")
 
@@ -128,7 +133,7 @@ class Batch(Schedule):
         n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
 
     Raises:
-        ValueError: a value is out of range.
+        TypeError, ValueError: a value is no such number.
     """
 
     @property
@@ -148,7 +153,7 @@ class Streaming(Schedule):
         n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
 
     Raises:
-        ValueError: a value is out of range.
+        TypeError, ValueError: a value is no such number.
 
     See VAR-STREAM of Yang et al. 2020, Algorithm 1.
     """
@@ -179,7 +184,7 @@ class Fifo(Schedule):
         n, tokens, row_budget, max_wait, window: see `pybeam.schedule`.
 
     Raises:
-        ValueError: a value is out of range.
+        TypeError, ValueError: a value is no such number.
 
     See VAR-STR-FIFO of Yang et al. 2020, A.2, where padding made it slow; nothing is padded here.
     """

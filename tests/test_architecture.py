@@ -41,6 +41,7 @@ LAYERS = [
     "ops",
     "transfer",
     "phases",
+    "arguments",
 ]
 
 

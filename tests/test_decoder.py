@@ -190,7 +190,7 @@ def test_a_bad_request_fails_alone(backend, request_, message):
         (lambda: Stop(certifies_all=True), "`certifies_all` says how many"),
         (lambda: pybeam.variable_beam(3, threshold=math.nan), "`threshold` must be positive"),
         (lambda: pybeam.variable_beam(3, max_candidates=1.5), "`max_candidates` must be a whole"),
-        (lambda: pybeam.Fifo(0), "`n` must be a whole number >= 1"),
+        (lambda: pybeam.Fifo(0), "`n` must be at least 1, but is 0"),
         (lambda: pybeam.Streaming(4, 1.5), "`epsilon` must be between 0 and 1"),
         (
             lambda: pybeam.Decoder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,9 +66,13 @@ def test_construction(build, error, message):
         build()
 
 
-def test_ids_may_be_a_tensor():
-    assert p.suppress_tokens(torch.tensor([3, 4])) == p.suppress_tokens([3, 4])
-    assert p.suppress_sequences([torch.tensor([3, 4])]) == p.suppress_sequences([[3, 4]])
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, np.int64])
+def test_ids_and_numbers_may_be_of_torch_or_numpy(kind):
+    given = list(map(kind, (3, 4))) if kind is np.int64 else kind([3, 4])
+    assert p.suppress_tokens(given) == p.suppress_tokens([3, 4])
+    assert p.suppress_sequences([given]) == p.suppress_sequences([[3, 4]])
+    assert p.temperature(np.float32(1.5)) == p.temperature(1.5)
+    assert pybeam.limits.SourceLimit(np.float32(1.5)).tokens(3) == 4
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -333,15 +334,19 @@ def test_empty_sources(backend):
     [
         ([2, 9], "`target` must hold token ids from 0 to 6, but holds 9"),
         ([2, EOS], r"`target` must not hold EOS \(1\): it is added at the end"),
-        ("abc", "`target` must hold token ids from 0 to 6, but holds 'a'"),
-        ([2.5], "`target` must hold token ids from 0 to 6, but holds 2.5"),
+        ("abc", "`target` must be a list of token ids, but is 'abc'"),
+        (5, "`target` must be a list of token ids, but is 5"),
+        (iter([2]), "`target` must be a list of token ids, but is <list_iterator"),
+        ([2.5], "`target` must hold token ids, which are ints, but holds 2.5"),
+        ([True], "`target` must hold token ids, which are ints, but holds True"),
     ],
 )
 def test_wrong_targets_fail_alone(target, message):
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy())
-    right, wrong = decoder.score([[1], [1]], [torch.tensor([2, 3]), target])
-    assert right.hypotheses[0].tokens == [2, 3]
-    with pytest.raises(ValueError, match=message):
+    for kind in (torch.tensor, np.array):
+        right, wrong = decoder.score([[1], [1]], [kind([2, 3]), target])
+        assert right.hypotheses[0].tokens == [2, 3]
+    with pytest.raises((TypeError, ValueError), match=message):
         raise wrong.error
     with pytest.raises(pybeam.DecodeError, match="1 of 2 requests failed; the first is request 1"):
         decoder.score([[1], [1]], [[2], target], on_error="raise")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pybeam.arguments import whole
 from pybeam.ops import MAX_WIDTH, Finishing
 from pybeam.request import Request
 from pybeam.search.drafts import Draft
@@ -50,10 +51,7 @@ class Algorithm:
             value, least = getattr(self, name), int(name != "min_length")
             if name == "max_length" and (value is None or isinstance(value, SourceLimit)):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"`{name}` must be an int, but is {value!r}")
-            if value < least:
-                raise ValueError(f"`{name}` must be at least {least}, but is {value}")
+            whole(name, value, least)
         if self.width > MAX_WIDTH:
             raise ValueError(f"`width` must be at most {MAX_WIDTH}, but is {self.width}")
         if self.n_best > self.width:

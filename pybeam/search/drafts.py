@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from pybeam.arguments import whole
 from pybeam.ops import MAX_WIDTH
 from pybeam.search.stopping import COUNT
 
@@ -38,14 +39,6 @@ NO_LIMIT = 2**30
 STEP = 100  # prices are counted in hundredths
 PRICE = 0.25  # of a guess, where one source is decoded at a time
 FIRST_CREDIT = 50
-
-
-def _whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int, but is {value!r}")
-    if value < least or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ValueError(f"`{name}` must be {bounds}, but is {value}")
 
 
 class Initialiser(ABC):
@@ -86,7 +79,7 @@ class CopySource(Initialiser):
     skip: int = 0
 
     def __post_init__(self) -> None:
-        _whole("skip", self.skip, 0)
+        whole("skip", self.skip, 0)
 
     def guesses(self, request: Request) -> Sequence[int]:
         return _source_ids(request)[self.skip :]
@@ -97,7 +90,7 @@ class NgramLookup(Initialiser):
     ngram: int = 2
 
     def __post_init__(self) -> None:
-        _whole("n", self.ngram, 1, MOST_NGRAM)
+        whole("n", self.ngram, 1, MOST_NGRAM)
 
     def guesses(self, request: Request) -> Sequence[int]:
         return _source_ids(request)
@@ -191,9 +184,9 @@ class Convergence:
     max_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        _whole("max_changes", self.max_changes, 0)
+        whole("max_changes", self.max_changes, 0)
         if self.max_rounds is not None:
-            _whole("max_rounds", self.max_rounds, 1)
+            whole("max_rounds", self.max_rounds, 1)
 
 
 UNCHANGED = Convergence()
@@ -226,11 +219,11 @@ class Draft:
     def __post_init__(self) -> None:
         for name in ("block", "most"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1, MAX_WIDTH)
+                whole(name, getattr(self, name), 1, MAX_WIDTH)
         if self.price is not None and not 0 <= self.price <= 100:
             raise ValueError(f"`price` must be 0 to 100 steps, but is {self.price}")
         if self.horizon is not None and not callable(self.horizon):
-            _whole("horizon", self.horizon, 0)
+            whole("horizon", self.horizon, 0)
         for name, kind in (("initialiser", Initialiser), ("convergence", Convergence)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class SourceLimit:
     def __post_init__(self) -> None:
         for name in ("ratio", "constant"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
             if not 0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, but is {value}")

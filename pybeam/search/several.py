@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pybeam.arguments import whole
 from pybeam.search.algorithms import Algorithm, variable_beam
 from pybeam.search.processors.diversity import Diversity
 from pybeam.search.processors.gumbel import Gumbel
@@ -73,12 +74,11 @@ def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> 
     """
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"`algorithm` must be one such as fixed_beam(2), but is {algorithm!r}")
-    if isinstance(num_groups, bool) or not isinstance(num_groups, int):
-        raise TypeError(f"`num_groups` must be an int, but is {num_groups!r}")
-    if num_groups < 2 or algorithm.num_groups > 1:
+    whole("num_groups", num_groups, 2)
+    if algorithm.num_groups > 1:
         raise ValueError(
-            f"`num_groups` must be at least 2, of an algorithm without groups, but is {num_groups} of one "
-            f"with {algorithm.num_groups}"
+            f"`algorithm` must be an algorithm without groups, but has {algorithm.num_groups}; ask for "
+            "all of them at once"
         )
     processors = (*algorithm.processors, Diversity(diversity_penalty))
     return dataclasses.replace(algorithm, num_groups=num_groups, processors=processors)

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
+from pybeam.arguments import ids
 from pybeam.models.base import Rows
 from pybeam.search.processors.allowed import AllowedSequences, AllowedTokens
 from pybeam.search.processors.bans import (
@@ -44,7 +45,7 @@ from pybeam.search.processors.bans import (
     SuppressTokens,
     SuppressTokensAtStart,
 )
-from pybeam.search.processors.base import Function, Processor, Stage, ids
+from pybeam.search.processors.base import Function, Processor, Stage
 from pybeam.search.processors.biased_prefix import BiasedPrefix
 from pybeam.search.processors.diversity import diversity
 from pybeam.search.processors.ends import eos_growth, first_token, force_eos, min_length

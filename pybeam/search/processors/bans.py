@@ -9,16 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.arguments import whole
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import (
-    INT,
-    Processor,
-    Stage,
-    ban,
-    check_ids,
-    check_stage,
-    whole,
-)
+from pybeam.search.processors.base import INT, Processor, Stage, ban, check_ids, check_stage
 from pybeam.search.processors.penalties import check_start
 
 
@@ -104,7 +97,7 @@ class NoRepeatNgram(Processor):
     stage: Stage = "logits"
 
     def __post_init__(self) -> None:
-        whole("n", self.n, 1, "leave the processor out")
+        whole("n", self.n, 1, remedy="leave the processor out")
         check_stage(self.stage)
 
     def check(self, model: Model) -> None:

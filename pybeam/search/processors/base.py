@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -157,40 +157,6 @@ def overridden(
 def check_stage(stage: object) -> None:
     if stage not in get_args(Stage):
         raise ValueError(f"`stage` must be 'logits' or 'log_probs', but is {stage!r}")
-
-
-def number(name: str, value: Any, least: float, most: float = INF, *, has_most: bool = True):
-    """The value as a float; raises TypeError or ValueError unless ``least < value <= most``."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}` must be a number, but is {value!r}")
-    is_below = value <= most if has_most else value < most
-    if not (least < value and is_below and math.isfinite(value)):
-        end = f" and {'at most' if has_most else 'less than'} {most:g}" if most < INF else ""
-        raise ValueError(f"`{name}` must be finite, greater than {least:g}{end}, but is {value}")
-    return float(value)
-
-
-def whole(name: str, value: Any, least: int, remedy: str = "") -> None:
-    """Raises TypeError or ValueError unless the value is an int that is at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int, but is {value!r}")
-    if value < least:
-        remedy = remedy and f"; {remedy}"
-        raise ValueError(f"`{name}` must be at least {least}, but is {value}{remedy}")
-
-
-def ids(name: str, values: Any) -> tuple[int, ...]:
-    """Token ids as a tuple of ints; raises TypeError or ValueError if they are none."""
-    values = values.tolist() if isinstance(values, Tensor) else values
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"`{name}` must be a list of token ids, but is {values!r}")
-    values = tuple(values)
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"`{name}` must hold token ids, which are ints, but holds {value!r}")
-        if not 0 <= value < 2**31:
-            raise ValueError(f"`{name}` must hold token ids from 0 to 2**31 - 1, but holds {value}")
-    return values
 
 
 def check_ids(name: str, values: Iterable[int], model: Model) -> None:

@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.arguments import number
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import INT, Processor, Stage, check_ids, number
+from pybeam.search.processors.base import INT, Processor, Stage, check_ids
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class BiasedPrefix(Processor):
 
     def __post_init__(self) -> None:
         if self.beta != 0:
-            number("beta", self.beta, 0, 1, has_most=False)
+            number("beta", self.beta, 0, 1)
 
     def parameters(self) -> tuple[Tensor, ...]:
         log_beta = math.log(self.beta) if self.beta else -math.inf

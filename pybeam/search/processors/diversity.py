@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.arguments import number
 from pybeam.models.base import Rows
-from pybeam.search.processors.base import INT, Processor, Stage, number
+from pybeam.search.processors.base import INT, Processor, Stage
 
 
 @dataclass(frozen=True)

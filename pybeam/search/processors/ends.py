@@ -8,18 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.arguments import ids, number, whole
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import (
-    INF,
-    INT,
-    Processor,
-    Stage,
-    check_ids,
-    check_stage,
-    ids,
-    number,
-    whole,
-)
+from pybeam.search.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.arguments import ids, number
 from pybeam.models.base import Model, Rows
-from pybeam.search.processors.base import Processor, Stage, check_ids, check_stage, ids, number
+from pybeam.search.processors.base import Processor, Stage, check_ids, check_stage
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""What is asked of numbers and token ids that callers give, and how others are refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
+    """Raises TypeError or ValueError unless ``least < value < below``."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be a number, but is {value!r}")
+    if not least < value < below:
+        end = f" and less than {below:g}" if below < math.inf else ""
+        raise ValueError(f"`{name}` must be finite, greater than {least:g}{end}, but is {value}")
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy: str = "") -> None:
+    """Raises TypeError or ValueError unless the value is an int from `least` to `most`.
+
+    `remedy` is what the message ends with.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an int, but is {value!r}")
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"{least} to {most}"
+        remedy = remedy and f"; {remedy}"
+        raise ValueError(f"`{name}` must be {bounds}, but is {value}{remedy}")
+
+
+def ids(name: str, values: Any) -> tuple[int, ...]:
+    """Token ids as a tuple of ints; raises TypeError or ValueError if they are none."""
+    values = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"`{name}` must be a list of token ids, but is {values!r}")
+    values = tuple(values)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"`{name}` must hold token ids, which are ints, but holds {value!r}")
+        if not 0 <= value < 2**31:
+            raise ValueError(f"`{name}` must hold token ids from 0 to 2**31 - 1, but holds {value}")
+    return tuple(map(int, values))
