@@ -10,10 +10,11 @@ from typing import Any
 
 from pybeam import backends
 from pybeam.alternatives import alternatives
+from pybeam.arguments import whole
 from pybeam.engine import Engine
 from pybeam.models.base import Alignment, Model
 from pybeam.request import Partial, Request, Result
-from pybeam.request_queue import RequestQueue
+from pybeam.request_queue import RequestQueue, check_many
 from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.processors.base import Processor
@@ -102,6 +103,10 @@ class Decoder:
             algorithm = dataclasses.replace(algorithm, draft=draft)
         self.model, self.algorithm, self.schedule = model, algorithm, schedule
         self.log_probs = log_probs
+        if not isinstance(alignment, bool | Alignment):
+            raise TypeError(
+                f"`alignment` must be True, False or a pybeam.Alignment, but is {alignment!r}"
+            )
         self._alignment = Alignment() if alignment is True else alignment or None
         if self._alignment is not None or algorithm.scoring.coverage:
             model.check_alignment(self._alignment or Alignment())
@@ -109,10 +114,8 @@ class Decoder:
         self._backend = backends.resolve(backend, model.device)
         self._reads_late = model.device.type == "cuda"
         self._uses_graphs = self._decide_on_graphs(graphs)
-        if memory_limit is not None and memory_limit < 1:
-            raise ValueError(
-                f"`memory_limit` must be a positive number of bytes, but is {memory_limit}"
-            )
+        if memory_limit is not None:
+            whole("memory_limit", memory_limit, 1, remedy="it is a number of bytes")
         self._memory_limit = memory_limit
         self._idle: list[Workspace] = []
 
@@ -163,6 +166,8 @@ class Decoder:
         Raises:
             ValueError: there are more or fewer targets than requests.
         """
+        check_many("requests", requests)
+        check_many("targets", targets)
         pairs = itertools.zip_longest(requests, targets, fillvalue=_MISSING)
         paired = (_with_target(*pair) for pair in pairs)
         return self._collect(paired, on_error, wants_log_probs=True)
@@ -207,6 +212,7 @@ class Decoder:
                 "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
                 f"{self.algorithm.scoring.coverage}; leave it out"
             )
+        check_many("requests", requests)
         requests = [_as_request(request) for request in requests]
         model, algorithm = self.model, self.algorithm
         return _checked(

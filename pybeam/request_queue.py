@@ -67,5 +67,15 @@ def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
     """How a stream takes its next request; an ordinary iterable is always waited for."""
     if isinstance(requests, RequestQueue):
         return requests.next
+    check_many("requests", requests)
     numbered = enumerate(requests)
     return lambda may_wait: next(numbered, None)
+
+
+def check_many(name: str, values: Any) -> None:
+    """Raises TypeError for what is no list or other iterable."""
+    if not isinstance(values, Iterable):
+        raise TypeError(
+            f"`{name}` must be a list or another iterable, but is a {type(values).__name__}; a single "
+            "one goes into a list too"
+        )

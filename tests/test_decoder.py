@@ -17,6 +17,10 @@ def constant_model(log_probs: list[float], vocab_size: int | None = None) -> Fun
     return FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), len(row), BOS, EOS)
 
 
+def decoder(**options) -> pybeam.Decoder:
+    return pybeam.Decoder(random_model(1), pybeam.greedy(), **options)
+
+
 def test_a_hypothesis_by_hand(backend):
     """p = [0, .5, .25, .25]: EOS wins at once; then the two others tie, lower token first."""
     model = constant_model([-math.inf, math.log(0.5), math.log(0.25), math.log(0.25)])
@@ -219,6 +223,32 @@ def test_bad_options_are_refused(build, message):
         (lambda: pybeam.scoring.Scoring("1"), "`alpha` must be a number"),
         (lambda: pybeam.scoring.Scoring(ratio="1"), "`ratio` must be a number"),
         (lambda: Stop(patience="2"), "`patience` must be a number or None"),
+        (lambda: pybeam.scoring.power("1"), "`alpha` must be a number, but is '1'"),
+        (
+            lambda: pybeam.fixed_beam(3, lenpen=1),
+            "`lenpen` is no option of this algorithm; there are",
+        ),
+        (lambda: pybeam.greedy(width=3), "`width` is no option of this algorithm"),
+        (lambda: pybeam.fixed_beam(3, processors=None), "`processors` must be a list, but is None"),
+        (
+            lambda: pybeam.stochastic_beam(3, processors=pybeam.processors.temperature(2)),
+            "`processors` must be a list, but is Temperature(temperature=2); put it into one",
+        ),
+        (lambda: pybeam.fixed_beam(3, prefix=[4]), "`prefix` must be a pybeam.limits.PrefixRule"),
+        (lambda: pybeam.Fifo(8.0), "`n` must be an int, but is 8.0"),
+        (lambda: pybeam.Fifo(True), "`n` must be an int, but is True"),
+        (lambda: pybeam.Fifo(8, "1"), "`epsilon` must be a number, but is '1'"),
+        (lambda: pybeam.Alignment(heads=3), "`heads` must be a list of ints, but is 3"),
+        (lambda: pybeam.load_model(None), "`path` must be a directory or a list of them"),
+        (lambda: decoder(memory_limit="1 GB"), "`memory_limit` must be an int, but is '1 GB'"),
+        (lambda: decoder(alignment="last"), "`alignment` must be True, False or a pybeam.Align"),
+        (lambda: decoder().decode(pybeam.Request([1])), "`requests` must be a list or another"),
+        (
+            lambda: decoder().score([[1]], 5),
+            "`targets` must be a list or another iterable, but is a",
+        ),
+        (lambda: decoder().alternatives(None), "but is a NoneType; a single one goes into a list"),
+        (lambda: pybeam.compat.fairseq.beam_search("5"), "`beam` must be an int, but is '5'"),
     ],
 )
 def test_options_of_the_wrong_type_are_refused(build, message):

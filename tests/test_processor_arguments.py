@@ -167,6 +167,12 @@ def test_what_a_request_may_not_change(change, message):
         raise bad.error
 
 
+def test_a_request_has_a_list_of_them():
+    decoder = pybeam.Decoder(random_model(1, V), pybeam.greedy(processors=[p.temperature(1)]))
+    (result,) = decoder.decode([pybeam.Request([1], processors=p.temperature(2))])
+    assert "`Request.processors` must be a list, but is Temperature" in str(result.error)
+
+
 @pytest.mark.parametrize(
     ("processor", "message"),
     [

@@ -102,6 +102,8 @@ class Alignment:
     heads: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.heads is not None and not isinstance(self.heads, Sequence):
+            raise TypeError(f"`heads` must be a list of ints, but is {self.heads!r}")
         heads = () if self.heads is None else tuple(self.heads)
         for name, value in [("layer", self.layer), *(("heads", head) for head in heads)]:
             if isinstance(value, bool) or not isinstance(value, int):

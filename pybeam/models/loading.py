@@ -54,11 +54,14 @@ def load_model(
 
     Raises:
         FileNotFoundError: there is no such directory.
+        TypeError: `path` is no path.
         ImportError: it holds ONNX graphs, and onnxruntime is not installed.
         ValueError: a file, field or tensor is missing, wrong or not supported, or models do not make
             an ensemble.
     """
     is_one = isinstance(path, (str, os.PathLike))
+    if not is_one and not isinstance(path, Sequence):
+        raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
     directories = [Path(one) for one in ([path] if is_one else path)]
     has_graphs = any((directory / DECODER).exists() for directory in directories)
     target = _device("cpu" if device == "auto" and has_graphs else device)

@@ -37,7 +37,8 @@ def _as_ids(source) -> Tensor:
     elif isinstance(source, Tensor):
         ids = source.detach().cpu()
     else:
-        hint = "; encode the text first" if isinstance(source, str) else ""
+        hints = {str: "; encode the text first", int: "; give a list of sources"}
+        hint = hints.get(type(source), "")
         raise TypeError(f"{expected}, but is {type(source).__name__}{hint}")
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
         raise TypeError(f"{expected}, but holds {ids.dtype}")

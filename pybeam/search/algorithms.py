@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pybeam.arguments import whole
@@ -86,6 +86,11 @@ class Algorithm:
             raise ValueError(
                 f"`regrows` gives back the places that {Finishing.SHRINK!r} takes, but `finishing` is "
                 f"{self.finishing!r}; leave it out"
+            )
+        if not isinstance(self.prefix, PrefixRule):
+            raise TypeError(
+                f"`prefix` must be a pybeam.limits.PrefixRule, but is {self.prefix!r}; the tokens "
+                "themselves belong to a Request"
             )
         if self.prefix.leading_eos and self.finishing != Finishing.REFILL:
             raise ValueError(
@@ -228,37 +233,27 @@ def _length(tokens: Sequence[int] | None) -> int:
     return 0 if tokens is None else len(tokens)
 
 
+_FIXED = {"width", "finishing", "pruning", "num_groups"}
+_OPTIONS = {field.name for field in dataclasses.fields(Algorithm)} - _FIXED
+
+
 def _algorithm(
     width: int,
     finishing: Finishing,
     pruning: Pruning = UNPRUNED,
+    /,
     *,
-    n_best: int = 1,
-    min_length: int = 0,
-    max_length: int | SourceLimit | None = None,
-    scoring: Scoring = RAW,
     processors: Sequence[AnyProcessor] = (),
-    stop: Stop = COUNT,
-    prefix: PrefixRule = FREE,
-    regrows: bool = False,
-    draft: Draft | None = None,
+    **options,
 ) -> Algorithm:
-    if callable(processors):
+    if callable(processors) or not isinstance(processors, Iterable):
         raise TypeError(f"`processors` must be a list, but is {processors!r}; put it into one")
-    return Algorithm(
-        width,
-        finishing,
-        pruning,
-        n_best,
-        min_length,
-        max_length,
-        scoring,
-        tuple(processors),
-        stop,
-        prefix=prefix,
-        regrows=regrows,
-        draft=draft,
-    )
+    others = options.keys() - _OPTIONS
+    if others:
+        raise TypeError(
+            f"`{min(others)}` is no option of this algorithm; there are {', '.join(sorted(_OPTIONS))}"
+        )
+    return Algorithm(width, finishing, pruning, processors=tuple(processors), **options)
 
 
 def greedy(**options) -> Algorithm:

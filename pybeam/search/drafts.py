@@ -12,8 +12,10 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from pybeam.arguments import whole
@@ -117,7 +119,14 @@ class FromFunction(Initialiser):
             raise TypeError(f"`function` must be a function, but is {self.function!r}")
 
     def guesses(self, request: Request) -> Sequence[int]:
-        return self.function(request)
+        guesses = self.function(request)
+        guesses = guesses.tolist() if isinstance(guesses, Tensor | np.ndarray) else guesses
+        is_list = isinstance(guesses, Sequence)
+        if not is_list or not all(isinstance(one, Integral) for one in guesses):
+            raise TypeError(
+                f"`function` must return a list of token ids, which are ints, but returned {guesses!r}"
+            )
+        return guesses
 
 
 def pad() -> Initialiser:
@@ -220,15 +229,17 @@ class Draft:
         for name in ("block", "most"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 1, MAX_WIDTH)
+        if self.price is not None and not isinstance(self.price, Real):
+            raise TypeError(f"`price` must be a number, but is {self.price!r}")
         if self.price is not None and not 0 <= self.price <= 100:
             raise ValueError(f"`price` must be 0 to 100 steps, but is {self.price}")
         if self.horizon is not None and not callable(self.horizon):
-            whole("horizon", self.horizon, 0)
+            whole("horizon` or `length", self.horizon, 0)
         for name, kind in (("initialiser", Initialiser), ("convergence", Convergence)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(
-                    f"`{name}` must be a {kind.__name__} of pybeam.drafts, "
-                    f"but is {getattr(self, name)!r}"
+                    f"`{name}` must be made by pybeam.drafts, as an object of class "
+                    f"{kind.__name__}, but is {getattr(self, name)!r}"
                 )
 
     def check(self, algorithm: Algorithm) -> None:

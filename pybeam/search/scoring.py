@@ -111,12 +111,12 @@ def raw() -> Scoring:
 
 def power(alpha: float, coverage: float = 0.0) -> Scoring:
     """``final_score = score / n**alpha`` (fairseq's lenpen, CTranslate2's length_penalty), plus coverage."""
-    return Scoring(alpha=float(alpha), coverage=float(coverage))
+    return Scoring(alpha=alpha, coverage=coverage)
 
 
 def gnmt(alpha: float, coverage: float = 0.0) -> Scoring:
     """``final_score = score / ((5 + n) / 6)**alpha`` (Wu et al. 2016), plus coverage."""
-    return Scoring(alpha=float(alpha), offset=5.0, scale=6.0, coverage=float(coverage))
+    return Scoring(alpha=alpha, offset=5.0, scale=6.0, coverage=coverage)
 
 
 def reward(r: float, ratio: float | None = None) -> Scoring:
@@ -124,4 +124,4 @@ def reward(r: float, ratio: float | None = None) -> Scoring:
 
     See Huang, Zhao and Ma 2017, equation 4.
     """
-    return Scoring(reward=float(r), ratio=None if ratio is None else float(ratio))
+    return Scoring(reward=r, ratio=ratio)

@@ -40,8 +40,8 @@ def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:
                 f"`{name}` would change which hypotheses are sampled; leave it out, or give "
                 "`processors=[…, pybeam.processors.gumbel(seed)]` to another algorithm"
             )
-    processors = (*options.pop("processors", ()), Gumbel(seed))
-    return variable_beam(width, processors=processors, **{"n_best": width, **options})
+    algorithm = variable_beam(width, **{"n_best": width, **options})
+    return dataclasses.replace(algorithm, processors=(*algorithm.processors, Gumbel(seed)))
 
 
 def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> Algorithm:

@@ -129,6 +129,8 @@ def overridden(
     cannot change.
     """
     processors = list(processors)
+    if not isinstance(changes, Iterable):
+        raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")
     for change in changes:
         if not isinstance(change, Processor):
             raise TypeError(
