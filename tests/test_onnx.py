@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
 
 import pybeam
 from pybeam.cli import main
@@ -50,15 +52,17 @@ def search(folder):
     return ort.InferenceSession(folder / "search.onnx")
 
 
-def hypotheses(search, sources, width: int, max_length: int, length_penalty: float):
-    """What search.onnx finds: tokens, score and final score of each hypothesis of each source."""
-    lengths = [len(source) for source in sources]
-    token = np.zeros((len(sources), max(lengths)), dtype=np.int64)
-    for line, source in zip(token, sources, strict=True):
-        line[: len(source)] = source
+def hypotheses(search, sources, width: int, max_length: int, length_penalty: float, behind=0):
+    """What search.onnx finds: tokens, score and final score of each hypothesis of each source.
+
+    Sources are ids or features; `behind` stands behind them.
+    """
+    name = search.get_inputs()[0].name
+    tensors = [torch.as_tensor(source) for source in sources]
+    padded = pad_sequence(tensors, batch_first=True, padding_value=behind)
     inputs = {
-        "source": token,
-        "source_length": np.array(lengths),
+        name: padded.numpy(),
+        f"{name.removesuffix('s')}_length": np.array([len(source) for source in sources]),
         "width": np.array(width),
         "max_length": np.array(max_length),
         "length_penalty": np.array(length_penalty, dtype=np.float32),
@@ -79,13 +83,15 @@ def hypotheses(search, sources, width: int, max_length: int, length_penalty: flo
     return found
 
 
-def assert_finds_the_same(search, model, sources, width, max_length, length_penalty) -> list:
+def assert_finds_the_same(
+    search, model, sources, width, max_length, length_penalty, behind=0
+) -> list:
     """As `fixed_beam`: same tokens, scores within 1e-4, or others of the same score."""
     algorithm = pybeam.fixed_beam(
         width, n_best=width, max_length=max_length, scoring=pybeam.scoring.power(length_penalty)
     )
     expected = pybeam.Decoder(model, algorithm).decode(sources)
-    found = hypotheses(search, sources, width, max_length, length_penalty)
+    found = hypotheses(search, sources, width, max_length, length_penalty, behind)
     for ours, result in zip(found, expected, strict=True):
         assert len(ours) == len(result.hypotheses)
         for (tokens, score, final_score), other in zip(ours, result.hypotheses, strict=True):
@@ -207,8 +213,14 @@ def test_command_line(tmp_path, capfd):
 
 
 def test_what_cannot_be_exported_is_refused(original, folder, tmp_path):
-    with pytest.raises(TypeError, match=r"built-in transformer .* is Ensemble; export the members"):
-        export_onnx(Ensemble([original, original]), tmp_path)
+    lstm = pybeam.load_model(MODEL.parents[1] / "semantic_parsing" / "geo", device="cpu")
+    for model, remedy in (
+        (Ensemble([original, original]), "Ensemble; export its members one by one"),
+        (pybeam.load_model(folder), "OnnxModel; it is exported already"),
+        (lstm, "Rnn; decode it with pybeam.Decoder"),
+    ):
+        with pytest.raises(TypeError, match=f"built-in transformer.* is {remedy}"):
+            export_onnx(model, tmp_path)
     narrow = pybeam.load_model(MODEL, device="cpu", dtype="bfloat16")
     with pytest.raises(ValueError, match=r"must be torch.float32, but are torch.bfloat16; load it"):
         export_onnx(narrow, tmp_path)

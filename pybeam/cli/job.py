@@ -134,10 +134,7 @@ class Job:
         return decoder, tokenizer
 
     def _check(self, model) -> None:
-        from pybeam.models import SpeechTransformer
-
-        members = getattr(model, "members", [model])
-        if isinstance(members[0], SpeechTransformer) != self.hears:
+        if model.takes_features != self.hears:
             kind, command = ("text", "translate") if self.hears else ("sound", "transcribe")
             raise click.ClickException(
                 f"the model in {self.model_dirs[0]} reads {kind}; use `pybeam {command}`"

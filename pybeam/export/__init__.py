@@ -28,7 +28,7 @@ def export_onnx(model: Transformer, directory: str | os.PathLike) -> None:
     Inputs and outputs are described in docs/onnx.md. Operators are those of opset 20, sizes are dynamic.
 
     Args:
-        model: a built-in transformer with float32 weights, on any device.
+        model: a built-in transformer, for text or for speech, with float32 weights, on any device.
         directory: made if it is not there; files of the same names are replaced.
 
     Raises:

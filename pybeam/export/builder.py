@@ -61,6 +61,10 @@ class Builder:
         """[0, 1, …) of this size [1]."""
         return self.Range(0, self.Squeeze(size), 1)
 
+    def mask(self, size: Value, length: Value) -> Value:
+        """[B, size] bool, the first length[b] of every line."""
+        return self.Less(self.range(size), self.Unsqueeze(length, [1]))
+
     def bias(self, mask: Value) -> Value:
         """0 where the mask is true, -inf elsewhere: what is added to attention scores."""
         return self.Where(mask, 0.0, float("-inf"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value, value
+from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
 from pybeam.models.transformer import Transformer
 
@@ -10,12 +11,15 @@ Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs 
 
 
 def record_encoder(op: Builder, model: Transformer) -> Recorded:
-    """Source ids to every decoder layer's keys and values of their encoder states."""
-    token, length = value("token", INT, "B", "E"), value("length", INT, "B")
+    """Sources to every decoder layer's keys and values of their encoder states, and how many there are."""
+    source, length = source_inputs(model)
     network = Network(model, op)
     layers, heads, size = len(model.decoder.layers), network.num_heads, network.head_size
-    output = value("key_value", FLOAT, layers, 2, heads, "B", "E", size)
-    return [token, length], [(network.cross_key_value(op, token, length), output)]
+    encoded = network.encode(op, source, length)
+    return [source, length], [
+        (encoded.key_value, value("key_value", FLOAT, layers, 2, heads, "B", "P", size)),
+        (op.Identity(encoded.length), value("position_length", INT, "B")),
+    ]
 
 
 def record_decoder(op: Builder, model: Transformer) -> Recorded:

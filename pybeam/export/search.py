@@ -1,4 +1,4 @@
-"""`fixed_beam` as ONNX operators, batched: one graph from source ids to hypotheses.
+"""`fixed_beam` as ONNX operators, batched: one graph from source ids or features to hypotheses.
 
 The rules are those of `pybeam.fixed_beam(width, n_best=width, max_length=…, scoring=power(…))`. Here
 too keys and values do not follow the rows: masks say who sees them, and what no row sees is dropped.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value, value
+from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
 from pybeam.models.transformer import Transformer
 
@@ -72,17 +73,16 @@ class Beams(NamedTuple):
 class Search:
     """The loop of one graph. Sizes [1] and tensors of the call, which the loop's body reads too."""
 
-    def __init__(self, network: Network, op: Builder, token: Value, length: Value, width: Value):
+    def __init__(self, network: Network, op: Builder, source: Value, length: Value, width: Value):
         self._network, self._width = network, width
-        key_value = network.cross_key_value(op, token, length)  # [layers, 2, H, B, E, D]
+        key_value, _, mask = network.encode(op, source, length)
         num_layers = len(network.model.decoder.layers)
         self._cross = [
             KeyValue(*(op.Gather(op.Gather(key_value, i, axis=0), j, axis=0) for j in (0, 1)))
             for i in range(num_layers)
         ]
-        mask = op.Less(op.range(op.size(token, 1)), op.Unsqueeze(length, [1]))  # [B, E]
         self._cross_bias = op.bias(op.Unsqueeze(mask, [1]))  # [B, 1, E]
-        self._beam = op.size(token, 0), width
+        self._beam = op.size(source, 0), width
 
     def run(self, op: Builder, max_length: Value) -> Hypotheses:
         """What each source has found: 2 K hypotheses, those that are cut behind those that finished."""
@@ -230,17 +230,17 @@ def _first(op: Builder, is_one: Value, num: Value) -> Value:
 
 def record_search(op: Builder, model: Transformer) -> tuple[list[Value], list[tuple[Value, Value]]]:
     """Inputs and outputs of the whole search; see docs/onnx.md for what they are."""
-    token, length = value("source", INT, "B", "E"), value("source_length", INT, "B")
+    source, length = source_inputs(model)
     width, max_length = value("width", INT), value("max_length", INT)
     length_penalty = value("length_penalty", FLOAT)
-    search = Search(Network(model, op), op, token, length, op.Reshape(width, [1]))
+    search = Search(Network(model, op), op, source, length, op.Reshape(width, [1]))
     found = search.run(op, op.Min(max_length, model.max_positions))
     norm = op.Pow(op.Cast(op.Max(found.length, 1), to=FLOAT), length_penalty)
     final, index = op.TopK(op.Div(found.score, norm), op.Reshape(width, [1]), axis=1, outputs=2)
     best = found.at(op, index)
     num_tokens = op.Sub(best.length, op.Cast(best.has_ended, to=INT))  # [B, K]
     is_token = op.Less(op.range(op.size(best.token, 2)), op.Unsqueeze(num_tokens, [2]))
-    return [token, length, width, max_length, length_penalty], [
+    return [source, length, width, max_length, length_penalty], [
         (op.Where(is_token, best.token, PADDING), value("tokens", INT, "B", "K", "T")),
         (num_tokens, value("lengths", INT, "B", "K")),
         (op.Identity(best.score), value("scores", FLOAT, "B", "K")),

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
+from pybeam.export.front import subsample
+from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
+from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 
 
@@ -19,6 +23,16 @@ class KeyValue(NamedTuple):
 
     key: Value
     value: Value
+
+
+class Encoded(NamedTuple):
+    """What the decoder gets of B sources, which become P positions at most."""
+
+    key_value: (
+        Value  # [layers, 2, H, B, P, D] of every decoder layer; what is behind a length is anything
+    )
+    length: Value  # [B] int64, positions
+    mask: Value  # [B, P] bool
 
 
 class Places(NamedTuple):
@@ -41,18 +55,14 @@ class Network:
         self._weights = weights
         self._stored: dict[int, tuple[Value, Tensor | Linear]] = {}
 
-    def cross_key_value(self, op: Builder, token: Value, length: Value) -> Value:
-        """Every decoder layer's keys and values of these sources.
-
-        token [B, E] and length [B] give [layers, 2, H, B, E, D]; what is behind a length is anything.
-        """
+    def encode(self, op: Builder, source: Value, length: Value) -> Encoded:
+        """What the decoder gets of sources [B, E] or features [B, E, F] of these lengths [B]."""
         stack = self.model.encoder
-        num, size = op.size(token, 0), op.size(token, 1)
-        within = op.range(size)  # [E]
-        mask = op.Less(within, op.Unsqueeze(length, [1]))  # [B, E]
-        bias = op.bias(op.Unsqueeze(mask, [1, 2]))  # [B, 1, 1, E]
-        position = op.Reshape(op.Expand(within, op.Shape(token)), [-1])  # [B * E]
-        x = self._embed(op, stack, op.Reshape(token, [-1]), position)
+        x, length = self._embed_sources(op, source, length)  # [B, P, d]
+        num, size = op.size(x, 0), op.size(x, 1)
+        mask = op.mask(size, length)  # [B, P]
+        bias = op.bias(op.Unsqueeze(mask, [1, 2]))  # [B, 1, 1, P]
+        x = op.Reshape(self._place(op, stack, x, op.range(size)), [-1, self._width])  # [B * P, d]
         heads = op.sizes(num, size, 3, stack.num_heads, -1)
         scale = (self.model.config.hidden_size // stack.num_heads) ** -0.5
         for i, layer in enumerate(stack.layers):
@@ -60,8 +70,8 @@ class Network:
             y = self._before(op, layer.self_norm, x, name)
             qkv = op.Reshape(self._linear(op, layer.qkv, y, f"{name}.qkv"), heads)
             query, key, value = _parts(op, op.Transpose(qkv, perm=[2, 0, 3, 1, 4]), 3)
-            score = op.Add(_score(op, op.Mul(query, scale), key), bias)  # [B, H, E, E]
-            y = op.MatMul(op.Softmax(score, axis=-1), value)  # [B, H, E, D]
+            score = op.Add(_score(op, op.Mul(query, scale), key), bias)  # [B, H, P, P]
+            y = op.MatMul(op.Softmax(score, axis=-1), value)  # [B, H, P, D]
             y = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [-1, self._width])
             x = self._after_attention(op, layer, x, y, name)
             x = self._inner(op, layer, x, name)
@@ -71,7 +81,8 @@ class Network:
         shape = op.sizes(
             num, size, len(self.model.decoder.layers), 2, self.num_heads, self.head_size
         )
-        return op.Transpose(op.Reshape(y, shape), perm=[2, 3, 4, 0, 1, 5])
+        key_value = op.Transpose(op.Reshape(y, shape), perm=[2, 3, 4, 0, 1, 5])
+        return Encoded(key_value, length, mask)
 
     def step(
         self,
@@ -91,7 +102,7 @@ class Network:
         rows' places, [H, A, K, D].
         """
         stack = self.model.decoder
-        x = self._embed(op, stack, token, position)
+        x = self._place(op, stack, self._tokens(op, stack, token), position)
         written = []
         for i, layer in enumerate(stack.layers):
             name = f"decoder.{i}"
@@ -117,6 +128,9 @@ class Network:
     def _width(self) -> int:
         return self.model.config.hidden_size
 
+    def _name(self, stack: Stack) -> str:
+        return "encoder" if stack is self.model.encoder else "decoder"
+
     def _scaled(self, op: Builder, query: Value) -> Value:
         return op.Mul(query, self.head_size**-0.5)
 
@@ -131,9 +145,19 @@ class Network:
         y = op.Reshape(op.Transpose(y, perm=[1, 2, 0, 3]), [-1, self._width])
         return op.Gather(y, places.place, axis=0)
 
-    def _embed(self, op: Builder, stack: Stack, token: Value, position: Value) -> Value:
-        name = "encoder" if stack is self.model.encoder else "decoder"
-        x = op.Gather(self._store(stack.token_table, f"{name}.tokens"), token, axis=0)  # [n, d]
+    def _embed_sources(self, op: Builder, source: Value, length: Value) -> tuple[Value, Value]:
+        """[B, P, d] without positions, and how many each source has [B]."""
+        if isinstance(self.model, SpeechTransformer):
+            return subsample(op, self.model.front, self._store, source, length)
+        return self._tokens(op, self.model.encoder, source), length
+
+    def _tokens(self, op: Builder, stack: Stack, token: Value) -> Value:
+        table = self._store(stack.token_table, f"{self._name(stack)}.tokens")
+        return op.Gather(table, token, axis=0)  # [..., d]
+
+    def _place(self, op: Builder, stack: Stack, x: Value, position: Value) -> Value:
+        """What is embedded as x [..., n, d] at these positions [n]."""
+        name = self._name(stack)
         x = op.Mul(x, float(stack.embedding_scale))
         positions = self._store(stack.position_table, f"{name}.positions")
         x = op.Add(x, op.Gather(positions, position, axis=0))
@@ -215,12 +239,20 @@ def _activated(op: Builder, activation: str, x: Value) -> Value:
     return op.Gelu(x, approximate="none" if activation in ("gelu", "gelu_python") else "tanh")
 
 
+REMEDIES = {
+    Ensemble: "export its members one by one",
+    OnnxModel: "it is exported already",
+    OnnxSpeechModel: "it is exported already",
+}
+OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind as they are"
+
+
 def check_exportable(model: object) -> None:
     """Raise TypeError or ValueError if the model cannot be written down here."""
-    if type(model) is not Transformer:  # one that reads features has another encoder
+    if type(model) not in (Transformer, SpeechTransformer):
         raise TypeError(
-            f"`model` must be a built-in transformer that reads token ids, as pybeam.load_model returns, "
-            f"but is {type(model).__name__}; export the members of an ensemble one by one"
+            f"`model` must be a built-in transformer, as pybeam.load_model returns, but is "
+            f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
         )
     if model.weight_dtype != torch.float32:
         raise ValueError(

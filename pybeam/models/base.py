@@ -186,6 +186,7 @@ class Model(ABC):
     # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
     has_attention = False  # whether its sessions have `attention`
+    takes_features = False  # whether sources are features of sound, not token ids
 
     @abstractmethod
     def session(self, backend) -> Session:

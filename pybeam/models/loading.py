@@ -15,7 +15,7 @@ from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.onnx_files import DECODER
-from pybeam.models.onnx_model import OnnxModel
+from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
 from pybeam.models.positions import position_offset, sinusoidal_table
 from pybeam.models.rnn import Rnn, is_rnn, load_rnn
 from pybeam.models.speech import SpeechTransformer, Subsampler
@@ -109,7 +109,8 @@ def _load_onnx(directory: Path, device: torch.device, dtype: torch.dtype | None)
             f"`dtype` must be 'auto' or 'float32' for ONNX graphs such as those in {directory}, but is "
             f"{dtype}; for another load the model that they were exported from"
         )
-    return OnnxModel(directory)
+    config = read_config(directory)
+    return (OnnxModel if config.front is None else OnnxSpeechModel)(config)
 
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:

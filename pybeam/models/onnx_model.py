@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,12 +11,13 @@ from torch import Tensor
 
 from pybeam.models.base import Model, Rows, Session
 from pybeam.models.cells import SourceCells
-from pybeam.models.config import read_config
+from pybeam.models.config import TransformerConfig
 from pybeam.models.onnx_files import DECODER, ENCODER, missing_package
+from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 from pybeam.ops import PAGE_CELLS
 
-MAX_ENCODER_TOKENS = 4096  # of one batch, padding included
+MAX_ENCODER_TOKENS = 4096  # positions of one batch, padding included
 
 
 class OnnxModel(Model):
@@ -30,12 +30,12 @@ class OnnxModel(Model):
     # the same facts under the same names
     check, source_length = Transformer.check, Transformer.source_length
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         try:
             import onnxruntime
         except ImportError as error:
             raise missing_package(error) from error
-        self.config = config = read_config(directory)
+        self.config, directory = config, config.path.parent
         self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size = config.vocab_size
@@ -60,13 +60,19 @@ class OnnxModel(Model):
             ) from error
 
     def __repr__(self) -> str:
-        return (
-            f"OnnxModel({self.config.model_type}, V={self.vocab_size}, {self.config.path.parent})"
-        )
+        kind, config = type(self).__name__, self.config
+        return f"{kind}({config.model_type}, V={self.vocab_size}, {config.path.parent})"
 
     def session(self, backend) -> OnnxSession:
         """A fresh session; graphs have kernels of their own, so the backend does not matter."""
         return OnnxSession(self)
+
+
+class OnnxSpeechModel(OnnxModel):
+    """The same of a model that listens: a source is features [E, F], as for `SpeechTransformer`."""
+
+    takes_features = True
+    check, source_length = SpeechTransformer.check, SpeechTransformer.source_length
 
 
 class KeyValueTable:
@@ -126,7 +132,7 @@ class OnnxSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        longest = max((source.numel() for source in sources), default=0)
+        longest = max(map(self._model.source_length, sources), default=0)
         size = max(1, MAX_ENCODER_TOKENS // max(1, longest))
         for start in range(0, len(sources), size):
             part = slice(start, start + size)
@@ -178,15 +184,19 @@ class OnnxSession(Session):
         return logits
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
-        lengths = [source.numel() for source in sources]
+        lengths = [self._model.source_length(source) for source in sources]
         cell = self._source.allocate(slots, lengths)  # [sum(lengths)]
         self._cross.grow(self._source.num_cells)
         if not cell.numel():
             return
-        token = torch.nn.utils.rnn.pad_sequence(list(sources), batch_first=True)  # [B, E]
-        length = torch.tensor(lengths)
-        key_value = _run(self._model.encoder, {"token": token, "length": length})
-        kept = _counted(token.shape[1], length).flatten().nonzero()[:, 0]
+        padded = torch.nn.utils.rnn.pad_sequence(
+            list(sources), batch_first=True
+        )  # [B, E] or [B, E, F]
+        length = torch.tensor([len(source) for source in sources])
+        names = (one.name for one in self._model.encoder.get_inputs())
+        inputs = dict(zip(names, (padded, length), strict=True))
+        key_value = _run(self._model.encoder, inputs)  # [layers, 2, H, B, P, D]
+        kept = _counted(key_value.shape[4], torch.tensor(lengths)).flatten().nonzero()[:, 0]
         self._cross.write(cell, key_value.flatten(3, 4).index_select(3, kept))
 
 
@@ -217,5 +227,4 @@ def _run(session, inputs: dict[str, Tensor], **outputs: Tensor) -> Tensor:
         binding.bind_output(name, "cpu", 0, np.float32, tensor.shape, tensor.data_ptr())
     binding.bind_output("key_value")
     session.run_with_iobinding(binding)
-    names = [output.name for output in session.get_outputs()]
-    return torch.from_numpy(binding.get_outputs()[names.index("key_value")].numpy())
+    return torch.from_numpy(binding.get_outputs()[-1].numpy())

@@ -16,6 +16,13 @@ from pybeam.transfer import to_device
 STRIDE = 2
 
 
+def num_positions(num_frames: int, num_layers: int) -> int:
+    """What so many frames become behind so many convolutions."""
+    for _ in range(num_layers):
+        num_frames = -(-num_frames // STRIDE)
+    return num_frames
+
+
 class Subsampler:
     """Convolutions over time with gates: ``x <- glu(conv(x))``, each halves the number of positions.
 
@@ -32,18 +39,16 @@ class Subsampler:
     """
 
     def __init__(self, layers: Sequence[Linear], kernel_sizes: Sequence[int]) -> None:
-        self._layers, self._kernel_sizes = layers, kernel_sizes
+        self.layers, self.kernel_sizes = layers, kernel_sizes
 
     def length(self, num_frames: int) -> int:
         """Positions that so many frames become."""
-        for _ in self._layers:
-            num_frames = -(-num_frames // STRIDE)
-        return num_frames
+        return num_positions(num_frames, len(self.kernel_sizes))
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [n, d] of features [sum(lengths), F], of sources one after another."""
         length = np.asarray(lengths, dtype=np.int64)  # [A]
-        for layer, size in zip(self._layers, self._kernel_sizes, strict=True):
+        for layer, size in zip(self.layers, self.kernel_sizes, strict=True):
             window = to_device(_windows(length, size), torch.long, x.device)  # [n, k]
             # the last row is what lies beyond the ends
             padded = F.pad(x, (0, 0, 0, 1))
@@ -71,6 +76,8 @@ class SpeechTransformer(Transformer):
     gets what it gets alone.
     """
 
+    takes_features = True
+
     def __init__(self, *, front: Subsampler, **parts) -> None:
         super().__init__(**parts)
         self.front = front
@@ -97,7 +104,7 @@ class SpeechTransformer(Transformer):
                 f"{expected}, but is {list(source.shape)}; give one recording per request, and the "
                 "features that the model was trained on"
             )
-        length = self.front.length(source.shape[0])
+        length = self.source_length(source)
         if length > self.max_source_positions:
             raise ValueError(
                 f"`source` must have at most {self.max_source_positions} positions "
@@ -111,7 +118,7 @@ class SpeechTransformer(Transformer):
 
     def source_length(self, source: Tensor) -> int:
         """Number of the encoder's positions."""
-        return self.front.length(source.shape[0])
+        return num_positions(source.shape[0], len(self.config.front.kernel_sizes))
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """What the encoder's layers get [n, d] of checked sources, one after another."""

@@ -10,7 +10,6 @@ import torch
 from pybeam.cli.job import open_input
 from pybeam.cli.lines import LineReader, Sources
 from pybeam.models.ensemble import Ensemble
-from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 from pybeam.request import Request
 from pybeam.tokenizer import Tokenizer
@@ -65,15 +64,18 @@ def read_lines(
 def random_sources(model: Transformer | Ensemble, number: int, lengths: tuple[int, int]) -> list:
     """Sources of random ids or frames, the same in every run; lengths are uniform between the two."""
     members = model.members if isinstance(model, Ensemble) else [model]
-    hears = isinstance(members[0], SpeechTransformer)
-    if not hears and model.max_positions is not None and lengths[1] > model.max_positions:
+    if (
+        not model.takes_features
+        and model.max_positions is not None
+        and lengths[1] > model.max_positions
+    ):
         raise click.UsageError(
             f"--source-length must be at most the model's {model.max_positions} positions, "
             f"but is {lengths[1]}"
         )
     generator = torch.Generator().manual_seed(0)
     length = torch.randint(lengths[0], lengths[1] + 1, (number,), generator=generator)  # [n]
-    if hears:
+    if model.takes_features:
         num_features = members[0].config.front.num_features
         return [torch.randn(size, num_features, generator=generator) for size in length.tolist()]
     vocabulary = min(member.config.source_vocab_size for member in members)

@@ -1,0 +1,41 @@
+"""Where sources enter a graph: as ids, or as features, which convolutions shorten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from pybeam.export.builder import FLOAT, INT, Builder, Value, value
+from pybeam.models.speech import STRIDE, SpeechTransformer, Subsampler
+from pybeam.models.transformer import Transformer
+
+
+def source_inputs(model: Transformer) -> tuple[Value, Value]:
+    """What a graph reads, and lengths."""
+    if isinstance(model, SpeechTransformer):
+        features = value("features", FLOAT, "B", "E", model.config.front.num_features)
+        return features, value("feature_length", INT, "B")
+    return value("source", INT, "B", "E"), value("source_length", INT, "B")
+
+
+def subsample(
+    op: Builder, front: Subsampler, store: Callable[[Tensor, str], Value], x: Value, length: Value
+) -> tuple[Value, Value]:
+    """Hidden states [B, P, d] of features x [B, E, F], and how many each source has [B].
+
+    What is behind a length counts as zeros before each convolution, as what is beyond the ends does, so
+    that a source gets what it gets alone.
+    """
+    x = op.Transpose(x, perm=[0, 2, 1])  # [B, F, E]
+    for i, (layer, size) in enumerate(zip(front.layers, front.kernel_sizes, strict=True)):
+        name = f"encoder.front.{i}"
+        # windows are flattened position by position
+        weight = layer.weight.unflatten(1, (size, -1)).transpose(1, 2)  # [2 C', C, k]
+        x = op.Where(op.Unsqueeze(op.mask(op.size(x, 2), length), [1]), x, 0.0)
+        weight, bias = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
+        x = op.Conv(x, weight, bias, strides=[STRIDE], pads=[size // 2, size // 2])
+        x, gate = op.Split(x, axis=1, num_outputs=2, outputs=2)
+        x = op.Mul(x, op.Sigmoid(gate))  # [B, C', (E + 1) // 2]
+        length = op.Div(op.Add(length, STRIDE - 1), STRIDE)
+    return op.Transpose(x, perm=[0, 2, 1]), length
