@@ -213,11 +213,11 @@ def test_command_line(tmp_path, capfd):
 
 
 def test_what_cannot_be_exported_is_refused(original, folder, tmp_path):
-    lstm = pybeam.load_model(MODEL.parents[1] / "semantic_parsing" / "geo", device="cpu")
+    function = pybeam.models.FunctionModel(lambda *_: None, vocab_size=5, bos_id=0, eos_id=1)
     for model, remedy in (
         (Ensemble([original, original]), "Ensemble; export its members one by one"),
         (pybeam.load_model(folder), "OnnxModel; it is exported already"),
-        (lstm, "Rnn; decode it with pybeam.Decoder"),
+        (function, "FunctionModel; decode it with pybeam.Decoder"),
     ):
         with pytest.raises(TypeError, match=f"built-in transformer.* is {remedy}"):
             export_onnx(model, tmp_path)
@@ -245,7 +245,7 @@ def test_what_cannot_be_loaded_is_refused(folder, tmp_path):
 @pytest.mark.parametrize("package", ["onnx_ir", "onnxruntime"])
 def test_missing_packages_are_named(original, folder, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    for module in ("builder", "decoder", "search", "transformer"):
+    for module in ("builder", "decoder", "front", "kinds", "rnn", "search", "transformer"):
         monkeypatch.delitem(sys.modules, f"pybeam.export.{module}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'pybeam\[onnx\]'"):
         export_onnx(original, tmp_path) if package == "onnx_ir" else pybeam.load_model(folder)

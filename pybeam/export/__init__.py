@@ -10,25 +10,26 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pybeam.models.onnx_files import DECODER, ENCODER, SEARCH, missing_package
+from pybeam.models.onnx_files import missing_package
 
 if TYPE_CHECKING:
+    from pybeam.models.rnn import Rnn
     from pybeam.models.transformer import Transformer
 
 COPIED = (".json", ".model", ".spm", ".txt")  # what configurations and tokenizers consist of
 
 
-def export_onnx(model: Transformer, directory: str | os.PathLike) -> None:
+def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
     """Write a model as ONNX graphs, float32, with configuration and tokenizer.
 
     - ``encoder.onnx`` and ``decoder.onnx``: what `pybeam.load_model(directory)` decodes with, under every
-      algorithm and schedule. Keys and values are inputs, read where they lie.
-    - ``search.onnx``: `pybeam.fixed_beam` as a whole, for any ONNX runtime.
+      algorithm and schedule. Keys and values, or states, are inputs.
+    - ``search.onnx``: `pybeam.fixed_beam` as a whole, for any ONNX runtime; not of an LSTM.
 
     Inputs and outputs are described in docs/onnx.md. Operators are those of opset 20, sizes are dynamic.
 
     Args:
-        model: a built-in transformer, for text or for speech, with float32 weights, on any device.
+        model: a built-in transformer, for text or for speech, or LSTM, with float32 weights, on any device.
         directory: made if it is not there; files of the same names are replaced.
 
     Raises:
@@ -37,12 +38,10 @@ def export_onnx(model: Transformer, directory: str | os.PathLike) -> None:
     """
     try:
         from pybeam.export.builder import Builder
-        from pybeam.export.decoder import record_decoder, record_encoder
-        from pybeam.export.search import record_search
-        from pybeam.export.transformer import check_exportable
+        from pybeam.export.kinds import recorders
     except ImportError as error:
         raise missing_package(error) from error
-    check_exportable(model)
+    graphs = recorders(model)
     source, target = model.config.path.parent, Path(directory)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"`directory` must not be that of the model itself, but is {target}")
@@ -50,10 +49,6 @@ def export_onnx(model: Transformer, directory: str | os.PathLike) -> None:
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
-    for name, record in (
-        (ENCODER, record_encoder),
-        (DECODER, record_decoder),
-        (SEARCH, record_search),
-    ):
+    for name, record in graphs.items():
         op = Builder()
         op.save(target / name, *record(op, model))

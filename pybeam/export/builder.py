@@ -16,7 +16,9 @@ IR_VERSION = 9  # the one that came with it
 MOST_BYTES = 1 << 30  # of weights within the file, which protobuf limits to twice that
 
 INT, FLOAT, BOOL = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.BOOL
+INT32 = ir.DataType.INT32
 Value = ir.Value
+Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs with their names
 
 
 def value(name: str, dtype: ir.DataType, *shape: int | str) -> Value:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value, value
+from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
 from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
 from pybeam.models.transformer import Transformer
-
-Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs with their names
 
 
 def record_encoder(op: Builder, model: Transformer) -> Recorded:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from pybeam.export.builder import FLOAT, INT, Builder, Value, value
+from pybeam.models.base import Model
 from pybeam.models.speech import STRIDE, SpeechTransformer, Subsampler
-from pybeam.models.transformer import Transformer
 
 
-def source_inputs(model: Transformer) -> tuple[Value, Value]:
+def source_inputs(model: Model) -> tuple[Value, Value]:
     """What a graph reads, and lengths."""
     if isinstance(model, SpeechTransformer):
         features = value("features", FLOAT, "B", "E", model.config.front.num_features)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value, value
+from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
 from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
 from pybeam.models.transformer import Transformer
@@ -228,7 +228,7 @@ def _first(op: Builder, is_one: Value, num: Value) -> Value:
     return op.TopK(key, num, axis=1, outputs=2)[1]
 
 
-def record_search(op: Builder, model: Transformer) -> tuple[list[Value], list[tuple[Value, Value]]]:
+def record_search(op: Builder, model: Transformer) -> Recorded:
     """Inputs and outputs of the whole search; see docs/onnx.md for what they are."""
     source, length = source_inputs(model)
     width, max_length = value("width", INT), value("max_length", INT)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
 from pybeam.export.front import subsample
-from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import Linear, PackedLinear
-from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
 from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 
@@ -237,25 +234,3 @@ def _activated(op: Builder, activation: str, x: Value) -> Value:
     if activation in ("silu", "swish"):
         return op.Mul(x, op.Sigmoid(x))
     return op.Gelu(x, approximate="none" if activation in ("gelu", "gelu_python") else "tanh")
-
-
-REMEDIES = {
-    Ensemble: "export its members one by one",
-    OnnxModel: "it is exported already",
-    OnnxSpeechModel: "it is exported already",
-}
-OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind as they are"
-
-
-def check_exportable(model: object) -> None:
-    """Raise TypeError or ValueError if the model cannot be written down here."""
-    if type(model) not in (Transformer, SpeechTransformer):
-        raise TypeError(
-            f"`model` must be a built-in transformer, as pybeam.load_model returns, but is "
-            f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
-        )
-    if model.weight_dtype != torch.float32:
-        raise ValueError(
-            f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
-            "dtype='float32'"
-        )

@@ -16,8 +16,9 @@ from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.onnx_files import DECODER
 from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
+from pybeam.models.onnx_rnn import OnnxRnn
 from pybeam.models.positions import position_offset, sinusoidal_table
-from pybeam.models.rnn import Rnn, is_rnn, load_rnn
+from pybeam.models.rnn import Rnn, RnnConfig, is_rnn, load_rnn
 from pybeam.models.speech import SpeechTransformer, Subsampler
 from pybeam.models.transformer import Transformer
 from pybeam.tokenizer import load_vocabularies
@@ -29,7 +30,7 @@ def load_model(
     path: str | os.PathLike | Sequence[str | os.PathLike],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
-) -> Transformer | OnnxModel | Rnn | Ensemble:
+) -> Transformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
     """Load an encoder-decoder transformer from a Hugging Face directory, what was exported from one, or an
     attentional LSTM.
 
@@ -81,7 +82,7 @@ def load_model(
 
 def _load(
     directory: Path, device: torch.device, dtype: torch.dtype | None
-) -> Transformer | OnnxModel | Rnn:
+) -> Transformer | OnnxModel | Rnn | OnnxRnn:
     if (directory / DECODER).exists():
         return _load_onnx(directory, device, dtype)
     if is_rnn(directory):
@@ -98,7 +99,9 @@ def _load(
     return model
 
 
-def _load_onnx(directory: Path, device: torch.device, dtype: torch.dtype | None) -> OnnxModel:
+def _load_onnx(
+    directory: Path, device: torch.device, dtype: torch.dtype | None
+) -> OnnxModel | OnnxRnn:
     if device.type != "cpu":
         raise ValueError(
             f"`device` must be 'cpu' for ONNX graphs such as those in {directory}, but is {device}; "
@@ -109,6 +112,8 @@ def _load_onnx(directory: Path, device: torch.device, dtype: torch.dtype | None)
             f"`dtype` must be 'auto' or 'float32' for ONNX graphs such as those in {directory}, but is "
             f"{dtype}; for another load the model that they were exported from"
         )
+    if is_rnn(directory):
+        return OnnxRnn(RnnConfig.read(directory))
     config = read_config(directory)
     return (OnnxModel if config.front is None else OnnxSpeechModel)(config)
 

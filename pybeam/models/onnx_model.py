@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pybeam.models.base import Model, Rows, Session
 from pybeam.models.cells import SourceCells
 from pybeam.models.config import TransformerConfig
-from pybeam.models.onnx_files import DECODER, ENCODER, missing_package
+from pybeam.models.onnx_graphs import counted, load_graphs, padded, places
 from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
 from pybeam.ops import PAGE_CELLS
@@ -31,33 +30,14 @@ class OnnxModel(Model):
     check, source_length = Transformer.check, Transformer.source_length
 
     def __init__(self, config: TransformerConfig) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise missing_package(error) from error
-        self.config, directory = config, config.path.parent
+        self.encoder, self.decoder = load_graphs(config.path.parent)
+        self.config = config
         self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.max_positions, self.pad_id = config.max_positions, config.pad_id
         self.max_source_positions = config.max_source_positions
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        # between two steps the cores belong to torch
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self.encoder, self.decoder = (
-                onnxruntime.InferenceSession(
-                    directory / name, options, providers=["CPUExecutionProvider"]
-                )
-                for name in (ENCODER, DECODER)
-            )
-        except Exception as error:  # its exceptions have no other base class
-            raise ValueError(
-                f"{ENCODER} and {DECODER} in {directory} must be graphs that pybeam has exported, but "
-                f"cannot be read: {error}"
-            ) from error
 
     def __repr__(self) -> str:
         kind, config = type(self).__name__, self.config
@@ -147,12 +127,12 @@ class OnnxSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         tree, slot, num_rows = rows.tree, rows.slot.long(), rows.token.numel()
-        row, place = _places(rows.offset, num_rows)  # [A, K], [R]
+        row, place = places(rows.offset, num_rows)  # [A, K], [R]
         live = tree.live_cell[slot, : int(tree.num_live[slot].max())].long()  # [A, U]
         is_row = rows.cell >= 0
         cell = rows.cell[is_row].long()
         self._is_new[cell] = True
-        is_past = _counted(live.shape[1], tree.num_live[slot]) & ~self._is_new[live]
+        is_past = counted(live.shape[1], tree.num_live[slot]) & ~self._is_new[live]
         self._is_new[cell] = False
         bit = rows.bit[row].long()  # [A, K]
         word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
@@ -160,12 +140,11 @@ class OnnxSession(Session):
         is_seen = (mask >> (bit & 63)[:, :, None]) & 1  # [A, K, U]
         length = self._source.length[slot]  # [A]
         cross_cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
-        cross_mask = _counted(cross_cell.shape[1], length)
+        cross_mask = counted(cross_cell.shape[1], length)
         if self._logits.shape[0] < num_rows:
             self._logits = torch.empty(num_rows, self._model.vocab_size)
         logits = self._logits[:num_rows]
-        key_value = _run(
-            self._model.decoder,
+        (key_value,) = self._model.decoder(
             {
                 "token": rows.token.long(),
                 "position": rows.position.long(),
@@ -178,6 +157,7 @@ class OnnxSession(Session):
                 **self._own.inputs("own"),
                 **self._cross.inputs("cross"),
             },
+            "key_value",
             logits=logits,
         )  # [layers, 2, H, A, K, D]
         self._own.write(cell, key_value.flatten(3, 4).index_select(3, place[is_row]))
@@ -189,42 +169,6 @@ class OnnxSession(Session):
         self._cross.grow(self._source.num_cells)
         if not cell.numel():
             return
-        padded = torch.nn.utils.rnn.pad_sequence(
-            list(sources), batch_first=True
-        )  # [B, E] or [B, E, F]
-        length = torch.tensor([len(source) for source in sources])
-        names = (one.name for one in self._model.encoder.get_inputs())
-        inputs = dict(zip(names, (padded, length), strict=True))
-        key_value = _run(self._model.encoder, inputs)  # [layers, 2, H, B, P, D]
-        kept = _counted(key_value.shape[4], torch.tensor(lengths)).flatten().nonzero()[:, 0]
+        (key_value,) = self._model.encoder(padded(sources), "key_value")  # [layers, 2, H, B, P, D]
+        kept = counted(key_value.shape[4], torch.tensor(lengths)).flatten().nonzero()[:, 0]
         self._cross.write(cell, key_value.flatten(3, 4).index_select(3, kept))
-
-
-def _places(offset: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Where rows grouped by these offsets [A + 1] stand in a table: see `pybeam.export`'s `Places`."""
-    count = offset.diff().long()  # [A]
-    source = torch.arange(count.numel()).repeat_interleave(count)  # [R]
-    row = torch.arange(num_rows)
-    width = max(1, int(count.max()))
-    place = source * width + row - offset[source]
-    table = row.new_zeros(count.numel() * width)
-    table[place] = row
-    return table.view(-1, width), place
-
-
-def _counted(size: int, count: Tensor) -> Tensor:
-    """[A, size] bool, the first ``count[a]`` of every line."""
-    return torch.arange(size) < count[:, None]
-
-
-def _run(session, inputs: dict[str, Tensor], **outputs: Tensor) -> Tensor:
-    """Run a graph on tensors where they lie; returns `key_value`, other outputs go to these tensors."""
-    binding = session.io_binding()
-    held = {name: tensor.contiguous() for name, tensor in inputs.items()}
-    for name, tensor in held.items():
-        binding.bind_cpu_input(name, tensor.numpy())
-    for name, tensor in outputs.items():
-        binding.bind_output(name, "cpu", 0, np.float32, tensor.shape, tensor.data_ptr())
-    binding.bind_output("key_value")
-    session.run_with_iobinding(binding)
-    return torch.from_numpy(binding.get_outputs()[-1].numpy())

@@ -175,7 +175,7 @@ class RnnSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        model, device = self._model, self._model.device
+        device = self._model.device
         begin = self._state[0, :, 0]  # [S, layers, 2, H], of each slot's first row
         begin[to_device(slots, torch.long, device)] = 0.0
         lengths = [source.numel() for source in sources]
@@ -186,13 +186,19 @@ class RnnSession(Session):
         kept = [a for a, length in enumerate(lengths) if length]
         if not kept:
             return
-        ids = [sources[a].flip(0) if model.config.reverses_source else sources[a] for a in kept]
+        self._read([sources[a] for a in kept], cells, [slots[a] for a in kept])
+
+    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
+        """Encode sources that have tokens: states go to their cells [n], the last ones to their slots."""
+        model, device, begin = self._model, self._model.device, self._state[0, :, 0]
+        ids = [source.flip(0) if model.config.reverses_source else source for source in sources]
         # first tokens of all sources, longest source first, then second tokens: each step is a slice
         packed = pack_sequence(ids, enforce_sorted=False)
-        place = pack_sequence(torch.arange(cells.numel()).split([lengths[a] for a in kept]), False)
+        lengths = [source.numel() for source in sources]
+        place = pack_sequence(torch.arange(cells.numel()).split(lengths), False)
         order = packed.sorted_indices.tolist()
         x = model.encoder.embed(to_device(packed.data, torch.long, device))  # [n, embedding]
-        state = begin.new_zeros(len(kept), *begin.shape[1:])
+        state = begin.new_zeros(len(sources), *begin.shape[1:])
         for layer, (hidden, cell) in zip(
             model.encoder.layers, (one.unbind(1) for one in state.unbind(1)), strict=True
         ):
@@ -205,13 +211,20 @@ class RnnSession(Session):
             x = torch.cat(given)  # [n, H]
         cells = cells.index_select(0, to_device(place.data, torch.long, device))
         self._backend.scatter_rows(self._pool, cells, x[:, None])
-        begin[to_device([slots[kept[a]] for a in order], torch.long, device)] = state
+        begin[to_device([slots[a] for a in order], torch.long, device)] = state
 
     def step(self, rows: Rows) -> Tensor:
-        model, source = self._model, self._source
         before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
         entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
-        old = before.index_select(0, entry)  # [R, layers, 2, H]
+        logits, new = self._write(rows, before.index_select(0, entry))
+        # padding has no state to keep
+        target = torch.where(rows.cell < 0, -1, entry)
+        self._backend.scatter_rows(after, target, new)
+        return logits
+
+    def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
+        model, source = self._model, self._source
         x = model.decoder.embed(rows.token)  # [R, embedding]
         new = []
         for layer, (hidden, cell) in zip(
@@ -219,9 +232,6 @@ class RnnSession(Session):
         ):
             x, cell = layer(layer.input(x), hidden, cell)
             new += [x, cell]
-        # padding has no state to keep
-        target = torch.where(rows.cell < 0, -1, entry)
-        self._backend.scatter_rows(after, target, torch.stack(new, 1).view_as(old))
         mixed = self._backend.tree_attention(
             x[:, None],
             self._pool,
@@ -234,7 +244,8 @@ class RnnSession(Session):
             None,
             1.0,
         )  # [R, 1, H]
-        return model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)).tanh_())  # [R, V]
+        logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)).tanh_())  # [R, V]
+        return logits, torch.stack(new, 1).view_as(old)
 
     def advance(self, source: Tensor, target: Tensor) -> None:
         flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]

@@ -1,0 +1,51 @@
+"""Which models can be written down, and as which graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pybeam.export.builder import Recorded
+from pybeam.export.decoder import record_decoder, record_encoder
+from pybeam.export.rnn import record_rnn_decoder, record_rnn_encoder
+from pybeam.export.search import record_search
+from pybeam.models.ensemble import Ensemble
+from pybeam.models.onnx_files import DECODER, ENCODER, SEARCH
+from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
+from pybeam.models.onnx_rnn import OnnxRnn
+from pybeam.models.rnn import Rnn
+from pybeam.models.speech import SpeechTransformer
+from pybeam.models.transformer import Transformer
+
+TRANSFORMER = {ENCODER: record_encoder, DECODER: record_decoder, SEARCH: record_search}
+RECORDERS = {
+    Transformer: TRANSFORMER,
+    SpeechTransformer: TRANSFORMER,
+    Rnn: {ENCODER: record_rnn_encoder, DECODER: record_rnn_decoder},
+}
+REMEDIES = {
+    Ensemble: "export its members one by one",
+    **dict.fromkeys((OnnxModel, OnnxSpeechModel, OnnxRnn), "it is exported already"),
+}
+OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind as they are"
+
+
+def recorders(model: object) -> dict[str, Callable[..., Recorded]]:
+    """What writes the graph of each file.
+
+    Raises:
+        TypeError, ValueError: the model cannot be written down.
+    """
+    found = RECORDERS.get(type(model))
+    if found is None:
+        raise TypeError(
+            f"`model` must be a built-in transformer or LSTM, as pybeam.load_model returns, but is "
+            f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
+        )
+    if model.weight_dtype != torch.float32:
+        raise ValueError(
+            f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
+            "dtype='float32'"
+        )
+    return found

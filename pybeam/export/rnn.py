@@ -1,0 +1,104 @@
+"""The attentional LSTM as ONNX operators: its encoder, and one step of its decoder."""
+
+from __future__ import annotations
+
+import torch
+
+from pybeam.export.builder import BOOL, FLOAT, INT, INT32, Builder, Recorded, Value, value
+from pybeam.export.front import source_inputs
+from pybeam.models.linear import Linear
+from pybeam.models.rnn import LstmLayer, Rnn
+
+
+def record_rnn_encoder(op: Builder, model: Rnn) -> Recorded:
+    """Source ids to the last layer's states, and to all layers' last states."""
+    source, length = source_inputs(model)
+    table = _weight(op, model.encoder.token_table, "encoder.tokens")
+    x = op.Gather(table, op.Transpose(source, perm=[1, 0]), axis=0)  # [E, B, d]
+    direction = "reverse" if model.config.reverses_source else "forward"
+    size, last = op.Cast(length, to=INT32), []
+    for i, layer in enumerate(model.encoder.layers):
+        x, hidden, cell = _lstm(op, f"encoder.{i}", layer, x, size, direction=direction)
+        last += [hidden, cell]
+    states = value("states", FLOAT, "B", "E", model.config.hidden_size)
+    return [source, length], [
+        (op.Transpose(x, perm=[1, 0, 2]), states),
+        (_joined(op, last, model), _state("last", "B", model)),
+    ]
+
+
+def record_rnn_decoder(op: Builder, model: Rnn) -> Recorded:
+    """One step of R rows of A sources: their states, and which of C encoder states each source has."""
+    token, state = value("token", INT, "R"), _state("state", "R", model)
+    row, place = value("row", INT, "A", "K"), value("place", INT, "R")  # as `Places`
+    cell, mask = value("cell", INT, "A", "E"), value("mask", BOOL, "A", "E")
+    size = model.config.hidden_size
+    pool = value("states", FLOAT, "C", size)
+    lines = op.Transpose(op.Reshape(state, [0, -1, size]), perm=[1, 0, 2])  # [layers * 2, R, H]
+    num = 2 * len(model.decoder.layers)
+    old = op.Split(lines, axis=0, num_outputs=num, outputs=num)  # each [1, R, H]
+    table = _weight(op, model.decoder.token_table, "decoder.tokens")
+    x, new = op.Unsqueeze(op.Gather(table, token, axis=0), [0]), []  # [1, R, d]
+    for i, layer in enumerate(model.decoder.layers):
+        before = old[2 * i : 2 * i + 2]
+        x, *after = _lstm(op, f"decoder.{i}", layer, x, None, *before, direction="forward")
+        new += after
+    x = op.Squeeze(x, [0])  # [R, H]
+    known = op.Gather(pool, cell, axis=0)  # [A, E, H]
+    score = op.MatMul(op.Gather(x, row, axis=0), op.Transpose(known, perm=[0, 2, 1]))  # [A, K, E]
+    share = op.Softmax(op.Add(score, op.bias(op.Unsqueeze(mask, [1]))), axis=-1)
+    mixed = op.Gather(op.Reshape(op.MatMul(share, known), [-1, size]), place, axis=0)  # [R, H]
+    y = op.Tanh(_linear(op, "attention", model.attention, op.Concat(x, mixed, axis=1)))
+    return [token, state, row, place, cell, mask, pool], [
+        (_linear(op, "output", model.output, y), value("logits", FLOAT, "R", model.vocab_size)),
+        (_joined(op, new, model), _state("new_state", "R", model)),
+    ]
+
+
+def _state(name: str, num: str, model: Rnn) -> Value:
+    """Hidden and cell state of all layers."""
+    return value(name, FLOAT, num, model.config.num_layers, 2, model.config.hidden_size)
+
+
+def _joined(op: Builder, states: list[Value], model: Rnn) -> Value:
+    """Hidden and cell states of all layers in turn, each [1, n, H], as `_state` is [n, layers, 2, H]."""
+    lines = op.Transpose(op.Concat(*states, axis=0), perm=[1, 0, 2])  # [n, layers * 2, H]
+    return op.Reshape(lines, [0, -1, 2, model.config.hidden_size])
+
+
+def _lstm(
+    op: Builder, name: str, layer: LstmLayer, x: Value, *rest: Value | None, direction: str
+) -> tuple[Value, Value, Value]:
+    """One layer over x [E, n, d]: states [E, n, H], last hidden and cell state, each [1, n, H].
+
+    `rest` are lengths [n] int32, first hidden and first cell state, where these are given.
+    """
+    bias = torch.cat((_gates(layer.input.bias), torch.zeros_like(layer.input.bias)))
+    weights = (
+        _weight(op, tensor[None], f"{name}.{part}")
+        for part, tensor in (
+            ("input", _gates(layer.input.weight)),
+            ("recurrent", _gates(layer.recurrent.weight)),
+            ("bias", bias),
+        )
+    )
+    size = layer.recurrent.weight.shape[1]
+    states, hidden, cell = op.LSTM(
+        x, *weights, *rest, hidden_size=size, direction=direction, outputs=3
+    )
+    return op.Squeeze(states, [1]), hidden, cell
+
+
+def _gates(weight: torch.Tensor) -> torch.Tensor:
+    """Gates i, f, g, o as ONNX has them: i, o, f, g."""
+    i, f, g, o = weight.chunk(4)
+    return torch.cat((i, o, f, g))
+
+
+def _linear(op: Builder, name: str, linear: Linear, x: Value) -> Value:
+    weight = _weight(op, linear.weight, f"{name}.weight")
+    return op.Gemm(x, weight, _weight(op, linear.bias, f"{name}.bias"), transB=1)
+
+
+def _weight(op: Builder, tensor: torch.Tensor, name: str) -> Value:
+    return op.weight(tensor.float().cpu(), name)

@@ -1,0 +1,65 @@
+"""An exported attentional LSTM: graphs read and write, the state of rows moves as in `Rnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model, Rows
+from pybeam.models.onnx_graphs import counted, load_graphs, padded, places
+from pybeam.models.rnn import Rnn, RnnConfig, RnnSession
+
+
+class OnnxRnn(Model):
+    """What `pybeam.export.export_onnx` wrote of an `Rnn`, run by ONNX Runtime on the CPU."""
+
+    can_draft = False
+    max_positions = None
+    # the same facts under the same names
+    check, source_length = Rnn.check, Rnn.source_length
+
+    def __init__(self, config: RnnConfig) -> None:
+        self.encoder, self.decoder = load_graphs(config.path.parent)
+        self.config = config
+        self.device = torch.device("cpu")
+        self.dtype = self.weight_dtype = torch.float32
+        self.vocab_size = config.vocab_size
+        self.start_id, self.eos_id = config.start_id, config.eos_id
+
+    def __repr__(self) -> str:
+        return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"
+
+    def session(self, backend) -> OnnxRnnSession:
+        """A fresh session; this backend module moves its states."""
+        return OnnxRnnSession(self, backend)
+
+
+class OnnxRnnSession(RnnSession):
+    """As `RnnSession`, whose products a graph computes."""
+
+    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
+        token, length = padded(sources)
+        states, last = self._model.encoder((token, length), "states", "last")
+        kept = counted(token.shape[1], length)  # [B, E]
+        self._pool[cells.long(), 0] = states[kept]
+        self._state[0, list(slots), 0] = last
+
+    def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
+        slot = rows.slot.long()
+        length = self._source.length[slot]  # [A]
+        cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
+        mask = counted(cell.shape[1], length)
+        row, place = places(rows.offset, rows.token.numel())
+        # what stands where there is nothing must be a cell too
+        inputs = (
+            rows.token.long(),
+            old,
+            row,
+            place,
+            torch.where(mask, cell, 0),
+            mask,
+            self._pool[:, 0],
+        )
+        return tuple(self._model.decoder(inputs, "logits", "new_state"))
