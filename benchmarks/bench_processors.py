@@ -70,7 +70,7 @@ def rows_of(num_beams: int, width: int, history: Tensor) -> Rows:
         longest=length,
         prefix_length=torch.zeros_like(slot),
         max_length=torch.full_like(slot, 256),
-        eos_id=2,
+        eos_ids=(2,),
     )
 
 

@@ -76,7 +76,7 @@ def variants(
 
     def ours(isa: str) -> object:
         native.set_isa(isa)
-        return native.select(logits, score, offset, widths, *options, 2, 2, 2 * width)
+        return native.select(logits, score, offset, widths, *options, (2,), 2, 2 * width)
 
     runs: dict[str, Callable[[], object]] = {
         "torch": lambda: torch.log_softmax(logits, 1).topk(max_candidates or 2 * width)

@@ -61,7 +61,9 @@ def select_launch(dtype: torch.dtype, num_rows: int, vocab_size: int = VOCAB_SIZ
     score = torch.zeros(num_rows)
     offset = torch.tensor([0, num_rows], dtype=torch.int32)
     options = [None] * 7
-    launches = aot.recorded(lambda: select(logits, score, offset, offset[:1], *options, 2, 2, 10))
+    launches = aot.recorded(
+        lambda: select(logits, score, offset, offset[:1], *options, (2,), 2, 10)
+    )
     return launches[0]
 
 

@@ -2,8 +2,8 @@
 
 // All arrays of the beams, in the order of `Beams` in `pybeam/beams.py`.
 Beams beams_of(at::TensorList arrays) {
-    TORCH_CHECK_VALUE(arrays.size() == 9, "`beams` must have 9 arrays, but has ", arrays.size());
-    const Tensor &prefix = arrays[2], &score = arrays[3], &finished = arrays[7];
+    TORCH_CHECK_VALUE(arrays.size() == 10, "`beams` must have 10 arrays, but has ", arrays.size());
+    const Tensor &prefix = arrays[2], &score = arrays[3], &finished = arrays[8];
     check_dim("prefix", prefix, 2);
     check_dim("score", score, 2);
     check_dim("finished_ints", finished, 3);
@@ -19,9 +19,10 @@ Beams beams_of(at::TensorList arrays) {
     check_state("is_alive", arrays[4], at::kBool, score.sizes());
     check_state("ended_length", arrays[5], at::kInt, score.sizes());
     check_state("eos_log_prob", arrays[6], at::kFloat, score.sizes());
+    check_state("eos_token", arrays[7], at::kInt, score.sizes());
     check_state("finished_ints", finished, at::kInt,
                 {num_slots, beams.max_finished, Beams::kNumFinishedInts});
-    check_state("finished_floats", arrays[8], at::kFloat,
+    check_state("finished_floats", arrays[9], at::kFloat,
                 {num_slots, beams.max_finished, Beams::kNumFinishedFloats});
     beams.ints = data<int32_t>(arrays[0]);
     beams.floats = data<float>(arrays[1]);
@@ -30,8 +31,9 @@ Beams beams_of(at::TensorList arrays) {
     beams.is_alive = data<bool>(arrays[4]);
     beams.ended_length = data<int32_t>(arrays[5]);
     beams.eos_log_prob = data<float>(arrays[6]);
+    beams.eos_token = data<int32_t>(arrays[7]);
     beams.finished_ints = data<int32_t>(finished);
-    beams.finished_floats = data<float>(arrays[8]);
+    beams.finished_floats = data<float>(arrays[9]);
     return beams;
 }
 
@@ -123,7 +125,8 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
                                        const Tensor& slot, const Tensor& survivor_token,
                                        const Tensor& survivor_parent, const Tensor& survivor_score,
                                        const Tensor& survivor_log_prob, const Tensor& count,
-                                       const Tensor& first, const Tensor& has_nan, int64_t eos_id,
+                                       const Tensor& first, const Tensor& has_nan,
+                                       const OptionalTensor& survivor_raw, int64_t eos_id,
                                        int64_t finishing, bool keeps_best, int64_t top,
                                        int64_t certificate) {
     check_dim("survivor_parent", survivor_parent, 2);
@@ -132,11 +135,13 @@ std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams
     const Argument<float> score("survivor_score", survivor_score, at::kFloat,
                                 survivor_parent.sizes());
     const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {survivors.num_sources});
+    const Argument<int32_t> raw("survivor_raw", survivor_raw, at::kInt, survivor_parent.sizes());
     BeamCommitParams params{};
     params.beams = beams_of(beams);
     params.append = survivors.params(tree_of(tree), eos_id);
     check_same_slots(params.append.tree, params.beams);
     params.survivor_score = score;
+    params.survivor_raw = raw;
     params.has_nan = has_nan_arg;
     params.finishing = finishing_of(finishing);
     TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);

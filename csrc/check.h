@@ -58,6 +58,14 @@ class Argument {
     const T* data_ = nullptr;
 };
 
+inline EosIds eos_of(at::IntArrayRef ids) {
+    TORCH_CHECK_VALUE(!ids.empty() && ids.size() <= kMaxEos, "there must be 1 to ", kMaxEos,
+                      " EOS ids, but there are ", ids.size());
+    EosIds eos{};
+    for (const int64_t id : ids) eos.id[eos.count++] = static_cast<int32_t>(id);
+    return eos;
+}
+
 inline DType float_type(const char* name, const at::Tensor& tensor) {
     switch (tensor.scalar_type()) {
         case at::kFloat:

@@ -18,15 +18,16 @@ struct RowFilter {
     float score;
     float peak;
     float log_sum;
-    float min_score;  // least score that can survive in this beam
-    float above;      // only logits above this one
-    int64_t limit;    // most candidates that can survive
-    int32_t banned;   // a token that is no candidate, or -1
+    float min_score;       // least score that can survive in this beam
+    float above;           // only logits above this one
+    int64_t limit;         // most candidates that can survive
+    const EosIds* banned;  // tokens that are no candidates, or null
 };
 
 // Reads one row. A block is 16 vectors; `block_max` gets, for every block and lane, the largest
-// logit of that lane other than the logit of `banned`.
-using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, int32_t banned, float* block_max);
+// logit of that lane other than those of `banned`, which may be null.
+using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, const EosIds* banned,
+                             float* block_max);
 
 // Appends the keys (see select.h) of the candidates that pass, in token order, and returns their
 // number. `keys` has room for `2 * limit` keys and one block.

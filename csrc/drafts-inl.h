@@ -39,7 +39,8 @@ void draft_open(at::TensorList tree, at::TensorList beams, at::TensorList drafts
 
 void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
                   const Tensor& slot, const Tensor& token, const Tensor& log_prob,
-                  const Tensor& has_nan, int64_t eos_id, int64_t vocab_size) {
+                  const Tensor& has_nan, const OptionalTensor& raw, int64_t eos_id,
+                  int64_t vocab_size) {
     check_dim("slot", slot, 1);
     check_dim("token", token, 2);
     const int64_t num_sources = slot.size(0), num_rows = token.size(0);
@@ -47,6 +48,7 @@ void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList draf
     const Argument<int32_t> token_arg("token", token, at::kInt, {num_rows, 1});
     const Argument<float> log_prob_arg("log_prob", log_prob, at::kFloat, {num_rows, 1});
     const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {num_rows});
+    const Argument<int32_t> raw_arg("raw", raw, at::kInt, {num_rows, 1});
     DraftCommitParams params{};
     params.tree = tree_of(tree);
     params.beams = beams_of(beams);
@@ -55,6 +57,7 @@ void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList draf
     params.slot = slot_arg;
     params.num_sources = num_sources;
     params.token = token_arg;
+    params.raw = raw_arg;
     params.log_prob = log_prob_arg;
     params.has_nan = has_nan_arg;
     params.num_rows = num_rows;

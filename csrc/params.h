@@ -5,10 +5,30 @@
 
 namespace pybeam {
 
+#ifdef __CUDACC__
+#define PYBEAM_HOST_DEVICE __host__ __device__
+#else
+#define PYBEAM_HOST_DEVICE
+#endif
+
 enum class DType { kFloat32, kBFloat16, kFloat16 };
 
 constexpr int kPageCells = 16;
 constexpr int kMaxWidth = 128;
+constexpr int kMaxEos = 8;
+
+// The tokens that end a hypothesis, at least one; -1 is none. Held hypotheses are given the first.
+struct EosIds {
+    int32_t id[kMaxEos];
+    int32_t count;
+
+    PYBEAM_HOST_DEVICE bool has(int32_t token) const {
+        for (int32_t i = 0; i < count; ++i) {
+            if (id[i] == token) return true;
+        }
+        return false;
+    }
+};
 
 enum class Finishing { kNone, kHeld, kRefill, kShrink };
 
@@ -29,7 +49,7 @@ struct SelectParams {
     const float* best_finished;
     const int32_t* forced;
     const bool* ban_eos;
-    int32_t eos_id;
+    EosIds eos;
     Finishing finishing;
     bool normalise;  // or the logits are log-probabilities already
     int64_t num_rows;
@@ -228,7 +248,7 @@ struct Beams {
         kCut,
         kNumFloats
     };
-    enum FinishedInt { kNode, kLength, kEnded, kNumFinishedInts };
+    enum FinishedInt { kNode, kLength, kEos, kNumFinishedInts };
     enum FinishedFloat { kScore, kLogProb, kFinal, kNumFinishedFloats };
     int32_t* ints;
     float* floats;
@@ -237,6 +257,7 @@ struct Beams {
     bool* is_alive;
     int32_t* ended_length;
     float* eos_log_prob;
+    int32_t* eos_token;
     int32_t* finished_ints;
     float* finished_floats;
     int64_t num_slots;
@@ -290,6 +311,7 @@ struct BeamCommitParams {
     Beams beams;
     TreeAppendParams append;  // of the same survivors
     const float* survivor_score;
+    const int32_t* survivor_raw;  // tokens before all EOS became one, or null
     const bool* has_nan;
     Finishing finishing;
     StopRule stop;

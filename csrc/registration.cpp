@@ -24,7 +24,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
     const OptionalTensor& margin, const OptionalTensor& local_margin,
     const OptionalTensor& best_finished, const OptionalTensor& forced,
-    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity,
+    const OptionalTensor& ban_eos, at::IntArrayRef eos_ids, int64_t finishing, int64_t capacity,
     bool normalise) {
     check_dim("logits", logits, 2);
     check_unit_stride("logits", logits);
@@ -77,7 +77,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     params.best_finished = best_finished_arg;
     params.forced = forced_arg;
     params.ban_eos = ban_eos_arg;
-    params.eos_id = static_cast<int32_t>(eos_id);
+    params.eos = eos_of(eos_ids);
     params.finishing = static_cast<Finishing>(finishing);
     params.normalise = normalise;
     params.num_rows = logits.size(0);
@@ -184,7 +184,7 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "select(Tensor logits, Tensor score, Tensor offset, Tensor width, Tensor? is_ended, "
         "Tensor? max_candidates, Tensor? margin, Tensor? local_margin, Tensor? best_finished, "
-        "Tensor? forced, Tensor? ban_eos, int eos_id, int finishing, int capacity, "
+        "Tensor? forced, Tensor? ban_eos, int[] eos_ids, int finishing, int capacity, "
         "bool normalise=True) -> "
         "(Tensor token, Tensor parent, Tensor score, Tensor log_prob, Tensor count, "
         "Tensor num_finished, Tensor has_nan)");
@@ -212,7 +212,8 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
         "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
-        "Tensor first, Tensor has_nan, int eos_id, int finishing, bool keeps_best, "
+        "Tensor first, Tensor has_nan, Tensor? survivor_raw, int eos_id, int finishing, bool "
+        "keeps_best, "
         "int top, int certificate) -> (Tensor source, Tensor target)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def(
@@ -221,7 +222,8 @@ TORCH_LIBRARY(pybeam, m) {
         "int vocab_size) -> ()");
     m.def(
         "draft_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
-        "Tensor token, Tensor log_prob, Tensor has_nan, int eos_id, int vocab_size) -> ()");
+        "Tensor token, Tensor log_prob, Tensor has_nan, Tensor? raw, int eos_id, int vocab_size) "
+        "-> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(

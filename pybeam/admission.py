@@ -143,7 +143,8 @@ class Admission:
         except (TypeError, ValueError) as error:
             return Result(index, request.id, [], "error", error=error)
         if length == 0:
-            empty = Hypothesis(prefix, 0.0, 0.0, True, [] if self._wants_log_probs else None)
+            log_probs = [] if self._wants_log_probs else None
+            empty = Hypothesis(prefix, 0.0, 0.0, True, log_probs, eos_id=self._model.eos_id)
             return Result(index, request.id, [empty], "empty_source")
         window.append(source)
         return None
@@ -170,7 +171,7 @@ class Admission:
                     f"`{name}` must hold token ids from 0 to {self._model.vocab_size - 1}, "
                     f"but holds {token!r}"
                 )
-            if token == self._model.eos_id:
+            if token in self._model.eos_ids:
                 what = "nothing could follow it" if name == "prefix" else "it is added at the end"
                 raise ValueError(f"`{name}` must not hold EOS ({token}): {what}; leave it out")
         return tokens

@@ -45,7 +45,9 @@ def alternatives(
             f"{algorithm.prefix!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
         )
     requests = [_numbered(i, request) for i, request in enumerate(requests)]
-    results = decode([_first_step(request, num + 1) for request in requests])
+    # every EOS may be among the best
+    width = min(num + len(model.eos_ids), MAX_WIDTH)
+    results = decode([_first_step(request, width) for request in requests])
     least = math.log(min_probability) if min_probability else -math.inf
     plans = [
         _Plan(request, result, algorithm, model, num, least)

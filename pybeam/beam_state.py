@@ -60,7 +60,7 @@ class Found(NamedTuple):
     tokens: list[int]  # without the start token
     length: int  # generated tokens, EOS included
     score: float
-    has_ended: bool
+    eos_id: int | None  # the token that ended it
     log_probs: list[float] | None
 
     @classmethod
@@ -71,9 +71,11 @@ class Found(NamedTuple):
         lines = zip(numbers[:, :4].tolist(), numbers[:, 7 : 7 + capacity].tolist(), strict=True)
         log_probs = floats[:, 3 + capacity :].tolist()
         found = []
-        for i, ((_, length, ended, size), path) in enumerate(lines):
-            values = log_probs[i][1:size] + [of_eos[i]] * ended if log_probs[i] else None
-            found.append(cls(path[1:size], length, scores[i], bool(ended), values))
+        for i, ((_, length, eos, size), path) in enumerate(lines):
+            has_ended = eos >= 0
+            values = log_probs[i][1:size] + [of_eos[i]] * has_ended if log_probs[i] else None
+            eos_id = eos if has_ended else None
+            found.append(cls(path[1:size], length, scores[i], eos_id, values))
         return found
 
 
@@ -86,8 +88,10 @@ class BeamState:
         width_capacity: entries that every beam has room for.
     """
 
-    def __init__(self, algorithm: Algorithm, eos_id: int, backend, device: torch.device) -> None:
-        self.algorithm, self.eos_id, self.device = algorithm, eos_id, device
+    def __init__(
+        self, algorithm: Algorithm, eos_ids: tuple[int, ...], backend, device: torch.device
+    ) -> None:
+        self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self._backend = backend
         self._finishing = int(algorithm.finishing)
         self.tree = TokenTree(backend, device)
@@ -202,7 +206,7 @@ class BeamState:
         offset, token, depth, *others = rows
         rows = offset, token, self._position(depth, others[1]), *others
         limits = self.beams.prefix_length, self.beams.max_length
-        rows = *rows, longest, *limits, self.eos_id, self.beams.score
+        rows = *rows, longest, *limits, self.eos_ids, self.beams.score
         return Rows(tree, slot, *rows), Moving(*moving)
 
     def _position(self, depth: Tensor, bit: Tensor) -> Tensor:
@@ -235,7 +239,7 @@ class BeamState:
         if target is None:
             return chosen
         normalises = self._processing.normalises
-        return followed(chosen, target, rows, moving, logits, self.eos_id, normalises)
+        return followed(chosen, target, rows, moving, logits, self.eos_ids[0], normalises)
 
     def _select(self, moving: Moving, logits: Tensor) -> Survivors:
         finishing = self.algorithm.finishing
@@ -253,7 +257,7 @@ class BeamState:
                 moving.best_finished if is_held and self._uses_margin else None,
                 moving.forced if self._uses_prefix else None,
                 moving.ban_eos if self._uses_min_length else None,
-                self.eos_id,
+                self.eos_ids,
                 self._finishing,
                 self.width_capacity * (2 if finishing == Finishing.REFILL else 1),
                 self._processing.normalises,
@@ -266,17 +270,27 @@ class BeamState:
         Returns source and target entries [A * K] int32 for `Session.advance`.
         """
         stop = self.algorithm.stop
+        survivors, raw = self._with_one_eos(survivors)
         return self._backend.beam_commit(
             self.tree.arrays,
             self.beams,
             slot,
             *survivors,
-            self.eos_id,
+            raw,
+            self.eos_ids[0],
             self._finishing,
             stop.keeps_best,
             int(stop.top),
             int(stop.certificate),
         )
+
+    def _with_one_eos(self, survivors: Survivors) -> tuple[Survivors, Tensor | None]:
+        """Every EOS becomes the first one; with the tokens as they were, if there are several."""
+        token = survivors.token
+        if len(self.eos_ids) == 1:
+            return survivors, None
+        is_eos = torch.stack([token == eos_id for eos_id in self.eos_ids]).any(0)
+        return survivors._replace(token=torch.where(is_eos, self.eos_ids[0], token)), token
 
     def plan(
         self, choose: Callable[..., Tensor], slot: Tensor, limit: int | None

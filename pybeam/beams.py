@@ -63,7 +63,8 @@ DRAFT_COLUMNS = (
     "num_guesses",
     "feeds_all",  # whether what stands behind a guessed EOS is fed too
 )
-FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_ended")
+# the last is the token that ended it, or -1
+FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_eos")
 FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS
 COLUMNS = dict(
     ints=INT_COLUMNS,
@@ -104,6 +105,7 @@ class Beams(NamedTuple):
     is_alive: Tensor  # [S, K] bool, False behind the last entry
     ended_length: Tensor  # [S, K] int32, of held entries
     eos_log_prob: Tensor  # [S, K] float32, of held entries
+    eos_token: Tensor  # [S, K] int32, of held entries
 
     # the best first where the best are kept, else as they finished; the last place takes the writes of
     # candidates that do not finish
@@ -120,8 +122,8 @@ class Beams(NamedTuple):
     def empty(cls, device: torch.device) -> Beams:
         """No beams at all; `reserved` makes room."""
         i, f, b = torch.int32, torch.float32, torch.bool
-        dtypes = (i, f, i, f, b, i, f, i, f)
-        dims = (2, 2, 2, 2, 2, 2, 2, 3, 3)
+        dtypes = (i, f, i, f, b, i, f, i, i, f)
+        dims = (2, 2, 2, 2, 2, 2, 2, 2, 3, 3)
         pairs = zip(dims, dtypes, strict=True)
         return cls(*[torch.zeros([0] * dim, dtype=dtype, device=device) for dim, dtype in pairs])
 
@@ -132,7 +134,7 @@ class Beams(NamedTuple):
             [len(INT_COLUMNS)],
             [len(FLOAT_COLUMNS)],
             [prefix],
-            *[[width]] * 4,
+            *[[width]] * 5,
             [num_finished, len(FINISHED_INT_COLUMNS)],
             [num_finished, len(FINISHED_FLOAT_COLUMNS)],
         )

@@ -33,18 +33,18 @@ class DraftState(BeamState):
     def __init__(
         self,
         algorithm: Algorithm,
-        eos_id: int,
+        eos_ids: tuple[int, ...],
         backend,
         device: torch.device,
         *,
         vocab_size: int,
         pad_id: int,
     ) -> None:
-        super().__init__(algorithm, eos_id, backend, device)
+        super().__init__(algorithm, eos_ids, backend, device)
         self.drafts = Drafts.empty(device)
         self._vocab_size = vocab_size
         # a guess of EOS would end every draft; -1 repeats the token before
-        self._pad_id = -1 if pad_id == eos_id else pad_id
+        self._pad_id = -1 if pad_id in eos_ids else pad_id
         self._singles: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._no_row = torch.zeros(0, dtype=INT, device=device)
 
@@ -85,7 +85,7 @@ class DraftState(BeamState):
             floats,
             to_device([[line[name] for name in DRAFT_COLUMNS] for line in lines], INT, self.device),
             start_id,
-            self.eos_id,
+            self.eos_ids[0],
             self._vocab_size,
         )
         if self.device.type == "cpu":
@@ -134,7 +134,7 @@ class DraftState(BeamState):
                 None,
                 forced,
                 ban_eos,
-                self.eos_id,
+                self.eos_ids,
                 int(Finishing.NONE),
                 1,
                 self._processing.normalises,
@@ -150,7 +150,7 @@ class DraftState(BeamState):
             alone,
             moving._replace(score=score, offset=offset),
             logits,
-            self.eos_id,
+            self.eos_ids[0],
             self._processing.normalises,
         )
 
@@ -166,6 +166,7 @@ class DraftState(BeamState):
 
     def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
         """Accept what is proven, append, stop and guess again: the next rows of slots [A]."""
+        survivors, raw = self._with_one_eos(survivors)
         self._backend.draft_commit(
             self.tree.arrays,
             self.beams,
@@ -174,7 +175,8 @@ class DraftState(BeamState):
             survivors.token,
             survivors.log_prob,
             survivors.has_nan,
-            self.eos_id,
+            raw,
+            self.eos_ids[0],
             self._vocab_size,
         )
         return self._no_row, self._no_row

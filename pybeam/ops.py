@@ -10,6 +10,7 @@ and value in the pool; a *page* is ``PAGE_CELLS`` neighbouring cells, owned by o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ def select(
     best_finished: Tensor | None = None,
     forced: Tensor | None = None,
     ban_eos: Tensor | None = None,
-    eos_id: int = -1,
+    eos_id: int | Sequence[int] = -1,
     finishing: Finishing = Finishing.NONE,
     capacity: int | None = None,
     normalise: bool = True,
@@ -90,7 +91,7 @@ def select(
 
     ``score'[b, v] = score[b] + ((logit[r, v] - max_r) - log(sum(exp(logit[r] - max_r))))`` where row
     ``r`` of the logits belongs to the r-th entry that has not ended. An ended entry is one candidate
-    of its own: token ``eos_id``, its score unchanged, log_prob 0.
+    of its own: token ``eos_id`` (the first of several), its score unchanged, log_prob 0.
 
     Order. Within a row: logit descending, then token ascending (-0.0 counts as +0.0). Across the
     entries of a beam: score descending, then parent ascending, then rank within the parent. -inf is
@@ -99,7 +100,7 @@ def select(
     Rules, in this order, for each beam of width ``K``:
 
     1. at most ``max_candidates`` candidates of every row (EOS counts as one of them);
-    2. the best ``K`` candidates (``REFILL``: ``2K``);
+    2. the best ``K`` candidates (``REFILL``: ``2K``, or ``(1 + n) K`` with n EOS ids);
     3. finishing (see `Finishing`); under ``REFILL`` the first ``K`` that go on are kept;
     4. of those that go on or are held: drop if ``score' <= best - margin``, where ``best`` is the best
        of them, of those that finished now (``HELD`` only) and of ``best_finished``;
@@ -120,7 +121,7 @@ def select(
         best_finished: [S] float32, best score finished earlier, ``-inf`` for none.
         forced: [S] int32; a token >= 0 is the only continuation of every row, at log_prob 0.
         ban_eos: [S] bool, EOS is no candidate (its probability is not given to others).
-        eos_id: the token that ends a hypothesis; -1: none.
+        eos_id: the token that ends a hypothesis, or up to 8 of them; -1: none.
         finishing: the rule for candidates that end.
         capacity: columns of the result, at least the survivors of any beam; None: the largest
             number that can be needed.
@@ -164,7 +165,7 @@ def select(
             best_finished,
             forced,
             ban_eos,
-            eos_id,
+            checks.eos_ids(eos_id),
             int(finishing),
             capacity,
             normalise,

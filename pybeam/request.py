@@ -62,6 +62,7 @@ class Hypothesis:
         score: sum of the log-probabilities of the generated tokens, EOS included.
         final_score: what ranks: `score` after length normalisation or reward.
         ended: it produced EOS; False: it was cut at max_length.
+        eos_id: the EOS it produced, which matters where a model has several; None: it was cut.
         log_probs: log-probability of every generated token, EOS included, if it was asked for.
         attention: [tokens, E] float32, if it was asked for: how much of each source id was looked at when
             each of `tokens` was chosen. Not compared.
@@ -73,6 +74,7 @@ class Hypothesis:
     ended: bool
     log_probs: list[float] | None = None
     attention: Tensor | None = field(default=None, compare=False, repr=False)
+    eos_id: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Workspace:
         memory_limit: int | None = None,
     ) -> None:
         self.session = model.session(backend)
-        parts = algorithm, model.eos_id, backend, model.device
+        parts = algorithm, model.eos_ids, backend, model.device
         if algorithm.draft is None:
             self.state = BeamState(*parts)
         else:

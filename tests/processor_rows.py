@@ -53,7 +53,7 @@ def rows_of(
         longest=longest,
         prefix_length=ints([0, *(prefix_lengths or [0] * num_rows)]),
         max_length=ints([0] + [MAX_LENGTH] * num_rows),
-        eos_id=EOS,
+        eos_ids=(EOS,),
     )
 
 

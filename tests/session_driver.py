@@ -64,7 +64,7 @@ class SessionDriver:
             longest=max(len(prefix) for prefix in prefixes),
             prefix_length=self._int([0] * self.size[0]),
             max_length=self._int([99] * self.size[0]),
-            eos_id=self.model.eos_id,
+            eos_ids=self.model.eos_ids,
         )
         logits = self.session.step(rows)
         assert logits.shape == (len(prefixes), self.model.vocab_size)

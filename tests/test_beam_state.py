@@ -95,7 +95,7 @@ def in_use(state: BeamState) -> dict[str, list]:
     for name, array in entries.items():
         held[name] = [bits(array[p, :n]) for p, n in enumerate(beams.num_entries.tolist())]
     is_entry = torch.arange(beams.score.shape[1]) < beams.num_entries[:, None]
-    for name in ("ended_length", "eos_log_prob"):
+    for name in ("ended_length", "eos_log_prob", "eos_token"):
         held[name] = bits(getattr(beams, name)[is_entry & ~beams.is_alive])
     for name in ("finished_ints", "finished_floats"):
         array = getattr(beams, name)
@@ -117,13 +117,18 @@ def assert_equal(one: tuple, other: tuple) -> None:
 
 
 class Searches:
-    """Random searches in a few slots, done by both programs from the same logits."""
+    """Random searches in a few slots, done by both programs from the same logits.
+
+    Of every second seed there is one EOS, of the others there are several.
+    """
 
     def __init__(self, algorithm: Algorithm, seed: int) -> None:
         self.algorithm = algorithm
         self.generator = torch.Generator().manual_seed(seed)
+        eos_ids = (EOS,) if seed % 2 else (EOS, VOCAB - 1, 0)
         self.states = [
-            BeamState(algorithm, EOS, backends.load(name), CPU) for name in ("reference", "native")
+            BeamState(algorithm, eos_ids, backends.load(name), CPU)
+            for name in ("reference", "native")
         ]
         self.live: list[int] = []
         self.reasons: set[str] = set()
@@ -142,7 +147,7 @@ class Searches:
             n_best=1 + self.random(width),
             min_length=self.random(3),
             max_length=4 + self.random(6),
-            prefix=[3 + self.random(VOCAB - 3) for _ in range(self.random(4))],
+            prefix=[3 + self.random(VOCAB - 4) for _ in range(self.random(4))],
             max_candidates=1 + self.random(4),
             threshold=0.5 + self.random(4),
         )
@@ -157,7 +162,7 @@ class Searches:
         """Those of a search, or, sometimes, of a target."""
         if self.random(4):
             return self.algorithm.overridden(request, None, len(request.source)), []
-        target = [3 + self.random(VOCAB - 3) for _ in range(self.random(5))]
+        target = [3 + self.random(VOCAB - 4) for _ in range(self.random(5))]
         request = dataclasses.replace(request, target=target)
         return self.algorithm.for_target(request, None), [*target, EOS]
 

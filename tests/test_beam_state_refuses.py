@@ -18,7 +18,7 @@ pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 def open_state(backend: str = "native") -> BeamState:
     """Slot 0 of three has entries 5 (node 1) and 6 (node 2)."""
     algorithm = pybeam.variable_beam(2, max_length=9)
-    state = BeamState(algorithm, EOS, backends.load(backend), CPU)
+    state = BeamState(algorithm, (EOS,), backends.load(backend), CPU)
     state.reserve(3, 2, 9)
     state.tree.reserve_pages(9)
     state.open([0], [algorithm], [[]], [1], START)
@@ -171,17 +171,17 @@ def test_lists_of_the_wrong_length():
         calls = [
             lambda arrays=arrays: native.beam_open(*arrays, ints([1]), *lines, START),
             lambda arrays=arrays: native.beam_commit(
-                *arrays, ints([0]), *survivors(), EOS, 1, False, False, 0
+                *arrays, ints([0]), *survivors(), None, EOS, 1, False, False, 0
             ),
             lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match=r"must have (15|9) arrays"):
+            with pytest.raises(ValueError, match=r"must have (15|10) arrays"):
                 call()
     with pytest.raises(ValueError, match="`ints` must be"):
         native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
-        native.beam_commit(tree, beams, ints([0]), *survivors(), EOS, 4, False, 0, 0)
+        native.beam_commit(tree, beams, ints([0]), *survivors(), None, EOS, 4, False, 0, 0)
 
 
 def test_columns_are_read_and_written_by_name():

@@ -49,7 +49,7 @@ class Emulated:
         self._runs_backwards = runs_backwards
 
     def select(self, logits, score, offset, width, *options) -> tuple[torch.Tensor, ...]:
-        *per_beam, eos_id, finishing, capacity, normalise = options
+        *per_beam, eos_ids, finishing, capacity, normalise = options
         num_beams = width.numel()
         token, parent = (torch.empty(num_beams, capacity, dtype=torch.int32) for _ in range(2))
         scores = [torch.empty(num_beams, capacity) for _ in range(2)]
@@ -61,7 +61,16 @@ class Emulated:
             logits.stride(0),
             logits.shape[1],
             *(score, offset, width, *per_beam),
-            *(eos_id, finishing, normalise, logits.shape[0], num_beams, capacity, 1),
+            *(
+                len(eos_ids),
+                *eos_ids,
+                finishing,
+                normalise,
+                logits.shape[0],
+                num_beams,
+                capacity,
+                1,
+            ),
             *results,
             *(score.numel(), self._num_multiprocessors),
         ]

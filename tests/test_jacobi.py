@@ -389,6 +389,7 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
             torch.full_like(token, 4),
             torch.zeros(3, 1),
             torch.zeros(3, dtype=torch.bool),
+            None,
             EOS,
             7,
         )

@@ -48,7 +48,7 @@ def select_arguments() -> tuple:
         ints([2, 2]),
         is_ended,
         *per_beam.values(),
-        1,
+        [1, 4],
         2,
         4,
         False,
@@ -88,7 +88,7 @@ def release_arguments() -> tuple:
 def open_beams() -> BeamState:
     """Slots 0 and 2 of three, after one step: entry 0 of slot 0 is held, one hypothesis of slot 2 ends."""
     algorithm = pybeam.variable_beam(2, max_length=5)
-    state = BeamState(algorithm, 9, backends.load("native"), torch.device("cpu"))
+    state = BeamState(algorithm, (9,), backends.load("native"), torch.device("cpu"))
     state.reserve(3, 2, 5)
     state.tree.reserve_pages(4)
     state.open([0, 2], [algorithm] * 2, [[], [4, 5]], [3, 3], start_id=1)
@@ -116,6 +116,7 @@ def commit_arguments() -> tuple:
         list(state.beams),
         ints([2, 0]),
         *survivors_of_one_row(),
+        ints([[8, 3], [7, 6]]),
         9,
         1,
         True,
@@ -139,7 +140,7 @@ def open_drafts() -> DraftState:
     """Slot 1 of three: the start token and two guesses."""
     algorithm = pybeam.gauss_seidel_jacobi(3, max_length=5)
     options = dict(vocab_size=10, pad_id=4)
-    state = DraftState(algorithm, 9, backends.load("native"), torch.device("cpu"), **options)
+    state = DraftState(algorithm, (9,), backends.load("native"), torch.device("cpu"), **options)
     state.reserve(3, 3, 6)
     state.tree.reserve_pages(4)
     assert state.open([1], [algorithm], [[]], [3], 1, guesses=[[5, 6, 7]]) == [3]
@@ -159,7 +160,7 @@ def draft_commit_arguments() -> tuple:
     state = open_drafts()
     arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
     token, has_nan = ints([[5], [3], [2]]), torch.zeros(3, dtype=torch.bool)
-    return *arrays, ints([1, 0]), token, torch.zeros(3, 1), has_nan, 9, 10
+    return *arrays, ints([1, 0]), token, torch.zeros(3, 1), has_nan, token, 9, 10
 
 
 ARGUMENTS = {

@@ -34,7 +34,7 @@ def case_of(seed: int, device, vocab_size: int = 40000) -> tuple[dict, tuple]:
 
 
 def launch(name: str, arguments: tuple, eos_id: int) -> tuple[torch.Tensor, ...]:
-    return backends.load(name).select(*arguments, *NO_OPTIONS, eos_id, 2, CAPACITY)
+    return backends.load(name).select(*arguments, *NO_OPTIONS, (eos_id,), 2, CAPACITY)
 
 
 def assert_right(results: tuple[torch.Tensor, ...], case: dict) -> None:

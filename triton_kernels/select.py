@@ -6,6 +6,9 @@ program of its own. Programs that meet leave what they found in a scratch buffer
 nobody waits for anybody, and everything is combined in an order that does not depend on timing.
 """
 
+import functools
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -57,12 +60,22 @@ def arrives_last(p_counter, num_programs):
         "num_tiles",
         "given",
         "eos_id",
+        "num_more_eos",
         "finishing",
         "capacity",
     ],
     do_not_specialize_on_alignment=["p_score", "p_offset", "p_width"]
     + [f"p_{name}" for name in OPTIONAL]
-    + ["p_ints", "p_floats", "p_counts", "p_has_nan", "p_scratch", "p_stats", "p_counters"],
+    + [
+        "p_more_eos",
+        "p_ints",
+        "p_floats",
+        "p_counts",
+        "p_has_nan",
+        "p_scratch",
+        "p_stats",
+        "p_counters",
+    ],
 )
 def select_kernel(
     p_logits,
@@ -92,6 +105,8 @@ def select_kernel(
     num_tiles,
     given,
     eos_id,
+    p_more_eos,
+    num_more_eos,
     finishing,
     capacity,
     PACK: tl.constexpr,
@@ -141,9 +156,11 @@ def select_kernel(
                 entry = entry_of(p_is_ended, i_row, num_counted)
             if entry < num_counted:
                 i_beam = beam_of(p_offset, entry, num_beams)
-                limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
+                limit = limit_of(
+                    p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing
+                )
                 forced = load_given(p_forced, i_beam, given, FORCED, -1)
-                is_banned = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32)
+                bans_eos = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32) > 0
                 if (limit > 0) & (forced < 0):
                     rank_tokens(
                         p_pack0,
@@ -154,7 +171,10 @@ def select_kernel(
                         p_list,
                         p_list + LIST,
                         limit,
-                        tl.where(is_banned > 0, eos_id, -1),
+                        bans_eos,
+                        eos_id,
+                        p_more_eos,
+                        num_more_eos,
                         num_tiles,
                         PACK,
                         MAX_SLICES * LANES,
@@ -202,6 +222,8 @@ def select_kernel(
             num_columns,
             given,
             eos_id,
+            p_more_eos,
+            num_more_eos,
             finishing,
             capacity,
         )
@@ -219,7 +241,7 @@ def select(
     best_finished: Tensor | None,
     forced: Tensor | None,
     ban_eos: Tensor | None,
-    eos_id: int,
+    eos_ids: Sequence[int],
     finishing: int,
     capacity: int,
     normalise: bool = True,
@@ -228,7 +250,7 @@ def select(
 
     Args:
         logits: [R, V] float32, bfloat16 or float16, last stride 1.
-        eos_id, finishing, capacity, normalise: numbers; the rest are arrays per entry or per beam.
+        eos_ids, finishing, capacity, normalise: numbers; the rest are arrays per entry or per beam.
 
     Raises:
         ValueError: a dtype is wrong.
@@ -289,7 +311,9 @@ def select(
         num_slices,
         num_tiles,
         given,
-        eos_id,
+        eos_ids[0],
+        _more_eos(tuple(eos_ids[1:]), device) if len(eos_ids) > 1 else width,
+        len(eos_ids) - 1,
         finishing,
         capacity,
         PACK=pack,
@@ -298,6 +322,11 @@ def select(
         maxnreg=REGISTERS,
     )
     return results
+
+
+@functools.lru_cache(maxsize=64)
+def _more_eos(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int32, device=device)
 
 
 def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from pybeam.triton_kernels.select_options import (
     MARGIN,
     REFILL,
     SHRINK,
+    ends,
     limit_of,
     load_given,
 )
@@ -226,6 +227,8 @@ def finish_beam(
     num_columns,
     given,
     eos_id,
+    p_more_eos,
+    num_more_eos,
     finishing,
     capacity,
 ):
@@ -235,8 +238,10 @@ def finish_beam(
     has_ended = (given & IS_ENDED) > 0
     has_nan = find_rows(p_is_ended, p_row_of, p_total, begin, end, first_row, has_ended)
     width = tl.load(p_width + i_beam)
-    wanted = tl.where(finishing == REFILL, 2 * width, width)
-    limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
+    wanted = tl.where(finishing == REFILL, (2 + num_more_eos) * width, width)
+    # so that wide beams with several EOS ids see fewer than the rule says
+    wanted = tl.minimum(wanted, LIST)
+    limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing)
     forced = load_given(p_forced, i_beam, given, FORCED, -1)
     p_sorted = p_list + LIST
     num_candidates = has_nan * 0
@@ -275,7 +280,8 @@ def finish_beam(
         forced,
         eos_id,
     )
-    m_finished, m_next = finish(b_token == eos_id, m_candidate, width, finishing)
+    b_ends = ends(b_token, eos_id, p_more_eos, num_more_eos)
+    m_finished, m_next = finish(b_ends, m_candidate, width, finishing)
     m_kept = prune(
         b_score,
         b_log_prob,

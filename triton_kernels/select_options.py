@@ -40,10 +40,19 @@ def load_given(p_value, i_beam, given, OPTION: tl.constexpr, absent):
 
 
 @triton.jit
-def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
+def ends(b_token, eos_id, p_more_eos, num_more_eos):
+    """Which tokens are an EOS."""
+    b_ends = b_token == eos_id
+    for i in range(num_more_eos):
+        b_ends = b_ends | (b_token == tl.load(p_more_eos + i))
+    return b_ends
+
+
+@triton.jit
+def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing):
     """How many of a row's best tokens can matter to its beam."""
     width = tl.load(p_width + i_beam)
     limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
-    # REFILL keeps the best that go on, and at most one token of a row does not: EOS
-    most = width + tl.where((finishing == REFILL) & (width > 0), 1, 0)
+    # REFILL keeps the best that go on, and of a row only EOS does not
+    most = width + tl.where((finishing == REFILL) & (width > 0), 1 + num_more_eos, 0)
     return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from pybeam.triton_kernels.keys import EMPTY, LAST, index_of, keep_largest, key_of, sort_keys
+from pybeam.triton_kernels.select_options import ends
 from pybeam.triton_kernels.select_slice import DEPTH, LANES
 
 LIST = tl.constexpr(256)  # at least the candidates of a beam: 2 * MAX_WIDTH
@@ -64,7 +65,10 @@ def rank_tokens(
     p_list,
     p_ranked,
     limit,
-    banned,
+    bans_eos,
+    eos_id,
+    p_more_eos,
+    num_more_eos,
     num_tiles,
     PACK: tl.constexpr,
     MAX_GROUPS: tl.constexpr,
@@ -74,8 +78,9 @@ def rank_tokens(
     b_delegate = tl.load(
         p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
     )
-    # one more than the limit, for the banned token may be one of the best
-    num_best, _ = keep_largest(b_delegate, limit + (banned >= 0).to(tl.int32), p_ranked)
+    # more than the limit, for what is banned may be among the best
+    num_banned = tl.where(bans_eos, 1 + num_more_eos, 0)
+    num_best, _ = keep_largest(b_delegate, limit + num_banned, p_ranked)
     group_packs = num_tiles * DEPTH
     num_logits = num_best * group_packs * PACK
     o_chunk = tl.arange(0, CHUNK)
@@ -85,7 +90,8 @@ def rank_tokens(
         o_logit = start + o_chunk - LIST
         m_logit = (o_chunk >= LIST) & (o_logit < num_logits)
         b_token = token_of(p_ranked, o_logit, m_logit, num_tiles, shift, PACK)
-        m_logit = m_logit & (b_token >= 0) & (b_token < num_columns) & (b_token != banned)
+        m_banned = bans_eos & ends(b_token, eos_id, p_more_eos, num_more_eos)
+        m_logit = m_logit & (b_token >= 0) & (b_token < num_columns) & ~m_banned
         p_logit = p_pack0 + shift + b_token
         b_logit = tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
         b_key = key_of(b_logit, b_token)

@@ -90,7 +90,7 @@ class Inputs:
         return backends.load(backend).select(
             *(logits, self.score, self.offset, self.width, None, self.max_candidates, None),
             *NO_OPTIONS,
-            *(2, 2, 2 * self.case.width),
+            *((2,), 2, 2 * self.case.width),
         )
 
     def in_torch(self, logits: Tensor) -> object:

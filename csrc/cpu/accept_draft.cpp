@@ -47,7 +47,7 @@ class AcceptDraft {
             i / p_.num_positions * p_.row_stride + i % p_.num_positions * p_.position_stride;
         const int64_t item_bytes = p_.dtype == DType::kFloat32 ? 4 : 2;
         const void* row = static_cast<const char*>(p_.logits) + begin * item_bytes;
-        const RowTotal total = scan_row_(row, p_.vocab_size, -1, block_max.data());
+        const RowTotal total = scan_row_(row, p_.vocab_size, nullptr, block_max.data());
         is_nan_[i] = std::isnan(total.sum);
         const bool has_token = !is_nan_[i] && total.peak > -INFINITY;
         p_.token_out[i] = has_token ? first_token_at(total.peak, row, block_max) : -1;

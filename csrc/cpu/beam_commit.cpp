@@ -13,7 +13,8 @@ namespace {
 // The survivors of one source.
 struct Survivors {
     const int32_t* parent;
-    const int32_t* token;
+    const int32_t* token;  // an EOS is the first EOS
+    const int32_t* raw;    // an EOS is itself
     const float* log_prob;
     const float* score;
     int32_t first;  // those before it have finished
@@ -24,6 +25,7 @@ Survivors survivors_of(const BeamCommitParams& p, int64_t a) {
     const int64_t at = a * p.append.capacity;
     return Survivors{p.append.survivor_parent + at,
                      p.append.survivor_token + at,
+                     (p.survivor_raw ? p.survivor_raw : p.append.survivor_token) + at,
                      p.append.survivor_log_prob + at,
                      p.survivor_score + at,
                      p.append.first[a],
@@ -43,6 +45,7 @@ struct Ending {
     int32_t node;
     int32_t length;
     float eos_log_prob;
+    int32_t eos_token;
 };
 
 void read_endings(const BeamCommitParams& p, int64_t a, Ending* endings) {
@@ -56,6 +59,7 @@ void read_endings(const BeamCommitParams& p, int64_t a, Ending* endings) {
         endings[j].node = p.append.tree.row_node[entry];
         endings[j].length = was_alive ? length : beams.ended_length[entry];
         endings[j].eos_log_prob = was_alive ? survivors.log_prob[j] : beams.eos_log_prob[entry];
+        endings[j].eos_token = was_alive ? survivors.raw[j] : beams.eos_token[entry];
     }
 }
 
@@ -129,7 +133,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
         Finished finished;
         finished.ints[Beams::kNode] = is_ended ? endings[j].node : row_node[j - survivors.first];
         finished.ints[Beams::kLength] = is_ended ? endings[j].length : next_length(ints);
-        finished.ints[Beams::kEnded] = is_ended;
+        finished.ints[Beams::kEos] = is_ended ? endings[j].eos_token : -1;
         finished.floats[Beams::kScore] = survivors.score[j];
         finished.floats[Beams::kLogProb] = endings[j].eos_log_prob;
         finished.floats[Beams::kFinal] =
@@ -146,8 +150,8 @@ bool top_finishes(const Survivors& survivors) {
     if (first == 0) return false;
     if (first == survivors.count || survivors.score[0] > survivors.score[first]) return true;
     if (survivors.score[0] < survivors.score[first]) return false;
-    return std::pair(survivors.parent[0], survivors.token[0]) <
-           std::pair(survivors.parent[first], survivors.token[first]);
+    return std::pair(survivors.parent[0], survivors.raw[0]) <
+           std::pair(survivors.parent[first], survivors.raw[first]);
 }
 
 // Whether the best candidate of a step (see `Top`) has finished, and enough have.
@@ -225,6 +229,7 @@ void replace_beam(const BeamCommitParams& p, int64_t a, StopReason reason, int32
         if (p.finishing == Finishing::kHeld) {
             beams.ended_length[entry] = endings[j].length;
             beams.eos_log_prob[entry] = endings[j].eos_log_prob;
+            beams.eos_token[entry] = endings[j].eos_token;
         }
         if (survivors.token[j] == p.append.eos_id) continue;
         beams.is_alive[entry] = true;

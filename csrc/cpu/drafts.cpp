@@ -157,7 +157,8 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
 
 // What the model says of the rows of one source.
 struct Outputs {
-    const int32_t* token;
+    const int32_t* token;  // an EOS is the first EOS
+    const int32_t* raw;    // an EOS is itself
     const float* log_prob;
     const bool* has_nan;
     int32_t count;
@@ -179,13 +180,13 @@ int32_t accepted_of(const Source& s, const Outputs& out, int32_t eos_id) {
     return q + 1;
 }
 
-void finish(const Source& s, int32_t node, int32_t length, bool has_ended, float log_prob) {
+void finish(const Source& s, int32_t node, int32_t length, int32_t eos_token, float log_prob) {
     const int64_t at = s.slot * s.beams.max_finished;
     int32_t* ints = s.beams.finished_ints + at * Beams::kNumFinishedInts;
     float* floats = s.beams.finished_floats + at * Beams::kNumFinishedFloats;
     ints[Beams::kNode] = node;
     ints[Beams::kLength] = length;
-    ints[Beams::kEnded] = has_ended;
+    ints[Beams::kEos] = eos_token;
     floats[Beams::kScore] = s.beams.score[s.slot * s.beams.max_entries];
     floats[Beams::kLogProb] = log_prob;
     s.ints[Beams::kNumFinished] = s.ints[Beams::kNumFound] = 1;
@@ -201,14 +202,14 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
         if (out.token[q] < 0) return out.has_nan[q] ? StopReason::kNaN : StopReason::kEmptyBeam;
         score += out.log_prob[q];
         if (out.token[q] == eos_id) {
-            finish(s, node, length, true, out.log_prob[q]);
+            finish(s, node, length, out.raw[q], out.log_prob[q]);
             return StopReason::kWidth;
         }
         s.token[node + 1] = out.token[q];
         log_prob[node + 1] = out.log_prob[q];
         parent[node + 1] = node;
         if (length >= s.ints[Beams::kMaxLength]) {
-            finish(s, node + 1, length, false, 0.0f);
+            finish(s, node + 1, length, -1, 0.0f);
             return StopReason::kMaxLength;
         }
     }
@@ -278,7 +279,9 @@ void launch_draft_commit(const DraftCommitParams& p) {
         const Source source(p.tree, p.beams, p.drafts, p.slot[a]);
         const int32_t rows = source.ints[Beams::kNumRows];
         if (rows == 0) continue;  // an empty slot, which may be named many times
-        commit(p, source, {p.token + first, p.log_prob + first, p.has_nan + first, rows});
+        const int32_t* raw = p.raw ? p.raw : p.token;
+        commit(p, source,
+               {p.token + first, raw + first, p.log_prob + first, p.has_nan + first, rows});
         first += rows;
     }
 }

@@ -23,7 +23,7 @@ void launch_mixture(const MixtureParams& params) {
                      for (int64_t i = 0; i < params.num_members; ++i) {
                          const float* logits = params.logits[i] + row * params.row_stride[i];
                          const RowTotal total =
-                             k.scan_row[0](logits, params.vocab_size, -1, block_max.data());
+                             k.scan_row[0](logits, params.vocab_size, nullptr, block_max.data());
                          if (std::isnan(total.sum)) {
                              std::fill_n(out, params.vocab_size, NAN);
                              return;

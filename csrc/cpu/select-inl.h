@@ -31,20 +31,20 @@ inline void scan_block(const T* x, float* block_max, RowTotal* total) {
     total->sum += sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
-// Largest logit of the lane that holds `token`, without that token.
+// Largest logit of the lane that holds `token`, without those of `banned`.
 template <class T>
-inline float lane_max_without(const T* x, int64_t vocab_size, int64_t token) {
+inline float lane_max_without(const T* x, int64_t vocab_size, int64_t token, const EosIds& banned) {
     const int64_t begin = token / kBlock * kBlock + token % kWidth;
     float top = -INFINITY;
     for (int64_t i = begin; i < begin + kBlock && i < vocab_size; i += kWidth) {
         const float logit = to_float(x[i]);
-        if (i != token && logit > top) top = logit;
+        if (logit > top && !banned.has(static_cast<int32_t>(i))) top = logit;
     }
     return top;
 }
 
 template <class T>
-RowTotal scan_row(const void* row, int64_t vocab_size, int32_t banned, float* block_max) {
+RowTotal scan_row(const void* row, int64_t vocab_size, const EosIds* banned, float* block_max) {
     const T* x = static_cast<const T*>(row);
     RowTotal total{-INFINITY, 0.0};
     int64_t begin = 0;
@@ -56,9 +56,11 @@ RowTotal scan_row(const void* row, int64_t vocab_size, int32_t banned, float* bl
         copy_tail(x + begin, vocab_size - begin, tail);
         scan_block(tail, block_max + begin / kBlockVectors, &total);
     }
-    if (banned >= 0 && banned < vocab_size) {
-        block_max[banned / kBlock * kWidth + banned % kWidth] =
-            lane_max_without(x, vocab_size, banned);
+    for (int32_t i = 0; banned != nullptr && i < banned->count; ++i) {
+        const int32_t token = banned->id[i];
+        if (token < 0 || token >= vocab_size) continue;
+        block_max[token / kBlock * kWidth + token % kWidth] =
+            lane_max_without(x, vocab_size, token, *banned);
     }
     return total;
 }
@@ -93,8 +95,9 @@ int64_t collect_row(const void* row, int64_t vocab_size, const float* block_max,
             uint32_t lanes = passes(vec, load(block + i * kWidth));
             for (; lanes != 0; lanes &= lanes - 1) {
                 const int64_t lane = i * kWidth + __builtin_ctz(lanes);
-                if (begin + lane == filter.banned) continue;
-                keys[count++] = candidate_key(block[lane], begin + lane);
+                const auto token = static_cast<int32_t>(begin + lane);
+                if (filter.banned != nullptr && filter.banned->has(token)) continue;
+                keys[count++] = candidate_key(block[lane], token);
             }
         }
         if (count > 2 * filter.limit) {

@@ -135,8 +135,8 @@ class Select {
 
     float* groups_of(int64_t row) const { return block_max_ + row * num_groups_; }
 
-    int32_t banned(int64_t beam) const {
-        return p_.ban_eos != nullptr && p_.ban_eos[beam] ? p_.eos_id : -1;
+    const EosIds* banned(int64_t beam) const {
+        return p_.ban_eos != nullptr && p_.ban_eos[beam] ? &p_.eos : nullptr;
     }
 
     bool is_forced(int64_t beam) const { return p_.forced != nullptr && p_.forced[beam] >= 0; }
@@ -158,7 +158,8 @@ class Select {
         }
         p_.has_nan_out[beam] = has_nan;
         scratch.candidates.clear();
-        const int64_t wanted = (p_.finishing == Finishing::kRefill ? 2 : 1) * p_.width[beam];
+        const int64_t wanted =
+            (p_.finishing == Finishing::kRefill ? 1 + p_.eos.count : 1) * p_.width[beam];
         if (!has_nan && wanted > 0) {
             collect(beam, wanted, &scratch);
             rank(wanted, &scratch);
@@ -177,7 +178,7 @@ class Select {
             const auto parent = static_cast<int32_t>(entry - begin);
             const float score = p_.score[entry];
             if (row_of_[entry] < 0) {
-                scratch->candidates.push_back({score, 0.0f, parent, p_.eos_id, true});
+                scratch->candidates.push_back({score, 0.0f, parent, p_.eos.id[0], true});
             } else if (forced) {
                 scratch->candidates.push_back({score, 0.0f, parent, p_.forced[beam], false});
             } else if (limit > 0) {
@@ -276,7 +277,7 @@ class Select {
         candidates.swap(ranked);
     }
 
-    bool ends(const Candidate& candidate) const { return candidate.token == p_.eos_id; }
+    bool ends(const Candidate& candidate) const { return p_.eos.has(candidate.token); }
 
     // Splits the ranked candidates into those that finish now and the next beam, in place.
     int64_t finish(int64_t width, std::vector<Candidate>* candidates) const {

@@ -12,8 +12,8 @@ constexpr int kThreads = 256;
 // So that 32-bit numbers count the tokens of a row and what is read around it.
 constexpr int64_t kMaxVocab = INT32_MAX - 16 * kThreads * 16;
 
-// Under `kRefill` a row gives its best `width` candidates that go on, and at most one that ends.
-constexpr int kMaxRowKeys = kMaxWidth + 1;
+// Under `kRefill` a row gives its best `width` candidates that go on, and those that end.
+constexpr int kMaxRowKeys = kMaxWidth + kMaxEos;
 
 // Largest logit of some tokens of a row and the sum of exp(logit - peak), NaN if there is a NaN or
 // +inf among them.

@@ -114,7 +114,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
     const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
     const OptionalTensor& margin, const OptionalTensor& local_margin,
     const OptionalTensor& best_finished, const OptionalTensor& forced,
-    const OptionalTensor& ban_eos, int64_t eos_id, int64_t finishing, int64_t capacity,
+    const OptionalTensor& ban_eos, at::IntArrayRef eos_ids, int64_t finishing, int64_t capacity,
     bool normalise) {
     check_dim("logits", logits, 2);
     check_unit_stride("logits", logits);
@@ -153,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> select(
         input<float>(logits, "best_finished", best_finished, at::kFloat, num_beams);
     params.forced = input<int32_t>(logits, "forced", forced, at::kInt, num_beams);
     params.ban_eos = input<bool>(logits, "ban_eos", ban_eos, at::kBool, num_beams);
-    params.eos_id = static_cast<int32_t>(eos_id);
+    params.eos = eos_of(eos_ids);
     params.finishing = static_cast<Finishing>(finishing);
     params.normalise = normalise;
     params.num_rows = logits.size(0);

@@ -59,7 +59,7 @@ struct Beam {
         const bool held = is_held(p, entry);
         if (held || forced) {
             if (rank > 0) return none;
-            return {score, 0.0f, parent, held ? p.eos_id : p.forced[beam], held};
+            return {score, 0.0f, parent, held ? p.eos.id[0] : p.forced[beam], held};
         }
         const Key key = rank < limit ? scratch.keys_of(entry, 0)[rank] : Key{0};
         if (key == 0) return none;
@@ -102,7 +102,7 @@ struct Fate {
 __device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candidate& own,
                               bool valid) {
     const int place = threadIdx.x;
-    const bool ends = valid && own.token == p.eos_id, lives = valid && !ends;
+    const bool ends = valid && p.eos.has(own.token), lives = valid && !ends;
     switch (p.finishing) {
         case Finishing::kNone:
             return {false, valid};

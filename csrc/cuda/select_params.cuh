@@ -49,21 +49,24 @@ __device__ inline bool is_forced(const SelectParams& p, int64_t beam) {
     return p.forced != nullptr && p.forced[beam] >= 0;
 }
 
-__device__ inline int32_t banned_token(const SelectParams& p, int64_t beam) {
-    return p.ban_eos != nullptr && p.ban_eos[beam] ? p.eos_id : -1;
+__device__ inline bool bans_eos(const SelectParams& p, int64_t beam) {
+    return p.ban_eos != nullptr && p.ban_eos[beam];
 }
 
 // Most candidates of one row that can matter to its beam.
 __device__ inline int row_limit(const SelectParams& p, int64_t beam) {
     const int width = p.width[beam];
-    int64_t limit = p.finishing == Finishing::kRefill && width > 0 ? width + 1 : width;
+    const bool may_refill = p.finishing == Finishing::kRefill && width > 0;
+    int64_t limit = may_refill ? width + p.eos.count : width;
     if (p.max_candidates != nullptr) limit = min(limit, int64_t{p.max_candidates[beam]});
     return static_cast<int>(max(min(limit, p.vocab_size), int64_t{0}));
 }
 
-// How many of the beam's candidates the finishing rule sees.
+// How many of the beam's candidates the finishing rule sees: one per thread, so that wide beams
+// with several EOS ids see fewer than the rule says.
 __device__ inline int beam_limit(const SelectParams& p, int64_t beam) {
-    return (p.finishing == Finishing::kRefill ? 2 : 1) * p.width[beam];
+    const int per_place = p.finishing == Finishing::kRefill ? 1 + p.eos.count : 1;
+    return min(per_place * p.width[beam], kThreads);
 }
 
 }  // namespace pybeam::cuda

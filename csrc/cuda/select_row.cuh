@@ -147,9 +147,9 @@ __device__ void finish_slice(const SelectParams& p, int64_t entry, int64_t beam,
 
     const int limit = row_limit(p, beam);
     if (limit == 0) return;
-    const int32_t banned = banned_token(p, beam);
-    // the banned token may be one of those that make the bound
-    const int wanted = limit + (banned >= 0 ? 1 : 0);
+    const bool bans = bans_eos(p, beam);
+    // what is banned may be among those that make the bound
+    const int wanted = limit + (bans ? p.eos.count : 0);
     const float bound = block_bound(thread_peak, wanted);
     slice.list_vectors(bound, memory.list, &memory.count);
     __syncthreads();
@@ -157,7 +157,7 @@ __device__ void finish_slice(const SelectParams& p, int64_t entry, int64_t beam,
     const auto key_of = [&](int i) {
         const int32_t vector = slice.first + memory.list[i / kPerVector<Logit>];
         const int32_t token = slice.row.token(vector, i % kPerVector<Logit>);
-        if (!slice.row.has(token) || token == banned) return Key{0};
+        if (!slice.row.has(token) || (bans && p.eos.has(token))) return Key{0};
         const auto bits = slice.row.logits[token];
         return Logit::to_float(bits) >= bound ? token_key<Logit, Key>(bits, token) : Key{0};
     };

@@ -12,9 +12,10 @@ tree; with `refills` the places of finished hypotheses are there again. There is
 ``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
 these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
 
-``beam_commit(tree, beams, slot, *survivors, eos_id, finishing, keeps_best, top, certificate)``:
-finish, append and stop; survivors become the beams of slots [A]. The last three are those of `Stop`. Returns
-source and target entries [A * K] int32 for `Session.advance`.
+``beam_commit(tree, beams, slot, *survivors, raw, eos_id, finishing, keeps_best, top, certificate)``:
+finish, append and stop; survivors become the beams of slots [A]. `raw` are their tokens [A, C] before every
+EOS became `eos_id`, None: there is one alone. The last three are those of `Stop`. Returns source and target
+entries [A * K] int32 for `Session.advance`.
 
 An empty slot may be named many times where a beam is read or committed, and stays as it is.
 
@@ -123,6 +124,7 @@ def beam_commit(
     count: Tensor,
     num_finished: Tensor,
     has_nan: Tensor,
+    raw: Tensor | None,
     eos_id: int,
     finishing: int,
     keeps_best: bool,
@@ -143,9 +145,11 @@ def beam_commit(
     old = parent.clamp(min=0).long()  # [A, C]
     was_alive = beams.is_alive[column, old]
     is_ended = token == eos_id
+    raw = token if raw is None else raw
     ended_node = tree.row_node[column, old]
     ended_length = torch.where(was_alive, length[:, None], beams.ended_length[column, old])
     eos_log_prob = torch.where(was_alive, log_prob, beams.eos_log_prob[column, old])
+    eos_token = torch.where(was_alive, raw, beams.eos_token[column, old])
     tree_append(*tree, slot, num_finished, count, parent, token, log_prob, eos_id)
 
     entry = torch.arange(width, dtype=INT, device=slot.device)
@@ -160,12 +164,13 @@ def beam_commit(
     if finishing == Finishing.HELD:
         beams.ended_length[i] = ended_length.gather(1, place)
         beams.eos_log_prob[i] = eos_log_prob.gather(1, place)
+        beams.eos_token[i] = eos_token.gather(1, place)
 
     live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
     ended = _Ended(
         torch.where(is_ended, ended_node, live_node),
         torch.where(is_ended, ended_length, length[:, None]),
-        is_ended,
+        torch.where(is_ended, eos_token, -1),
         score,
         eos_log_prob,
     )
@@ -174,7 +179,7 @@ def beam_commit(
         finishes &= beams.num_finished[column] + rank < beams.width[column]
     _finish(beams, i, finishes, ended, keeps_best)
     is_optimal = _certified(beams, i, certificate) if certificate else None
-    is_top = _topped(beams, i, token, parent, score, first, last, top) if top else None
+    is_top = _topped(beams, i, raw, parent, score, first, last, top) if top else None
     ends = _stop(
         beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best
     )
@@ -199,7 +204,7 @@ class _Ended(NamedTuple):
 
     node: Tensor
     length: Tensor
-    is_ended: Tensor
+    eos: Tensor  # the token that ended it, or -1
     score: Tensor
     log_prob: Tensor  # of EOS
 
@@ -280,9 +285,9 @@ def _final(beams, i, score, length) -> Tensor:
 
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
-    cut = torch.where(ended.is_ended, 0.0, beams.cut[i][:, None])
+    cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
     final = _final(beams, i, ended.score, ended.length + cut)
-    ints = torch.stack((ended.node, ended.length, ended.is_ended.to(INT)), -1)  # [A, C, 3]
+    ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
     num_finished = beams.num_finished[i]
     num_new = finishes.sum(1, dtype=INT)

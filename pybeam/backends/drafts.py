@@ -9,9 +9,10 @@ overwritten, and its cell with it.
 these empty slots [A], the start token and guesses; `ints`, `floats` and `draft_ints` are their lines of
 the arrays of these names.
 
-``draft_commit(tree, beams, drafts, slot, token, log_prob, has_nan, eos_id, vocab_size)``: accept, append,
-stop and guess again, for slots [A] whose rows stand one after another; of every row the token that
-was selected for it [R, 1], or -1, its log-prob [R, 1], and whether there was a NaN [R].
+``draft_commit(tree, beams, drafts, slot, token, log_prob, has_nan, raw, eos_id, vocab_size)``: accept,
+append, stop and guess again, for slots [A] whose rows stand one after another; of every row the token that
+was selected for it [R, 1], or -1, its log-prob [R, 1], whether there was a NaN [R], and the token before
+every EOS became `eos_id` [R, 1], None: there is one alone.
 
 An empty slot may be named many times. Nothing is read back from the device, and every size is known before.
 """
@@ -62,6 +63,7 @@ def draft_commit(
     token: Tensor,
     log_prob: Tensor,
     has_nan: Tensor,
+    raw: Tensor | None,
     eos_id: int,
     vocab_size: int,
 ) -> None:
@@ -102,7 +104,9 @@ def draft_commit(
     no_output = torch.where(has_nan[row].gather(1, last)[:, 0], NAN, EMPTY_BEAM)
     reason = torch.where(is_none, no_output, reason)
     is_found = moves & ((reason == WIDTH) | (reason == MAX_LENGTH))
-    ints = torch.stack((at_last(node) + ~has_ended, at_last(length), has_ended.to(INT)), -1)
+    ending = at_last((token if raw is None else raw)[row, 0])
+    ending = torch.where(has_ended, ending, -1)
+    ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
     floats = torch.stack((score, at_last(value).float(), score), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
         old = array[i, 0]

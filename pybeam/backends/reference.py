@@ -5,6 +5,7 @@ Contracts are in `pybeam.ops` and `pybeam.token_tree`; speed is no aim here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -28,7 +29,7 @@ def select(
     best_finished: Tensor | None,
     forced: Tensor | None,
     ban_eos: Tensor | None,
-    eos_id: int,
+    eos_ids: Sequence[int],
     finishing: int,
     capacity: int,
     normalise: bool = True,
@@ -59,11 +60,11 @@ def select(
     row = 0
     for s in range(num_beams):
         # more than that many of one row cannot be among the best of the beam
-        most = int(width[s]) * (2 if finishing == Finishing.REFILL else 1)
+        most = int(width[s]) * (1 + len(eos_ids) if finishing == Finishing.REFILL else 1)
         candidates = []  # (score, parent, token, log_prob, is_held), sorted below
         for parent, entry in enumerate(range(bounds[s], bounds[s + 1])):
             if is_ended is not None and is_ended[entry]:
-                candidates.append((score[entry].to(dtype), parent, eos_id, 0.0, True))
+                candidates.append((score[entry].to(dtype), parent, eos_ids[0], 0.0, True))
                 continue
             has_nan[s] |= row_has_nan[row]
             candidates += _row_candidates(
@@ -73,7 +74,7 @@ def select(
                 log_prob[row],
                 limit=min(at(max_candidates, s, most), most),
                 forced=at(forced, s, -1),
-                banned=eos_id if at(ban_eos, s, False) else -1,
+                banned=eos_ids if at(ban_eos, s, False) else (),
             )
             row += 1
         if has_nan[s]:
@@ -81,7 +82,7 @@ def select(
         candidates = [candidate for candidate in candidates if candidate[0] > -INF]
         # stable, and built by parent and rank: ties keep that order
         candidates.sort(key=lambda candidate: -candidate[0])
-        finished, kept = _finish(candidates, int(width[s]), eos_id, Finishing(finishing))
+        finished, kept = _finish(candidates, int(width[s]), eos_ids, Finishing(finishing))
         best = max(
             [c[0] for c in kept]
             + [c[0] for c in finished if finishing == Finishing.HELD]
@@ -107,23 +108,27 @@ def _row_candidates(score, parent, order, log_prob, limit, forced, banned) -> li
     for token in order.tolist():
         if len(candidates) == limit or log_prob[token] == -INF:
             break
-        if token != banned:
+        if token not in banned:
             candidates.append((score + log_prob[token], parent, token, log_prob[token], False))
     return candidates
 
 
-def _finish(candidates: list, width: int, eos_id: int, finishing: Finishing) -> tuple[list, list]:
+def _finish(
+    candidates: list, width: int, eos_ids: Sequence[int], finishing: Finishing
+) -> tuple[list, list]:
     """Split the ranked candidates of one beam into those that finish now and its next beam."""
     if finishing == Finishing.REFILL:
-        finished = [c for c in candidates[:width] if c[2] == eos_id]
-        going_on = [c for c in candidates[: 2 * width] if c[2] != eos_id]
+        finished = [c for c in candidates[:width] if c[2] in eos_ids]
+        seen = candidates[: (1 + len(eos_ids)) * width]
+        going_on = [c for c in seen if c[2] not in eos_ids]
         return finished, going_on[:width]
     candidates = candidates[:width]
     if finishing == Finishing.SHRINK:
-        return [c for c in candidates if c[2] == eos_id], [c for c in candidates if c[2] != eos_id]
+        finished = [c for c in candidates if c[2] in eos_ids]
+        return finished, [c for c in candidates if c[2] not in eos_ids]
     popped = 0
     if finishing == Finishing.HELD:
-        while popped < len(candidates) and candidates[popped][2] == eos_id:
+        while popped < len(candidates) and candidates[popped][2] in eos_ids:
             popped += 1
     return candidates[:popped], candidates[popped:]
 

@@ -146,7 +146,7 @@ def generate(
     algorithm = _algorithm(model, config, input_ids.shape[1])
     made = {name for name, option in PROCESSORS.items() if _is_on(config, option)}
     _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
-    wrapped = wrap(model, start_id=start_id, eos_id=_eos_id(config))
+    wrapped = wrap(model, start_id=start_id, eos_id=_eos_ids(config))
     decoder = Decoder(wrapped, algorithm, schedule)
     results = decoder.decode(requests, on_error="raise")
     return _output(model, config, given, results)
@@ -168,7 +168,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
     least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
     most = config.max_length - prompt_length
     if config.forced_eos_token_id is not None:
-        if "forced_eos" not in understood or config.forced_eos_token_id != _eos_id(config):
+        if "forced_eos" not in understood or _ids(config.forced_eos_token_id) != _eos_ids(config):
             raise ValueError(
                 f"`forced_eos_token_id` = {config.forced_eos_token_id} is not understood by pybeam; "
                 "set it to None"
@@ -221,14 +221,14 @@ def _output(
     from transformers.generation import utils
 
     num, has_beams = config.num_return_sequences or 1, (config.num_beams or 1) > 1
-    eos_id, pad = _eos_id(config), config._pad_token_tensor
+    pad = config._pad_token_tensor
     # as it does: a padding token 0 counts as none where there are beams
-    fill = int(pad) if pad is not None and (int(pad) or not has_beams) else eos_id
+    fill = int(pad) if pad is not None and (int(pad) or not has_beams) else _eos_ids(config)[0]
     lines, scores = [], []
     for prompt, result in zip(given, results, strict=True):
         start = prompt[:1] if model.config.is_encoder_decoder else prompt
         for found in result.hypotheses:
-            ids = torch.tensor(found.tokens + [eos_id] * found.ended, dtype=torch.long)
+            ids = torch.tensor([*found.tokens, *_ids(found.eos_id)], dtype=torch.long)
             lines.append(torch.cat((start.cpu(), ids)))
             scores.append(found.final_score)
         for _ in range(num - len(result.hypotheses)):  # it fills up with what was not found
@@ -252,12 +252,17 @@ def _is_on(config: GenerationConfig, name: str) -> bool:
     return not (value in (None, False, (), []) or (name in OFF_AT_ONE and value == 1))
 
 
-def _eos_id(config: GenerationConfig) -> int:
+def _eos_ids(config: GenerationConfig) -> list[int]:
     ids = config._eos_token_tensor
-    if ids is None or ids.numel() != 1:
-        found = None if ids is None else ids.tolist()
-        raise ValueError(f"`eos_token_id` must be one id, but is {found}; give one of them")
-    return int(ids)
+    if ids is None:
+        raise ValueError("`eos_token_id` must be a token id or several, but is None; give it")
+    return ids.view(-1).tolist()
+
+
+def _ids(given: int | list[int] | None) -> list[int]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, int) else list(given)
 
 
 def _holds_tokens(cache) -> bool:

@@ -143,7 +143,7 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
         raise ValueError("there is no graph: the source is empty, or nothing could be generated")
     hypothesis = result.hypotheses[0]
     generated = hypothesis.tokens[len(request.prefix or ()) :]
-    tokens = [*generated, model.eos_id] if hypothesis.ended else list(generated)
+    tokens = [*generated, hypothesis.eos_id] if hypothesis.ended else list(generated)
     if len(tokens) > 128:
         raise ValueError(
             f"a graph shows 128 tokens at most, but this output has {len(tokens)}; "
@@ -168,13 +168,15 @@ class _Recorder:
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
         places = rows.num_generated.tolist()
         if places and places[0] >= 0:
-            self._note(places, logits, rows.eos_id)
+            self._note(places, logits, rows.eos_ids)
         return logits
 
-    def _note(self, places: list[int], logits: Tensor, eos_id: int) -> None:
+    def _note(self, places: list[int], logits: Tensor, eos_ids: tuple[int, ...]) -> None:
         values = logits.float().softmax(1)
         logits = logits.clone()
-        logits[[place < self._min_length for place in places], eos_id] = -torch.inf
+        is_short = torch.tensor([place < self._min_length for place in places])
+        for eos_id in eos_ids:
+            logits[is_short, eos_id] = -torch.inf
         # the first of equal ones, as `select` has it
         best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :1]
         probability = values.gather(1, best)[:, 0].tolist()

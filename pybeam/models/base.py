@@ -39,8 +39,13 @@ class Rows:
     longest: int  # no row has more tokens, start included
     prefix_length: Tensor  # [S] int32, by slot: forced tokens behind the start token
     max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
-    eos_id: int
+    eos_ids: tuple[int, ...]  # see `Model.eos_ids`
     beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
+
+    @property
+    def eos_id(self) -> int:
+        """The first of `eos_ids`, the only one of most models."""
+        return self.eos_ids[0]
 
     def picked(self, index: Tensor, is_one: Tensor) -> Rows:
         """Rows `index` [n] as n sources of one row each; padding where not `is_one` [n]."""
@@ -177,6 +182,7 @@ class Model(ABC):
     vocab_size: int
     start_id: int  # the token every hypothesis starts from; not part of the output
     eos_id: int
+    other_eos_ids: tuple[int, ...] = ()  # more tokens that end a hypothesis
     max_positions: int | None  # positions of the decoder, None for no limit
     device: torch.device
     pad_id: int | None = None  # what stands for no token, if there is one
@@ -187,6 +193,11 @@ class Model(ABC):
     can_capture = False
     has_attention = False  # whether its sessions have `attention`
     takes_features = False  # whether sources are features of sound, not token ids
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """All tokens that end a hypothesis, `eos_id` first."""
+        return (self.eos_id, *self.other_eos_ids)
 
     @abstractmethod
     def session(self, backend) -> Session:

@@ -31,7 +31,7 @@ class Ensemble(Model):
 
     Raises:
         TypeError: a member is not a model.
-        ValueError: there is none, or members differ in `vocab_size`, `start_id`, `eos_id` or `device`.
+        ValueError: there is none, or members differ in `vocab_size`, `start_id`, `eos_ids` or `device`.
 
     See Sutskever et al. 2014, section 3.6; as fairseq does it (Ott et al. 2019).
     """
@@ -45,12 +45,8 @@ class Ensemble(Model):
                 raise TypeError(f"`members` must be pybeam models, but member {i} is {member!r}")
             self._compare(i, member)
         first = self.members[0]
-        self.vocab_size, self.start_id, self.eos_id = (
-            first.vocab_size,
-            first.start_id,
-            first.eos_id,
-        )
-        self.device = first.device
+        self.vocab_size, self.start_id, self.device = first.vocab_size, first.start_id, first.device
+        self.eos_id, self.other_eos_ids = first.eos_id, first.other_eos_ids
         limits = [m.max_positions for m in self.members if m.max_positions is not None]
         self.max_positions = min(limits, default=None)
         self.pad_id = first.pad_id
@@ -60,7 +56,7 @@ class Ensemble(Model):
         self.can_draft = all(member.can_draft for member in self.members)
 
     def _compare(self, i: int, member: Model) -> None:
-        for name in ("vocab_size", "start_id", "eos_id", "device"):
+        for name in ("vocab_size", "start_id", "eos_ids", "device"):
             expected, found = getattr(self.members[0], name), getattr(member, name)
             if found != expected:
                 raise ValueError(

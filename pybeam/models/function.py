@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from pybeam import checks
 from pybeam.models.base import Model, Rows, Session
 
 
@@ -23,7 +24,7 @@ class FunctionModel(Model):
         fn: as above.
         vocab_size: tokens it gives logits for.
         bos_id: what prefixes begin with, any id from 0 on.
-        eos_id: the token that ends a hypothesis.
+        eos_id: the token that ends a hypothesis, or up to 8 of them.
 
     Raises:
         TypeError, ValueError: `fn` is no function, or an id or size is out of range; in a step, what
@@ -38,7 +39,7 @@ class FunctionModel(Model):
         fn: Callable[[Tensor, Tensor, Tensor], Tensor],
         vocab_size: int,
         bos_id: int,
-        eos_id: int,
+        eos_id: int | Sequence[int],
     ) -> None:
         if not callable(fn):
             raise TypeError(f"`fn` must be a function, but is {type(fn).__name__}")
@@ -46,9 +47,12 @@ class FunctionModel(Model):
             raise ValueError(f"`vocab_size` must be at least 1, but is {vocab_size}")
         if bos_id < 0:
             raise ValueError(f"`bos_id` must not be negative, but is {bos_id}")
-        if not 0 <= eos_id < vocab_size:
-            raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {eos_id}")
-        self.fn, self.vocab_size, self.start_id, self.eos_id = fn, vocab_size, bos_id, eos_id
+        self.eos_id, *others = checks.eos_ids(eos_id)
+        self.other_eos_ids = tuple(others)
+        for token in self.eos_ids:
+            if not 0 <= token < vocab_size:
+                raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {token}")
+        self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
     def session(self, backend) -> FunctionSession:
         """A fresh session that computes with this backend module."""

@@ -33,7 +33,9 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     next.read(p.logits), next.read(p.dtype), next.read(p.row_stride), next.read(p.vocab_size);
     next.read(p.score), next.read(p.offset), next.read(p.width), next.read(p.is_ended);
     next.read(p.max_candidates), next.read(p.margin), next.read(p.local_margin);
-    next.read(p.best_finished), next.read(p.forced), next.read(p.ban_eos), next.read(p.eos_id);
+    next.read(p.best_finished), next.read(p.forced), next.read(p.ban_eos);
+    next.read(p.eos.count);
+    for (int i = 0; i < p.eos.count; ++i) next.read(p.eos.id[i]);
     next.read(p.finishing), next.read(p.normalise), next.read(p.num_rows), next.read(p.num_beams);
     next.read(p.capacity), next.read(p.num_threads), next.read(p.token_out);
     next.read(p.parent_out), next.read(p.score_out), next.read(p.log_prob_out);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,11 @@ __all__ = ["wrap"]
 
 
 def wrap(
-    network, *, start_id: int | None = None, eos_id: int | None = None, cache: str = "auto"
+    network,
+    *,
+    start_id: int | None = None,
+    eos_id: int | Sequence[int] | None = None,
+    cache: str = "auto",
 ) -> HuggingFaceModel:
     """A model of transformers, such as `AutoModelForSeq2SeqLM.from_pretrained` gives, for searches.
 
@@ -29,7 +34,7 @@ def wrap(
         network: in eval mode.
         start_id: the token that hypotheses start from, if it is not the config's; no matter for
             decoder-only models.
-        eos_id: the token that ends them, if the config names none or several.
+        eos_id: the token that ends them, or up to 8, where it shall not be what the config names.
         cache: "tree" or "dense" to insist on one of them.
 
     Raises:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pybeam import checks
 from pybeam.models.base import Model, Session
 from pybeam.models.source_ids import checked_ids
 
@@ -49,12 +51,18 @@ class HuggingFaceModel(Model):
         memory: how keys and values are kept.
     """
 
-    def __init__(self, network: PreTrainedModel, start_id: int | None, eos_id: int | None) -> None:
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        start_id: int | None,
+        eos_id: int | Sequence[int] | None,
+    ) -> None:
         self.network = network
         config, generation = network.config, network.generation_config
         self.is_encoder_decoder = config.is_encoder_decoder
         text = config.get_text_config(decoder=True)
-        self.eos_id = _only("eos_id", eos_id, generation.eos_token_id, text.eos_token_id)
+        self.eos_id, *others = _eos_ids(eos_id, generation.eos_token_id, text.eos_token_id)
+        self.other_eos_ids = tuple(others)
         if self.is_encoder_decoder:
             started = generation.decoder_start_token_id
             other = getattr(config, "decoder_start_token_id", None)
@@ -167,6 +175,14 @@ def _only(name: str, given: int | None, *found) -> int:
         if value is not None:
             return int(value)
     raise ValueError(f"the model's config does not name it; give `{name}`")
+
+
+def _eos_ids(*found: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The first that names any."""
+    for value in found:
+        if value is not None and value != []:
+            return checks.eos_ids(value)
+    raise ValueError("the model's config names no EOS; give `eos_id`")
 
 
 def _configs(network: PreTrainedModel) -> list:

@@ -27,7 +27,7 @@ _known: weakref.WeakKeyDictionary[PreTrainedModel, dict] = weakref.WeakKeyDictio
 
 
 @torch.inference_mode()
-def wrap(network, start_id: int | None, eos_id: int | None, cache: str) -> HuggingFaceModel:
+def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
     """See `pybeam.models.huggingface.wrap`."""
     name = type(network).__name__
     if not isinstance(network, PreTrainedModel) or not isinstance(network, GenerationMixin):
@@ -203,7 +203,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
             longest=NUM_TOKENS + 2,
             prefix_length=ints(0, 0, 0),
             max_length=ints(0, 0, 0),
-            eos_id=-1,
+            eos_ids=(-1,),
         )
         for i, own in zip(moving, trial.step(rows), strict=True):
             logits[i].append(own.float().cpu())

@@ -91,9 +91,10 @@ class AllowedSequences(Processor):
     def check(self, model: Model) -> None:
         tokens = self._trie.token.tolist()
         check_ids("sequences", tokens, model)
-        if model.eos_id in tokens:
+        held = set(tokens).intersection(model.eos_ids)
+        if held:
             raise ValueError(
-                f"`sequences` must not hold EOS ({model.eos_id}), which may follow the last token of "
+                f"`sequences` must not hold EOS ({min(held)}), which may follow the last token of "
                 "each; leave it out"
             )
 
@@ -109,8 +110,9 @@ class AllowedSequences(Processor):
         token, is_there = trie.children(here, self._most_children)  # [R, most]
         value = logits.gather(1, token).masked_fill(~is_there, -INF)
         allowed = torch.full_like(logits, -INF).scatter_reduce_(1, token, value, "amax")
-        eos = logits[:, rows.eos_id]
-        allowed[:, rows.eos_id] = eos.masked_fill(~trie.is_end[here], -INF)
+        is_inside = ~trie.is_end[here]
+        for eos_id in rows.eos_ids:
+            allowed[:, eos_id] = logits[:, eos_id].masked_fill(is_inside, -INF)
         return allowed
 
 

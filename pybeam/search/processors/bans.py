@@ -81,7 +81,7 @@ class SuppressSequences(Processor):
         is_near = last >= 0
         if self.spares_eos:
             is_alone = (sequence[..., 1:] < 0).all(-1)
-            is_near &= ~(is_alone & (last == rows.eos_id))
+            is_near &= ~(is_alone & torch.stack([last == eos for eos in rows.eos_ids]).any(0))
         for back in range(1, sequence.shape[2]):
             place = rows.position[:, None] - (back - 1)  # [R, 1]
             token = rows.history.gather(1, place.clamp(min=0).long())

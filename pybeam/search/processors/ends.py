@@ -30,7 +30,8 @@ class MinLength(Processor):
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (length,) = data  # [R]
         done = rows.position if self.counts_prefix else rows.num_generated
-        logits[:, rows.eos_id].masked_fill_(done < length, -INF)
+        for eos_id in rows.eos_ids:
+            logits[:, eos_id].masked_fill_(done < length, -INF)
         return logits
 
 
@@ -68,10 +69,10 @@ class LastToken(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         is_last = rows.is_last
-        eos = logits[:, rows.eos_id].clone()
-        value = eos if self.is_scored else torch.where(is_last, 0.0, eos)
+        of_eos = [logits[:, eos_id].clone() for eos_id in rows.eos_ids]
         logits.masked_fill_(is_last[:, None], -INF)
-        logits[:, rows.eos_id] = value
+        for eos_id, value in zip(rows.eos_ids, of_eos, strict=True):
+            logits[:, eos_id] = value if self.is_scored else torch.where(is_last, 0.0, value)
         return logits
 
 
@@ -92,9 +93,10 @@ class EosGrowth(Processor):
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         start, factor = data  # [R] each
         late = (rows.num_generated - start).clamp(min=0)
-        value = logits[:, rows.eos_id]
-        grown = value + value.abs() * (factor.to(logits.dtype) ** late - 1)
-        logits[:, rows.eos_id] = torch.where(value > -INF, grown, value)
+        growth = factor.to(logits.dtype) ** late - 1
+        for eos_id in rows.eos_ids:
+            value = logits[:, eos_id]
+            logits[:, eos_id] = torch.where(value > -INF, value + value.abs() * growth, value)
         return logits
 
 

@@ -44,7 +44,8 @@ class EosPenalty(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (penalty,) = data  # [R]
-        logits[:, rows.eos_id].mul_(penalty)
+        for eos_id in rows.eos_ids:
+            logits[:, eos_id].mul_(penalty)
         return logits
 
 
