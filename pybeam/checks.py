@@ -140,6 +140,13 @@ def eos_ids(given: int | Sequence[int]) -> tuple[int, ...]:
     return ids
 
 
+def token_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """All are tokens of the vocabulary."""
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            _fail(name, f"0 to {vocab_size - 1}", token)
+
+
 def per_beam(
     name: str, value: Tensor | None, num_beams: int, dtype: torch.dtype, device: torch.device
 ) -> None:

@@ -13,6 +13,7 @@ from pybeam.alternatives import alternatives
 from pybeam.arguments import whole
 from pybeam.engine import Engine
 from pybeam.models.base import Alignment, Model
+from pybeam.ops import Finishing
 from pybeam.request import Partial, Request, Result
 from pybeam.request_queue import RequestQueue, check_many
 from pybeam.schedule import Fifo, Schedule
@@ -22,6 +23,8 @@ from pybeam.stats import Stats
 from pybeam.workspace import Workspace
 
 _MISSING = object()
+# that the finishing rule sees of a beam: one per thread of a block
+MAX_CANDIDATES_ON_GPU = 256
 
 
 class DecodeError(RuntimeError):
@@ -95,6 +98,7 @@ class Decoder:
                     f"`max_length` must be at most the model's {model.max_positions} positions, "
                     f"but is {algorithm.max_length}"
                 )
+        _check_ends(model, algorithm)
         for processor in algorithm.processors:
             if isinstance(processor, Processor):
                 processor.check(model)
@@ -286,6 +290,23 @@ class Decoder:
             self._backend,
             uses_graphs=self._uses_graphs,
             memory_limit=self._memory_limit,
+        )
+
+
+def _check_ends(model: Model, algorithm: Algorithm) -> None:
+    """Raises ValueError where an algorithm cannot have as many EOS ids as the model."""
+    num = len(model.eos_ids)
+    if num > 1 and algorithm.prefix.leading_eos:
+        raise ValueError(
+            f"`leading_eos` of `prefix` needs one EOS, but the model has {list(model.eos_ids)}; "
+            "say with `eos_id` which one counts"
+        )
+    most = MAX_CANDIDATES_ON_GPU // (1 + num)
+    refills = algorithm.finishing == Finishing.REFILL
+    if refills and model.device.type == "cuda" and algorithm.width > most:
+        raise ValueError(
+            f"`width` must be at most {most} on a GPU with {num} EOS ids, but is {algorithm.width}; "
+            "lower it, or say with `eos_id` which of them count"
         )
 
 

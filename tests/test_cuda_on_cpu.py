@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 
 import test_select
+import test_select_eos
 from pybeam import backends
 from test_select import check, ints, random_case
 from test_select_properties import SETTINGS, cases
@@ -123,7 +124,7 @@ CHECKED_BEFORE = ("test_capacity", "test_float64_is_for_the_reference")
 globals().update(
     {
         name: adopted(member)
-        for name, member in vars(test_select).items()
+        for name, member in (vars(test_select) | vars(test_select_eos)).items()
         if name.startswith("test_")
         and name not in CHECKED_BEFORE
         and "kernel" in inspect.signature(member).parameters

@@ -66,12 +66,17 @@ def test_a_wrong_cache_is_noticed(monkeypatch):
         wrap(network, cache="tree")
 
 
-def test_a_model_with_several_ends_must_be_told_which():
+def test_which_tokens_end_a_hypothesis():
     network = tiny_network("llama")
     network.generation_config.eos_token_id = [2, 5]
-    with pytest.raises(ValueError, match=r"names \[2, 5\].*`eos_id`"):
+    assert wrap(network).eos_ids == (2, 5)
+    assert wrap(network, eos_id=5).eos_ids == (5,)
+    assert wrap(network, eos_id=[5, 7, 5]).eos_ids == (5, 7)
+    with pytest.raises(ValueError, match="`eos_id` must be 0 to "):
+        wrap(network, eos_id=[2, -1])
+    network.generation_config.eos_token_id = network.config.eos_token_id = None
+    with pytest.raises(ValueError, match="names no EOS; give `eos_id`"):
         wrap(network)
-    assert wrap(network, eos_id=5).eos_id == 5
 
 
 def test_transformers_is_not_needed_until_a_model_is_wrapped():

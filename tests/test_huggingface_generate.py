@@ -92,6 +92,32 @@ def test_same_with_processors(bart, options):
     assert_same("bart", bart, num_beams=4, max_new_tokens=10, **options)
 
 
+@pytest.mark.parametrize("name", ["bart", "llama"])
+def test_several_ends(name, request):
+    """Every EOS ends a hypothesis and is kept as its last token."""
+    network = request.getfixturevalue(name)
+    usual = dict(num_beams=5, num_return_sequences=5, max_new_tokens=14)
+    said = network.generate(**inputs(name, network), **usual).flatten()
+    tokens, counts = said[said != PAD].unique(return_counts=True)
+    ends = [EOS, *(token for token in tokens[counts.argsort()].tolist() if token != EOS)][:4]
+    options = [
+        dict(num_beams=5, num_return_sequences=5),
+        dict(num_beams=4, num_return_sequences=4, early_stopping=True, min_new_tokens=3),
+        dict(num_beams=3, length_penalty=2.0, exponential_decay_length_penalty=(2, 1.3)),
+        dict(num_beams=3, early_stopping="never"),
+        dict(num_beams=3, bad_words_ids=[[ends[1]], [5]], suppress_tokens=[EOS]),
+        {},
+    ]
+    last = set()
+    for chosen in options:
+        chosen = dict(chosen, max_new_tokens=14, eos_token_id=ends)
+        if name == "llama" and "bad_words_ids" in chosen:
+            continue
+        found = assert_same(name, network, **chosen)
+        last |= {line[-1] for line in (found * (found != PAD)).tolist()}
+    assert len(last & set(ends)) > 1, "only one of them has ever ended anything"
+
+
 def test_forced_tokens_behind_the_start_token_are_kept(bart):
     """What follows the start token in `decoder_input_ids` is in no length."""
     given = inputs("bart", bart)
@@ -120,7 +146,7 @@ def test_a_model_is_left_as_it_was(bart):
         (dict(num_beams=2, output_logits=True, return_dict_in_generate=True), "`output_logits`"),
         (dict(num_beams=2, stop_strings=["a"], tokenizer=object()), "`stop_strings`|tokenizer"),
         (dict(num_beams=2, max_time=9.0), "criterion `MaxTimeCriteria`"),
-        (dict(num_beams=2, eos_token_id=[2, 3]), r"`eos_token_id` must be one id, but is \[2, 3\]"),
+        (dict(num_beams=2, eos_token_id=[*range(9)]), "`eos_id` must be one token id or up to 8"),
         (dict(repetition_penalty=2.0), "`repetition_penalty`"),
         (dict(num_beams=2, token_type_ids=torch.zeros(3, 9)), "token_type_ids"),
         (

@@ -63,6 +63,7 @@ class Problem:
     requests: list[pybeam.Request]
     rules: list[Rules]
     reads_late: bool
+    eos_ids: tuple[int, ...]
 
 
 def logits_table(kind: str, vocab_size: int, eos: str, minus_inf: float, seed: int) -> torch.Tensor:
@@ -85,6 +86,7 @@ def logits_table(kind: str, vocab_size: int, eos: str, minus_inf: float, seed: i
 def problems(draw) -> Problem:
     one_of = lambda *values: draw(st.sampled_from(values))  # noqa: E731
     vocab_size = one_of(2, 3, 5, 9)
+    eos_ids = (EOS,) if vocab_size == 2 else one_of((EOS,), (EOS,), (EOS, 0), (2, EOS))
     table = logits_table(
         one_of("normal", "levels", "permuted", "permuted"),
         vocab_size,
@@ -101,18 +103,19 @@ def problems(draw) -> Problem:
     for _ in range(draw(st.integers(1, 12))):
         own = draw(st.sampled_from([{}, {}, draw(limits(most)), {"scale": one_of(*SCALES)}]))
         length = one_of(1, 2, 4, 4, 0)
-        tokens = [token for token in range(vocab_size) if token != EOS]
+        tokens = [token for token in range(vocab_size) if token not in eos_ids]
         prefix = draw(st.lists(st.sampled_from(tokens), max_size=2))
         requests.append(pybeam.Request([1] * length, prefix, **arguments(own)))
         given = {name: value for name, value in own.items() if value is not None}
-        rules.append(rules_of({**base, **given}, finishing, stop, length))
+        rules.append(rules_of({**base, **given}, finishing, stop, length, eos_ids))
     widest = max([base["width"], *(rule.width for rule in rules)])
     options = arguments(base)
     pruning = {name: options.pop(name) for name in PRUNING if name in options}
     algorithm = Algorithm(
         finishing=FINISHING[finishing], pruning=pybeam.Pruning(**pruning), stop=stop, **options
     )
-    return Problem(table, algorithm, draw(schedules(widest)), requests, rules, one_of(False, True))
+    schedule, reads_late = draw(schedules(widest)), one_of(False, True)
+    return Problem(table, algorithm, schedule, requests, rules, reads_late, eos_ids)
 
 
 PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
@@ -150,7 +153,9 @@ def arguments(limits: dict) -> dict:
     return given
 
 
-def rules_of(limits: dict, finishing: str, stop: Stop, source_length: int) -> Rules:
+def rules_of(
+    limits: dict, finishing: str, stop: Stop, source_length: int, eos_ids: tuple[int, ...]
+) -> Rules:
     width, scale = limits["width"], limits["scale"]
     stop_at = INF if stop.patience is None else math.floor(stop.patience * width + 0.5)
     if finishing == "held" and scale.is_raw and stop.patience == 1:
@@ -174,6 +179,7 @@ def rules_of(limits: dict, finishing: str, stop: Stop, source_length: int) -> Ru
         ],
         certifies_all=stop.certifies_all,
         source_length=source_length,
+        eos_ids=eos_ids,
     )
 
 
@@ -217,7 +223,9 @@ def code_of(source: int, tokens: list[int]) -> int:
 
 def check(problem: Problem, backend: str) -> None:
     table = problem.table
-    model = FunctionModel(lambda *rows: table[context(*rows, CONTEXTS)], table.shape[1], BOS, EOS)
+    model = FunctionModel(
+        lambda *rows: table[context(*rows, CONTEXTS)], table.shape[1], BOS, problem.eos_ids
+    )
     ranked = ranked_rows(table, backend)
     engine = Engine(
         model,
@@ -244,8 +252,9 @@ def check(problem: Problem, backend: str) -> None:
         cost = (result.stop_reason, result.steps, result.expansions)
         assert cost == (expected.reason, expected.steps, expected.expansions)
         assert (result.error is not None) == (expected.reason == "error")
-        ours = [(h.tokens, h.score, h.ended, h.log_probs) for h in result.hypotheses]
-        theirs = [(e.tokens, float(e.score), e.ended, e.log_probs) for e in expected.found]
+        ours = [(h.tokens, h.score, h.eos_id, h.log_probs) for h in result.hypotheses]
+        theirs = [(e.tokens, float(e.score), e.eos, e.log_probs) for e in expected.found]
+        assert all(h.ended == (h.eos_id is not None) for h in result.hypotheses)
         assert ours == theirs
         for hypothesis, entry in zip(result.hypotheses, expected.found, strict=True):
             final = rules.scale.final(entry.score, entry.length, rules.source_length)

@@ -29,8 +29,10 @@ def test_awkward_logits_in_the_interpreter():
 def test_a_little_of_all_in_the_interpreter():
     run_in_interpreter(
         "tests/test_select.py",
+        "tests/test_select_eos.py",
         "-k",
-        "by_hand or held_entry or test_empty or ban_eos_loses or (0.3 and forced-ban_eos)",
+        "by_hand or held_entry or test_empty or ban_eos_loses or (0.3 and forced-ban_eos) or "
+        "leave_room",
     )
 
 
@@ -38,8 +40,9 @@ def test_a_little_of_all_in_the_interpreter():
 def test_beams_and_options_in_the_interpreter():
     run_in_interpreter(
         "tests/test_select.py",
+        "tests/test_select_eos.py",
         "-k",
-        "ban_eos or by_hand or held_entry or test_empty or padding or log_probs_stay or "
+        "several_eos or ban_eos or by_hand or held_entry or test_empty or padding or log_probs_stay or "
         "(test_widths and (greedy or fifty and 30)) or "
         "(test_options and (1.0 or best_finished-forced))",
     )

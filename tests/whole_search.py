@@ -61,6 +61,7 @@ class Rules:
     certificate: str = ""  # "bound" or "current"
     certifies_all: bool = False
     source_length: int = 1
+    eos_ids: tuple[int, ...] = (EOS,)
 
 
 @dataclass
@@ -70,7 +71,11 @@ class Entry:
     tokens: list[int]
     log_probs: list[float] = field(default_factory=list)
     score: np.float32 = ZERO
-    ended: bool = False
+    eos: int | None = None  # that ended it
+
+    @property
+    def ended(self) -> bool:
+        return self.eos is not None
 
     @property
     def length(self) -> int:
@@ -144,13 +149,14 @@ class Search:
             if follows is None:
                 return None
             if n - 1 < self.rules.min_length:
-                follows = [pair for pair in follows if pair[0] != EOS]
+                follows = [pair for pair in follows if pair[0] not in self.rules.eos_ids]
             for rank, (token, log_prob) in enumerate(follows):
                 if rank == self.rules.max_candidates:
                     break
                 score = np.float32(row.score + log_prob)
-                tokens = row.tokens if token == EOS else [*row.tokens, token]
-                entry = Entry(tokens, [*row.log_probs, float(log_prob)], score, token == EOS)
+                eos = token if token in self.rules.eos_ids else None
+                tokens = [*row.tokens, token] if eos is None else row.tokens
+                entry = Entry(tokens, [*row.log_probs, float(log_prob)], score, eos)
                 found.append(Candidate(entry, (-score, parent, rank), log_prob))
         return sorted(found, key=lambda candidate: candidate.place)
 
@@ -159,7 +165,8 @@ class Search:
         width, finishing = self.rules.width, self.rules.finishing
         if finishing == "refill":
             ends = [c for c in candidates[:width] if c.entry.ended]
-            goes_on = [c for c in candidates[: 2 * width] if not c.entry.ended]
+            seen = (1 + len(self.rules.eos_ids)) * width
+            goes_on = [c for c in candidates[:seen] if not c.entry.ended]
             return ends, goes_on[:width]
         candidates = candidates[: width - len(self.finished)]
         if finishing == "shrink":

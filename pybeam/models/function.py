@@ -49,9 +49,7 @@ class FunctionModel(Model):
             raise ValueError(f"`bos_id` must not be negative, but is {bos_id}")
         self.eos_id, *others = checks.eos_ids(eos_id)
         self.other_eos_ids = tuple(others)
-        for token in self.eos_ids:
-            if not 0 <= token < vocab_size:
-                raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {token}")
+        checks.token_ids("eos_id", self.eos_ids, vocab_size)
         self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
     def session(self, backend) -> FunctionSession:

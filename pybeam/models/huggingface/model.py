@@ -76,6 +76,7 @@ class HuggingFaceModel(Model):
         self.decoder = network.get_decoder()
         self.takes_features = network.main_input_name != "input_ids"
         self.vocab_size = network.get_output_embeddings().weight.shape[0]
+        checks.token_ids("eos_id", self.eos_ids, self.vocab_size)
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
