@@ -324,7 +324,7 @@ def test_empty_sources(backend):
     """Their only output is the empty one."""
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy(), backend=backend)
     empty, wrong, whole = decoder.score([[], [], [1]], [[], [2], [2]])
-    assert empty.hypotheses == [pybeam.Hypothesis([], 0.0, 0.0, True, [])]
+    assert empty.hypotheses == [pybeam.Hypothesis([], 0.0, 0.0, True, [], eos_id=EOS)]
     assert "`target` must be empty for an empty source" in str(wrong.error)
     assert whole.error is None
 
