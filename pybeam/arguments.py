@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+MAX_EOS = 8
+
 
 def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
     """Raises TypeError or ValueError unless ``least < value < below``."""
@@ -45,3 +47,16 @@ def ids(name: str, values: Any) -> tuple[int, ...]:
         if not 0 <= value < 2**31:
             raise ValueError(f"`{name}` must hold token ids from 0 to 2**31 - 1, but holds {value}")
     return tuple(map(int, values))
+
+
+def eos_ids(given: Any, vocab_size: int = 2**31) -> tuple[int, ...]:
+    """The tokens that end a hypothesis, each once, of one id or several."""
+    is_many = isinstance(given, Iterable) and not isinstance(given, str)
+    found = tuple(dict.fromkeys(ids("eos_id", given if is_many else [given])))
+    if not 1 <= len(found) <= MAX_EOS:
+        raise ValueError(
+            f"`eos_id` must be one token id or up to {MAX_EOS}, but is {list(found)}; say which count"
+        )
+    if max(found) >= vocab_size:
+        raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {max(found)}")
+    return found

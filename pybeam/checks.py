@@ -12,7 +12,6 @@ from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_WIDTH = 128
-MAX_EOS = 8
 WORD_BITS = 64
 
 
@@ -127,24 +126,6 @@ def select(
     if bool(score.isnan().any()):
         _fail("score", "free of NaN", "NaN somewhere")
     return num_beams
-
-
-def eos_ids(given: int | Sequence[int]) -> tuple[int, ...]:
-    """The tokens that end a hypothesis, each once."""
-    ids = tuple(dict.fromkeys([given] if isinstance(given, int) else given))
-    if not 1 <= len(ids) <= MAX_EOS:
-        _fail("eos_id", f"one token id or up to {MAX_EOS}", list(ids))
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise TypeError(f"`eos_id` must hold token ids, but holds {token!r}")
-    return ids
-
-
-def token_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
-    """All are tokens of the vocabulary."""
-    for token in ids:
-        if not 0 <= token < vocab_size:
-            _fail(name, f"0 to {vocab_size - 1}", token)
 
 
 def per_beam(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam import backends, checks
+from pybeam import arguments, backends, checks
 
 PAGE_CELLS = 16
 MAX_WIDTH = 128
@@ -165,7 +165,7 @@ def select(
             best_finished,
             forced,
             ban_eos,
-            checks.eos_ids(eos_id),
+            (-1,) if eos_id == -1 else arguments.eos_ids(eos_id),
             int(finishing),
             capacity,
             normalise,

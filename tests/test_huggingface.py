@@ -72,7 +72,7 @@ def test_which_tokens_end_a_hypothesis():
     assert wrap(network).eos_ids == (2, 5)
     assert wrap(network, eos_id=5).eos_ids == (5,)
     assert wrap(network, eos_id=[5, 7, 5]).eos_ids == (5, 7)
-    with pytest.raises(ValueError, match="`eos_id` must be 0 to "):
+    with pytest.raises(ValueError, match="`eos_id` must hold token ids from 0"):
         wrap(network, eos_id=[2, -1])
     network.generation_config.eos_token_id = network.config.eos_token_id = None
     with pytest.raises(ValueError, match="names no EOS; give `eos_id`"):

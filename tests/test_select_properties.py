@@ -45,7 +45,7 @@ def cases(draw) -> dict:
         offset=offsets(sizes),
         width=ints(per_beam([0, 1, 2, 3, 128])),
         is_ended=torch.tensor(is_ended, dtype=torch.bool),
-        eos_id=draw(st.lists(st.integers(-1, vocab_size - 1), min_size=1, max_size=4)),
+        eos_id=draw(st.just(-1) | st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=4)),
         finishing=draw(st.sampled_from(list(Finishing))),
         normalise=draw(st.booleans()),
     )

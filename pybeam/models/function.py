@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pybeam import checks
+from pybeam import arguments
 from pybeam.models.base import Model, Rows, Session
 
 
@@ -47,9 +47,8 @@ class FunctionModel(Model):
             raise ValueError(f"`vocab_size` must be at least 1, but is {vocab_size}")
         if bos_id < 0:
             raise ValueError(f"`bos_id` must not be negative, but is {bos_id}")
-        self.eos_id, *others = checks.eos_ids(eos_id)
+        self.eos_id, *others = arguments.eos_ids(eos_id, vocab_size)
         self.other_eos_ids = tuple(others)
-        checks.token_ids("eos_id", self.eos_ids, vocab_size)
         self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
     def session(self, backend) -> FunctionSession:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pybeam import checks
+from pybeam import arguments
 from pybeam.models.base import Model, Session
 from pybeam.models.source_ids import checked_ids
 
@@ -61,7 +61,9 @@ class HuggingFaceModel(Model):
         config, generation = network.config, network.generation_config
         self.is_encoder_decoder = config.is_encoder_decoder
         text = config.get_text_config(decoder=True)
-        self.eos_id, *others = _eos_ids(eos_id, generation.eos_token_id, text.eos_token_id)
+        self.vocab_size = network.get_output_embeddings().weight.shape[0]
+        named = eos_id, generation.eos_token_id, text.eos_token_id
+        self.eos_id, *others = _eos_ids(self.vocab_size, *named)
         self.other_eos_ids = tuple(others)
         if self.is_encoder_decoder:
             started = generation.decoder_start_token_id
@@ -75,8 +77,6 @@ class HuggingFaceModel(Model):
         self.encoder = network.get_encoder() if self.is_encoder_decoder else None
         self.decoder = network.get_decoder()
         self.takes_features = network.main_input_name != "input_ids"
-        self.vocab_size = network.get_output_embeddings().weight.shape[0]
-        checks.token_ids("eos_id", self.eos_ids, self.vocab_size)
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
@@ -178,11 +178,11 @@ def _only(name: str, given: int | None, *found) -> int:
     raise ValueError(f"the model's config does not name it; give `{name}`")
 
 
-def _eos_ids(*found: int | Sequence[int] | None) -> tuple[int, ...]:
+def _eos_ids(vocab_size: int, *found: int | Sequence[int] | None) -> tuple[int, ...]:
     """The first that names any."""
     for value in found:
         if value is not None and value != []:
-            return checks.eos_ids(value)
+            return arguments.eos_ids(value, vocab_size)
     raise ValueError("the model's config names no EOS; give `eos_id`")
 
 
