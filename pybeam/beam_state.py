@@ -130,12 +130,13 @@ class BeamState:
         start_id: int,
         targets: Sequence[Sequence[int]] | None = None,
         guesses: Sequence[Sequence[int]] = (),
+        prompts: Sequence[Tensor | None] = (),
     ) -> list[int]:
         """Start one beam of one row, the start token, in each of these empty slots.
 
         A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
         be scored is a target that the search goes on from. `guesses` are of what is generated, for those
-        that draft. Returns how many rows each begins with, at most.
+        that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at most.
         """
         targets = [()] * len(slots) if targets is None else list(targets)
         prefixes = list(prefixes)
@@ -144,7 +145,7 @@ class BeamState:
                 prefixes[i], targets[i] = (), (*prefixes[i], *targets[i])
         given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
         self._open_given(slots, given)
-        self._processing.open(slots, [limit.processors for limit in limits])
+        self._processing.open(slots, [limit.processors for limit in limits], prompts)
         each = zip(limits, map(len, prefixes), map(len, targets), source_lengths, strict=True)
         lines = [_line(*one) for one in each]
         for line in lines:
@@ -206,7 +207,7 @@ class BeamState:
         offset, token, depth, *others = rows
         rows = offset, token, self._position(depth, others[1]), *others
         limits = self.beams.prefix_length, self.beams.max_length
-        rows = *rows, longest, *limits, self.eos_ids, self.beams.score
+        rows = *rows, longest, *limits, self.eos_ids, self.beams.score, self._processing.prompts
         return Rows(tree, slot, *rows), Moving(*moving)
 
     def _position(self, depth: Tensor, bit: Tensor) -> Tensor:

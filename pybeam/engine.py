@@ -250,6 +250,7 @@ class Engine:
             self.model.start_id,
             [source.target for source in admitted],
             [source.guesses for source in admitted],
+            [self.model.prompt(source.content) for source in admitted],
         )
         for source, num in zip(admitted, num_rows, strict=True):
             source.opened = self.stats.steps

@@ -58,9 +58,17 @@ def rows_of(
 
 
 def processed(
-    processors, logits: Tensor, histories, prefix_lengths=None, *, requests=None, **options
+    processors,
+    logits: Tensor,
+    histories,
+    prefix_lengths=None,
+    *,
+    requests=None,
+    prompts=None,
+    **options,
 ) -> Tensor:
-    """[R, V] through processors; `requests` are the processors as every row's request has them.
+    """[R, V] through processors; `requests` are the processors as every row's request has them, and
+    `prompts` as `Model.prompt` gives them.
 
     Hypotheses grow token by token, as they do in a search. There is a padding row too, of NaN.
     """
@@ -69,13 +77,14 @@ def processed(
     processing.reserve(*rows.tree.token.shape)
     num_rows = len(histories)
     requests = requests or [tuple(processors)] * num_rows
-    processing.open(range(1, num_rows + 1), requests)
+    for r in range(num_rows):
+        processing.open([r + 1], requests[r : r + 1], prompts[r : r + 1] if prompts else ())
     padding = torch.full((1, logits.shape[1]), torch.nan, dtype=logits.dtype)
     padded = torch.cat((logits, padding))
     for length in range(1, max(map(len, histories)) + 1):
         shorter = [history[:length] for history in histories]
         now = rows_of(shorter, prefix_lengths, **options)
-        now = Rows(**{**vars(now), "tree": rows.tree})
+        now = Rows(**{**vars(now), "tree": rows.tree, "prompt": processing.prompts})
         result = processing(padded.clone(), now)
     assert processing.normalises == all(p.stage == "logits" for p in processors)
     return result[:num_rows]

@@ -172,8 +172,58 @@ def test_positions_of_ones_own_are_refused(llama):
         llama.generate(**given, max_new_tokens=4, custom_generate=pybeam.generate)
 
 
-def test_what_looks_at_prompts_is_refused_by_name(llama):
-    options = dict(num_beams=2, no_repeat_ngram_size=2, max_new_tokens=6)
-    options["custom_generate"] = pybeam.generate
-    with pytest.raises(ValueError, match="no_repeat_ngram_size"):
-        llama.generate(**inputs("llama", llama), **options)
+# tokens that a model likes so much that it repeats them, and prompts full of them
+LOOKS_AT_PROMPTS = [
+    dict(repetition_penalty=2.0),
+    dict(no_repeat_ngram_size=1),
+    dict(no_repeat_ngram_size=2, repetition_penalty=0.8),
+    dict(no_repeat_ngram_size=3, bad_words_ids=[[6], [9, 8], [7, 9, 8], [EOS]]),
+    dict(bad_words_ids=[[7, 6], [8, 8, 9]], forced_bos_token_id=11, repetition_penalty=2.5),
+]
+
+
+def repetitive(lengths) -> dict:
+    """Prompts of few words each, padded on the left."""
+    rng = random.Random(5)
+    lines = [[rng.choice([7, 8, 9]) for _ in range(n)] for n in lengths]
+    longest = max(lengths)
+    ids = torch.tensor([[PAD] * (longest - len(line)) + line for line in lines])
+    mask = torch.tensor([[0] * (longest - n) + [1] * n for n in lengths])
+    return dict(input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_processors_look_at_prompts(kind):
+    model = tiny_network(kind)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[7:10] *= 1.5  # it repeats itself
+    plain = dict(num_beams=3, max_new_tokens=9, min_new_tokens=5, num_return_sequences=2)
+    plain |= dict(do_sample=False, return_dict_in_generate=True, output_scores=True)
+    differ = [False] * len(LOOKS_AT_PROMPTS)
+    for given in (repetitive([9, 1, 5]), repetitive([9, 9]), repetitive([1])):
+        before = model.generate(**given, **plain)
+        for i, own in enumerate(LOOKS_AT_PROMPTS):
+            if own == {"no_repeat_ngram_size": 1} and not given["attention_mask"].all():
+                continue  # there `generate` forbids the padding token
+            options = plain | own
+            expected = model.generate(**given, **options)
+            found = model.generate(**given, **options, custom_generate=pybeam.generate)
+            assert found.sequences.tolist() == expected.sequences.tolist(), options
+            torch.testing.assert_close(
+                found.sequences_scores, expected.sequences_scores, atol=1e-4, rtol=1e-4
+            )
+            differ[i] |= found.sequences.tolist() != before.sequences.tolist()
+    assert all(differ)
+
+
+def test_what_pads_a_prompt_counts_for_nothing(llama):
+    """Not even where it is EOS, which a penalty would make less likely; so too in `generate`."""
+    given = repetitive([9, 2])
+    given["input_ids"][given["attention_mask"] == 0] = EOS
+    options = dict(num_beams=3, max_new_tokens=9, repetition_penalty=3.0, bad_words_ids=[[7, 6]])
+    expected = llama.generate(**given, **options)
+    found = llama.generate(**given, **options, custom_generate=pybeam.generate)
+    assert found.tolist() == expected.tolist()
+    given = {name: values[1:, -2:] for name, values in given.items()}
+    alone = llama.generate(**given, **options, custom_generate=pybeam.generate)
+    assert alone[0].tolist() == found[1, 7 : 7 + alone.shape[1]].tolist()

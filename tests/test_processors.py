@@ -228,6 +228,27 @@ def test_everything_at_once():
         assert actual[r].tolist() == pytest.approx(row, abs=1e-5)
 
 
+STARTS = [name for name in CASES if name.endswith(("-start", "-True"))]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_prompts_count_as_a_start(name, backend):
+    """The whole of it, in place of the start token that stands for its last."""
+    processor, case = CASES[name]
+    rng = random.Random(3)
+    histories = random_histories(rng, 4, 30)
+    # some ids are not in the vocabulary, as those that stand for images
+    lines = [[rng.choice([2, 3, 3, 4, V, V + 1]) for _ in range(rng.randint(1, 9))] for _ in histories]
+    torch.manual_seed(3)
+    logits = torch.randn(len(histories), V, dtype=torch.float64)
+    ids = [torch.tensor(line) for line in lines]
+    prompts = [torch.where(own < V, own, -2 - own) for own in ids]
+    actual = processed([processor], logits, histories, prompts=prompts, backend=backend)
+    whole = [line + history[1:] for line, history in zip(lines, histories, strict=True)]
+    expected = expected_of(case, processor.stage, logits, whole, [0] * len(histories))
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_rows_without_any_token_stay_so():
     histories = [[START], [START, 4]]
     logits = torch.stack((torch.full((V,), -math.inf), torch.zeros(V)))

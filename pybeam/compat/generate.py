@@ -69,13 +69,6 @@ OFF_AT_ONE = {
     "num_beam_groups",
     "repetition_penalty",
 }
-# these look at the prompt too, which the rows of a decoder-only model do not hold
-OF_PROMPTS = {
-    "bad_words_ids",
-    "forced_bos_token_id",
-    "no_repeat_ngram_size",
-    "repetition_penalty",
-}
 # made from the option of the config by which they are understood or refused
 PROCESSORS = {
     "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
@@ -163,8 +156,6 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
             options[name] = value
         elif name not in NO_MATTER | READ_HERE | OF_SAMPLING | OF_DRAFTS:
             raise ValueError(f"`{name}` = {value!r} is not understood by pybeam; leave it out")
-    if not model.config.is_encoder_decoder:
-        _refuse_others("option for decoder-only models", options.keys() & OF_PROMPTS, ())
     least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
     most = config.max_length - prompt_length
     if config.forced_eos_token_id is not None:
@@ -197,8 +188,7 @@ def _requests(
             counted = (mask.cumsum(1) - 1)[mask]
             if not torch.equal(positions[::step].expand_as(mask)[mask], counted):
                 raise ValueError("`position_ids` must count the prompts' tokens; leave them out")
-        rows = [ids[own] for ids, own in zip(given, mask, strict=True)]
-        return None, [Request(ids) for ids in rows]
+        return None, [Request(ids[own]) for ids, own in zip(given, mask, strict=True)]
     from pybeam.models.huggingface.model import EncoderStates
 
     starts = given[:, 0].unique().tolist()

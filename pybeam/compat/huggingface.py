@@ -35,7 +35,7 @@ def beam_search(
     begin_suppress_tokens: Iterable[int] = (),
     renormalize_logits: bool = False,
 ) -> Algorithm:
-    """``model.generate(num_beams=…, do_sample=False)`` of an encoder-decoder model.
+    """``model.generate(num_beams=…, do_sample=False)``.
 
     ``final_score = score / n**length_penalty`` (its ``sequences_scores``). Of the hypotheses that end
     among the best `num_beams` candidates of a step the best `num_beams` are kept, and the search
@@ -49,16 +49,19 @@ def beam_search(
 
     Its processors change log-probabilities, which are not normalised again. `Request.prefix` is what
     follows the start token in its ``decoder_input_ids``: it counts in no length, and n-grams and penalties
-    see it. ``temperature`` it ignores without sampling.
+    see it. Those of decoder-only models see the prompt, which is the source, but not what may pad it in a
+    batch. ``temperature`` it ignores without sampling.
 
     Args:
         num_beams: 2 to 128.
         num_return_sequences: hypotheses to return.
         max_new_tokens: generated tokens, EOS included (its ``max_length`` counts the start token too).
         min_new_tokens: EOS is banned until so many tokens have been generated; nothing is renormalised.
-        repetition_penalty, no_repeat_ngram_size: the start token counts.
-        bad_words_ids: sequences that are never generated; the start token counts, ``[EOS]`` does not.
-        forced_bos_token_id: first token, at log-prob 0; it counts in n. Without `Request.prefix` only.
+        repetition_penalty, no_repeat_ngram_size: the start token or prompt counts.
+        bad_words_ids: sequences that are never generated; the start token or prompt counts, ``[EOS]`` does
+            not.
+        forced_bos_token_id: first token, at log-prob 0; it counts in n. Without `Request.prefix` only, and
+            with a prompt only where that is one token (`generate` alone sees to that).
         forced_eos: its ``forced_eos_token_id``: the token at `max_new_tokens` is EOS, at log-prob 0.
         exponential_decay_length_penalty: see `pybeam.processors.eos_growth`.
         suppress_tokens: never generated.

@@ -41,6 +41,8 @@ class Rows:
     max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
     eos_ids: tuple[int, ...]  # see `Model.eos_ids`
     beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
+    # [S, P] int32, by slot: `Model.prompt`, padded with -1 on the left; kept where there are processors
+    prompt: Tensor | None = None
 
     @property
     def eos_id(self) -> int:
@@ -74,6 +76,23 @@ class Rows:
         which reads this may be captured; `longest` may be less, but is a constant to a captured step.
         """
         return self.tree.paths(self.row_slot, self.node)
+
+    def seen(self, counts_start: bool) -> tuple[Tensor, Tensor]:
+        """What processors take for a row's tokens, [R, T] int32, and the place of the last one, [R] int32.
+
+        Places without a token hold something negative; there is none behind the last one.
+
+        Args:
+            counts_start: whether what hypotheses start from counts: the prompt (`Model.prompt`) where
+                there is one, else the start token.
+        """
+        if not counts_start:
+            return self.history[:, 1:], self.position - 1
+        if self.prompt is None or not self.prompt.shape[1]:
+            return self.history, self.position
+        prompt = self.prompt.index_select(0, self.row_slot)  # [R, P]
+        last = self.position + (prompt.shape[1] - 1)
+        return torch.cat((prompt, self.history[:, 1:]), 1), last
 
     @cached_property
     def num_generated(self) -> Tensor:
@@ -218,6 +237,14 @@ class Model(ABC):
     @abstractmethod
     def source_length(self, source) -> int:
         """|x| of a checked source, by which the queue is sorted and rewards are counted."""
+
+    def prompt(self, source) -> Tensor | None:
+        """Tokens of this checked source that hypotheses go on from, [P] int32 on the host.
+
+        The start token stands for the last of them, and processors that count the start count them all.
+        Numbers outside the vocabulary are negative. None: there are none.
+        """
+        return None
 
     def room(self, source) -> int | None:
         """Positions that a hypothesis of this checked source may take, None for no limit."""

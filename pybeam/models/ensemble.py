@@ -93,6 +93,11 @@ class Ensemble(Model):
         pairs = zip(self.members, source, strict=True)
         return max(member.source_length(own) for member, own in pairs)
 
+    def prompt(self, source: tuple) -> Tensor | None:
+        """That of the first member that has one; all go on from the same source."""
+        prompts = [member.prompt(own) for member, own in zip(self.members, source, strict=True)]
+        return next((prompt for prompt in prompts if prompt is not None), None)
+
     def room(self, source: tuple) -> int | None:
         """The least of the members'."""
         rooms = [member.room(own) for member, own in zip(self.members, source, strict=True)]

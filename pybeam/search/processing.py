@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.models.base import Rows
 from pybeam.ops import Survivors
@@ -24,6 +26,7 @@ class Processing:
         perturbs: whether what comes out are no log-probabilities, see `Processor`.
         log_probs: [R, V], what they would be; of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
+        prompts: [S, P] int32, what hypotheses go on from, see `Rows.prompt`.
     """
 
     def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
@@ -32,20 +35,45 @@ class Processing:
         self.perturbs = any(map(perturbs, processors))
         self.log_probs: Tensor | None = None
         self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
+        self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         """Make room for that many slots and nodes per slot."""
         for kept in self._processors:
             kept.reserve(num_slots, num_nodes)
+        self.prompts = grown(self.prompts, (num_slots, 0), -1)
 
-    def open(self, slots: Sequence[int], processors: Sequence[tuple[AnyProcessor, ...]]) -> None:
-        """What the requests in these slots say, as processors in the order of the algorithm's."""
+    def open(
+        self,
+        slots: Sequence[int],
+        processors: Sequence[tuple[AnyProcessor, ...]],
+        prompts: Sequence[Tensor | None] = (),
+    ) -> None:
+        """What the requests in these slots say, as processors in the order of the algorithm's.
+
+        `prompts` are as `Model.prompt` gives them.
+        """
         for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
             kept.open(slots, column)
+        if self._processors and any(prompt is not None for prompt in prompts):
+            self._open_prompts(slots, prompts)
+
+    def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
+        # they end in one column, so that what is generated follows all of them
+        padded = pad_sequence(
+            list(prompts), batch_first=True, padding_value=-1, padding_side="left"
+        )
+        missing = padded.shape[1] - self.prompts.shape[1]
+        if missing > 0:
+            self.prompts = F.pad(self.prompts, (missing, 0), value=-1)
+        padded = F.pad(padded, (max(-missing, 0), 0), value=-1)
+        slot = to_device(slots, torch.long, self.prompts.device)
+        self.prompts[slot] = to_device(padded, torch.int32, self.prompts.device)
 
     def buffers(self) -> tuple[Tensor, ...]:
         """All arrays as they are now; a captured step refers to them."""
-        return tuple(array for kept in self._processors for array in kept.arrays)
+        arrays = tuple(array for kept in self._processors for array in kept.arrays)
+        return *arrays, self.prompts
 
     def dtype(self, logits: Tensor) -> torch.dtype:
         """Of what comes out."""

@@ -114,6 +114,12 @@ class HuggingFaceModel(Model):
             return source.states.shape[0]
         return max(source.shape)
 
+    def prompt(self, source: Tensor | EncoderStates) -> Tensor | None:
+        """The source of a decoder alone."""
+        if self.is_encoder_decoder:
+            return None
+        return torch.where(source < self.vocab_size, source, -2 - source).int()
+
     @property
     def feature_shape(self) -> tuple[int | None, int | None]:
         """Of what a speech model takes; None: any size."""

@@ -20,6 +20,9 @@ OpenNMT-py      "log_probs" for everything
 FireRedASR      softmax smoothing on "logits", EOS penalty on "log_probs"
 ==============  ================================================================================
 
+What a hypothesis starts from counts where ``counts_start=True``: the start token, or the whole prompt of a
+model that is a decoder alone, as it does in transformers. By default neither does.
+
 Also in pybeam, but not here: `Request.prefix` (forced prefix), the `min_length` of an algorithm, which
 bans without normalising, the penalties for length in `pybeam.scoring`. Whole searches of other systems are in
 `pybeam.compat`.
@@ -129,12 +132,13 @@ def repetition_penalty(
     Once, however often a token is there; the forced prefix counts. Above 1 repetitions become less
     probable. Per request: the penalty.
 
-    CTranslate2's repetition_penalty. transformers' counts the start token (``counts_start=True``), so with
-    models that start from EOS, such as M2M100, it penalises EOS in every step.
+    CTranslate2's repetition_penalty. transformers' counts the start token or the prompt
+    (``counts_start=True``), so with models that start from EOS, such as M2M100, it penalises EOS in every
+    step.
 
     Args:
         penalty: 1 changes nothing.
-        counts_start: whether the start token counts as one the hypothesis has.
+        counts_start: whether tokens of what it starts from count as some the hypothesis has.
         stage: see the module. Of log-probabilities, none is positive.
 
     Raises:
@@ -154,11 +158,11 @@ def no_repeat_ngram(
     are the tokens so far, forced prefix included. n = 1 forbids every token that is there.
 
     CTranslate2's no_repeat_ngram_size; transformers' and fairseq's count the start token
-    (``counts_start=True``), which matters for n = 1 only unless a model can generate it.
+    (``counts_start=True``), which matters for n = 1 only unless a model can generate it, and the prompt.
 
     Args:
         n: tokens of an n-gram.
-        counts_start: whether the start token is one of the hypothesis.
+        counts_start: whether the hypothesis begins with what it starts from.
         stage: see the module.
 
     Raises:
@@ -219,7 +223,7 @@ def suppress_sequences(
 
     Args:
         sequences: token ids.
-        counts_start: whether the start token counts as one the hypothesis has.
+        counts_start: whether the hypothesis begins with what it starts from.
         spares_eos: whether the sequence ``[EOS]`` is taken for none.
         stage: see the module.
 

@@ -82,10 +82,11 @@ class SuppressSequences(Processor):
         if self.spares_eos:
             is_alone = (sequence[..., 1:] < 0).all(-1)
             is_near &= ~(is_alone & torch.stack([last == eos for eos in rows.eos_ids]).any(0))
+        seen, end = rows.seen(self.counts_start)  # [R, T], [R]
         for back in range(1, sequence.shape[2]):
-            place = rows.position[:, None] - (back - 1)  # [R, 1]
-            token = rows.history.gather(1, place.clamp(min=0).long())
-            token = torch.where(place >= int(not self.counts_start), token, -2)
+            place = end[:, None] - (back - 1)  # [R, 1]
+            token = seen.gather(1, place.clamp(min=0).long())
+            token = torch.where(place >= 0, token, -1)
             is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
         return ban(logits, last.clamp(min=0), is_near)
 
@@ -105,14 +106,14 @@ class NoRepeatNgram(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         context_size = self.n - 1
-        history = rows.history[:, int(not self.counts_start) :]  # [R, T]
-        follows = history[:, context_size:]  # [R, windows]
+        seen, end = rows.seen(self.counts_start)  # [R, T], [R]
+        follows = seen[:, context_size:]  # [R, windows]
         if not follows.numel():
             return logits
         # a window that reaches beyond the last token is followed by -1
         matches = follows >= 0
         for i in range(context_size):
-            place = rows.position[:, None] + 1 - context_size + i  # [R, 1]
-            token = rows.history.gather(1, place.clamp(min=0).long())
-            matches &= history[:, i : i + follows.shape[1]] == token
+            place = end[:, None] + 1 - context_size + i  # [R, 1]
+            token = seen.gather(1, place.clamp(min=0).long())
+            matches &= seen[:, i : i + follows.shape[1]] == token
         return ban(logits, follows.clamp(min=0), matches)

@@ -64,7 +64,7 @@ class Processor(ABC):
         Args:
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
                 overwritten and returned.
-            rows: the rows; `Rows.history` has their tokens.
+            rows: the rows; `Rows.history` has their tokens, `Rows.seen` those of prompts too.
             data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of
                 each dtype: a place for every node of the token tree, to be written at the rows' nodes
                 and read at their parents'.

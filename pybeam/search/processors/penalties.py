@@ -91,12 +91,11 @@ class RepetitionPenalty(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         penalty = data[0][:, None]  # [R, 1]
-        first = int(not self.counts_start)
-        token = rows.history[:, first:].long()  # [R, T]
-        has_any = rows.position[:, None] >= first
+        token, _ = rows.seen(self.counts_start)  # [R, T]
+        largest = token.amax(1, keepdim=True)  # [R, 1]
+        has_any = largest >= 0
         # places without a token repeat one that counts, so that each token has one value
-        token = torch.where(token < 0, rows.token[:, None], token)
-        token = torch.where(has_any, token, 0)
+        token = torch.where(token < 0, largest, token).clamp(min=0).long()
         value = logits.gather(1, token)
         penalised = torch.where(value < 0, value * penalty, value / penalty)
         return logits.scatter_(1, token, torch.where(has_any, penalised, value))
