@@ -136,7 +136,8 @@ class BeamState:
 
         A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
         be scored is a target that the search goes on from. `guesses` are of what is generated, for those
-        that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at most.
+        that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at
+        most.
         """
         targets = [()] * len(slots) if targets is None else list(targets)
         prefixes = list(prefixes)

@@ -238,7 +238,9 @@ def test_prompts_count_as_a_start(name, backend):
     rng = random.Random(3)
     histories = random_histories(rng, 4, 30)
     # some ids are not in the vocabulary, as those that stand for images
-    lines = [[rng.choice([2, 3, 3, 4, V, V + 1]) for _ in range(rng.randint(1, 9))] for _ in histories]
+    lines = [
+        [rng.choice([2, 3, 3, 4, V, V + 1]) for _ in range(rng.randint(1, 9))] for _ in histories
+    ]
     torch.manual_seed(3)
     logits = torch.randn(len(histories), V, dtype=torch.float64)
     ids = [torch.tensor(line) for line in lines]

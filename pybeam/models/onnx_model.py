@@ -126,11 +126,16 @@ class OnnxSession(Session):
         return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
 
     def step(self, rows: Rows) -> Tensor:
-        tree, slot, num_rows = rows.tree, rows.slot.long(), rows.token.numel()
+        tree, slot, num_rows = rows.tree, rows.slot.long(), int(rows.offset[-1])
+        num_padded = rows.token.numel()
+        if self._logits.shape[0] < num_padded:
+            self._logits = torch.empty(num_padded, self._model.vocab_size)
+        logits = self._logits[:num_padded]
+        if not num_rows:
+            return logits
         row, place = places(rows.offset, num_rows)  # [A, K], [R]
         live = tree.live_cell[slot, : int(tree.num_live[slot].max())].long()  # [A, U]
-        is_row = rows.cell >= 0
-        cell = rows.cell[is_row].long()
+        cell = rows.cell[:num_rows].long()
         self._is_new[cell] = True
         is_past = counted(live.shape[1], tree.num_live[slot]) & ~self._is_new[live]
         self._is_new[cell] = False
@@ -141,13 +146,10 @@ class OnnxSession(Session):
         length = self._source.length[slot]  # [A]
         cross_cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
         cross_mask = counted(cross_cell.shape[1], length)
-        if self._logits.shape[0] < num_rows:
-            self._logits = torch.empty(num_rows, self._model.vocab_size)
-        logits = self._logits[:num_rows]
         (key_value,) = self._model.decoder(
             {
-                "token": rows.token.long(),
-                "position": rows.position.long(),
+                "token": rows.token[:num_rows].long(),
+                "position": rows.position[:num_rows].long(),
                 "row": row,
                 "place": place,
                 "own_cell": torch.where(is_past, live + 1, 0),
@@ -158,9 +160,9 @@ class OnnxSession(Session):
                 **self._cross.inputs("cross"),
             },
             "key_value",
-            logits=logits,
+            logits=logits[:num_rows],
         )  # [layers, 2, H, A, K, D]
-        self._own.write(cell, key_value.flatten(3, 4).index_select(3, place[is_row]))
+        self._own.write(cell, key_value.flatten(3, 4).index_select(3, place))
         return logits
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:

@@ -95,7 +95,8 @@ class DenseSession(Session):
                 tokens[r], self._behind[key] = self._start[slots[r]]
             line = self._behind[key]
             groups.setdefault(line.group, {}).setdefault(line.cache, []).append(r)
-        logits = None
+        shape = rows.token.numel(), self._model.vocab_size
+        logits = torch.zeros(shape, dtype=self._model.network.dtype, device=self._model.device)
         with self._model.lock:
             for caches in groups.values():
                 members = [r for part in caches.values() for r in part]
@@ -110,10 +111,7 @@ class DenseSession(Session):
                 cache, found = self._call(ids, before, states)
                 for i, (r, line) in enumerate(zip(members, lines, strict=True)):
                     self._with[keys[r]] = Line(cache, i, line.length + 1)
-                if logits is None:
-                    logits = found.new_zeros(rows.token.numel(), found.shape[1])
                 logits[torch.tensor(members, device=found.device)] = found
-        assert logits is not None, "a step has rows"
         return logits  # [R, V]
 
     def advance(self, source: Tensor, target: Tensor) -> None:

@@ -18,6 +18,8 @@ class PromptPool(KeyValuePool):
 
     num_own = 0
     num_prompt = 0
+    # a step reads no sizes back from a device that it would have to wait for
+    reads_sizes = property(lambda self: self.memory.device.type == "cpu")
 
     def grow(self, num_cells: int) -> None:
         """Room for that many cells of the token tree."""
@@ -46,7 +48,7 @@ class PromptPool(KeyValuePool):
         tree, slot = rows.tree, rows.slot.long()  # [A]
         from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
         num_prompt, num_live, longest = prompt.cell.shape[1], tree.live_cell.shape[1], None
-        if not slot.is_cuda and slot.numel():  # what a GPU knows is not read back in a step
+        if self.reads_sizes and slot.numel():
             num_prompt, num_live = int(from_prompt.max()), int(live.max())
             longest = int(position.max()) + 1 if position.numel() else 0
         place = torch.arange(num_prompt + num_live, device=slot.device) - from_prompt[:, None]
