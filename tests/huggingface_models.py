@@ -56,7 +56,7 @@ KINDS = {
     ),
     "bloom": ("Bloom", "BloomForCausalLM", dict(IDS, hidden_size=32, n_layer=2, n_head=4)),
 }
-DENSE = ("t5", "mamba", "bloom")
+DENSE = ("mamba", "bloom")
 
 
 def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:

@@ -141,11 +141,13 @@ def found(model, algorithm, schedule, sources) -> list:
     return [(h.tokens, pytest.approx(h.score, abs=1e-3)) for r in results for h in r.hypotheses]
 
 
-@pytest.mark.parametrize("kinds", [("mistral",), ("t5",), ("llama", "qwen")], ids="+".join)
+@pytest.mark.parametrize(
+    "kinds", [("mistral",), ("bloom",), ("t5",), ("llama", "qwen")], ids="+".join
+)
 def test_results_do_not_depend_on_the_schedule(kinds):
     """With beams that prune, hold and stop early, rows of many lengths in a step, and an ensemble."""
     members = [
-        wrap(tiny_network(kind), cache="auto" if "t5" not in kinds else "dense") for kind in kinds
+        wrap(tiny_network(kind), cache="dense" if kind == "bloom" else "auto") for kind in kinds
     ]
     model = members[0] if len(members) == 1 else Ensemble(members)
     rng = random.Random(2)
@@ -154,6 +156,16 @@ def test_results_do_not_depend_on_the_schedule(kinds):
     expected = found(model, algorithm, pybeam.Batch(1), sources)
     for schedule in (pybeam.Fifo(4, row_budget=9), pybeam.Streaming(4, 0.5)):
         assert found(model, algorithm, schedule, sources) == expected
+
+
+@pytest.mark.parametrize("kind", ["mistral", "t5"])
+def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
+    """Rows of one source at different positions, with windows and with relative positions."""
+    model = wrap(tiny_network(kind))
+    sources = [[5 + i, 7, 9, 11] * (1 + i % 3) for i in range(6)]
+    limits = dict(max_length=20, min_length=15)
+    expected = found(model, pybeam.greedy(**limits), pybeam.Fifo(3), sources)
+    assert found(model, pybeam.jacobi(**limits), pybeam.Fifo(3), sources) == expected
 
 
 def test_threads_take_turns():

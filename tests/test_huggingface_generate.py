@@ -62,7 +62,7 @@ def assert_same(kind, network, **options):
     return found.sequences
 
 
-@pytest.mark.filterwarnings("ignore:(T5|Mamba|Bloom).*keeps a dense cache")
+@pytest.mark.filterwarnings("ignore:(Mamba|Bloom).*keeps a dense cache")
 def test_same_as_generate(network):
     kind, model = network
     assert_same(kind, model, max_new_tokens=10)
@@ -71,7 +71,7 @@ def test_same_as_generate(network):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:(T5|Mamba|Bloom).*keeps a dense cache")
+@pytest.mark.filterwarnings("ignore:(Mamba|Bloom).*keeps a dense cache")
 @pytest.mark.parametrize("options", RARE)
 def test_same_with_any_options(network, options):
     assert_same(*network, **options)
@@ -126,6 +126,13 @@ def test_forced_tokens_behind_the_start_token_are_kept(bart):
     expected = bart.generate(**given, **options)
     found = bart.generate(**given, **options, custom_generate=pybeam.generate)
     assert found.tolist() == expected.tolist()
+
+
+def test_relative_positions_far_back_and_wide():
+    """Further than distances are known at first, and with more rows than a word of a mask has bits."""
+    network = tiny_network("t5")
+    assert_same("t5", network, num_beams=2, max_new_tokens=90, min_new_tokens=80)
+    assert_same("t5", network, num_beams=70, max_new_tokens=4, num_return_sequences=9)
 
 
 def test_a_model_is_left_as_it_was(bart):

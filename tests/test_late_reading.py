@@ -19,7 +19,7 @@ from tiny_models import save_tiny_model
 from tiny_rnn import save_tiny_rnn
 
 # those whose steps wait for something that is not ours
-WAITS = ("function", "onnx", "wrapped-t5", "wrapped-mamba")
+WAITS = ("function", "onnx", "wrapped-bloom", "wrapped-mamba")
 COUNTING = [
     processors.repetition_penalty(1.4, counts_start=True),
     processors.no_repeat_ngram(2, counts_start=True),
@@ -29,7 +29,7 @@ SEARCHES = [
     (pybeam.variable_beam(4, 3.0, n_best=2, max_length=9), pybeam.Streaming(3, row_budget=7)),
     (pybeam.fixed_beam(3, n_best=3, max_length=9, processors=COUNTING), pybeam.Fifo(3)),
 ]
-FRONT_ENDS = ("rnn", "speech", "ensemble", "wrapped-bart", "wrapped-mistral", *WAITS)
+FRONT_ENDS = ("rnn", "speech", "ensemble", "wrapped-bart", "wrapped-t5", "wrapped-mistral", *WAITS)
 MORE = ("wrapped-whisper", "wrapped-llama", "wrapped-gpt2", "wrapped-nllb")
 
 
@@ -63,7 +63,7 @@ def front_end(name: str, factory):
 def test_same_results(name, tmp_path_factory, monkeypatch):
     model, sources = front_end(name, tmp_path_factory)
     # as on a device that it would have to wait for
-    monkeypatch.setattr("pybeam.models.huggingface.prompts.PromptPool.reads_sizes", False)
+    monkeypatch.setattr("pybeam.models.cells.KeyValuePool.reads_sizes", False)
     advance = Engine._advance
 
     def guarded(self):

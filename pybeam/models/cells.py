@@ -43,6 +43,11 @@ class KeyValuePool:
         return layers * math.prod(cell) * self._pool.itemsize
 
     @property
+    def reads_sizes(self) -> bool:
+        """Whether a step may read sizes back; from a GPU it would have to wait for them."""
+        return self._pool.device.type == "cpu"
+
+    @property
     def memory(self) -> Tensor:
         """Keys and values of all layers; another tensor once it has grown."""
         return self._pool

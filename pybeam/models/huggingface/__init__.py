@@ -27,7 +27,7 @@ def wrap(
     Keys and values live in the cells of the token tree: none moves on a beam step, encoder states and
     prompts are kept once per source, and finished rows leave the batch. Whether that gives what the
     model gives without any cache is tried out here, with a few tokens. A model for which it does not,
-    since its attention cannot be replaced (relative biases, state-space layers), keeps a dense cache
+    since its attention cannot be replaced (ALiBi, state-space layers), keeps a dense cache
     per row that moves with it, which is slower; a warning says so.
 
     Args:

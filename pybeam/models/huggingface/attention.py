@@ -8,6 +8,7 @@ attention function that its config names, which is ours for the length of the st
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from pybeam.models.base import Rows
 
 NAME = "pybeam"
 # what a model may add to its attention scores and tree attention cannot
-ADDED = ("position_bias", "softcap", "s_aux")
+ADDED = ("softcap", "s_aux")
 _current = threading.local()
 
 
@@ -38,13 +39,40 @@ class Cells(NamedTuple):
     num_cells: Tensor  # [S] int32
     mask: Tensor | None = None  # [S, U, W] int64
     position: Tensor | None = None  # [S, U] int32, of the token in each cell
-    last: Tensor | None = None  # [S] int32, position of the source's rows
+    last: Tensor | None = None  # [S, K] int32, positions of the source's rows, by entry
 
     def within(self, window: int) -> Cells:
         """The same cells, those of the last `window` positions in sight."""
         assert self.mask is not None and self.position is not None and self.last is not None
-        is_near = self.position > (self.last - window)[:, None]  # [S, U]
-        return self._replace(mask=self.mask.masked_fill(~is_near[..., None], 0))
+        is_far = self.position[..., None] <= self.last[:, None] - window  # [S, U, K]
+        bit = torch.arange(is_far.shape[2], device=is_far.device) & 63
+        words = (is_far.long() << bit).split(64, 2)  # bits of each word of the mask
+        far = torch.stack([word.sum(2) for word in words], 2)  # [S, U, W]
+        return self._replace(mask=self.mask & ~far)
+
+
+def by_entry(rows: Rows, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values [R, ...] of rows in a table [A, K, ...] of sources and entries, and each row's place [R] in
+    A * K of it, behind them for padding.
+    """
+    num_sources, width = rows.slot.numel(), rows.tree.row_cell.shape[1]
+    number = torch.arange(rows.token.numel(), dtype=torch.int32, device=rows.token.device)
+    source = torch.searchsorted(rows.offset, number, right=True) - 1
+    place = source * width + rows.bit
+    # a line more, for padding rows
+    table = values.new_zeros((num_sources + 1) * width, *values.shape[1:])
+    table = table.index_copy_(0, place, values)[: num_sources * width]
+    return table.view(num_sources, width, *values.shape[1:]), place
+
+
+class Relative(ABC):
+    """Self-attention of a step whose scores have biases for how far away tokens are."""
+
+    @abstractmethod
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> Tensor:
+        """[R, H, D] of queries [R, H, D] over pools [cells, G, D]."""
 
 
 @dataclass
@@ -57,6 +85,7 @@ class Step:
     cross: Cells | None = None
     cross_key: Sequence[Tensor] = ()  # by layer; how cross-attention is told from self-attention
     position: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
+    relative: Relative | None = None  # where self-attention has biases
     longest: int | None = None  # no row sees more positions; None: not known on the host
     windows: dict[int, Cells] = field(default_factory=dict)
     given_windows: set[int] = field(default_factory=set)  # by the model, in use or not
@@ -81,14 +110,36 @@ def current() -> Step | None:
 @contextmanager
 def attending(configs: Sequence, step: Step) -> Iterator[None]:
     """Within it, models with these configs attend over the step's cells."""
+    _current.step = step
+    try:
+        with _replacing(configs):
+            yield
+    finally:
+        _current.step = None
+
+
+@contextmanager
+def catching(configs: Sequence) -> Iterator[list[tuple[Tensor | None, int]]]:
+    """Within it, models with these configs compute no attention.
+
+    What they would add to its scores is in the list afterwards, with the number of keys, a call each.
+    """
+    caught = _current.caught = []
+    try:
+        with _replacing(configs):
+            yield caught
+    finally:
+        _current.caught = None
+
+
+@contextmanager
+def _replacing(configs: Sequence) -> Iterator[None]:
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation_internal = NAME
-    _current.step = step
     try:
         yield
     finally:
-        _current.step = None
         for config, name in zip(configs, before, strict=True):
             config._attn_implementation_internal = name
 
@@ -115,6 +166,11 @@ def tree_attention_forward(
     Raises:
         CannotAttend: the model adds something to its attention scores.
     """
+    position_bias = kwargs.get("position_bias")
+    caught = getattr(_current, "caught", None)
+    if caught is not None:
+        caught.append((position_bias, key.shape[2]))
+        return query.transpose(1, 2), None
     step = current()
     if step is None:
         raise RuntimeError(
@@ -127,6 +183,11 @@ def tree_attention_forward(
         raise CannotAttend("its attention does not take keys and values as the cache returns them")
     rows, layer = step.rows, module.layer_idx
     is_cross = layer < len(step.cross_key) and key is step.cross_key[layer]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if step.relative is not None and not is_cross:
+        return step.relative(layer, query[:, :, 0], key, value, scale)[:, None], None
+    if step.relative is None and position_bias is not None:
+        raise CannotAttend("its attention has a `position_bias`")
     cells = step.cross if is_cross else step.cells_within(sliding_window)
     out = step.backend.tree_attention(
         query[:, :, 0],
@@ -138,7 +199,7 @@ def tree_attention_forward(
         cells.num_cells,
         cells.mask,
         None if cells.mask is None else rows.bit,
-        query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scale,
     )  # [R, H, D]
     return out[:, None], None
 

@@ -35,6 +35,7 @@ class Memory(NamedTuple):
     own: Heads | None = None
     cross: Heads | None = None  # of encoder states
     is_windowed: bool = False  # whether some layers see the last positions only
+    is_relative: bool = False  # whether scores have biases for how far away tokens are
 
 
 class EncoderStates(NamedTuple):

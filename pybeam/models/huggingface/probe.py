@@ -17,6 +17,7 @@ from pybeam.models.base import Rows
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.encoding import encoded, padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel, Memory
+from pybeam.models.huggingface.relative import BiasTables
 from pybeam.models.huggingface.sessions import decoder_layers, prompt_layers
 from pybeam.token_tree import TokenTree
 
@@ -97,13 +98,12 @@ def _measured(model: HuggingFaceModel) -> Memory:
     if not model.network._can_set_attn_implementation():
         raise CannotAttend("its attention does not go through transformers' AttentionInterface")
     if model.is_encoder_decoder:
-        if not hasattr(model.decoder, "embed_positions"):
-            raise CannotAttend(
-                "its decoder has no `embed_positions`, so its positions are relative"
-            )
+        is_relative = not hasattr(model.decoder, "embed_positions")
+        if is_relative:
+            BiasTables(model)  # raises CannotAttend
         batch = next(encoded(model, _sources(model)[:1]))
         own, cross = decoder_layers(model, batch.states)
-        return Memory("tree", _heads(own), _heads(cross))
+        return Memory("tree", _heads(own), _heads(cross), is_relative=is_relative)
     own = _heads(prompt_layers(model, *padded(model, _sources(model)[:1])))
     is_windowed = any(DynamicCache(config=model.network.config).is_sliding)
     return Memory("tree", own, is_windowed=is_windowed)

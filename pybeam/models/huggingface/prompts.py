@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pybeam.models.base import Rows
 from pybeam.models.cells import KeyValuePool, SourceCells
-from pybeam.models.huggingface.attention import Cells
+from pybeam.models.huggingface.attention import Cells, by_entry
 
 
 class PromptPool(KeyValuePool):
@@ -18,8 +18,6 @@ class PromptPool(KeyValuePool):
 
     num_own = 0
     num_prompt = 0
-    # a step reads no sizes back from a device that it would have to wait for
-    reads_sizes = property(lambda self: self.memory.device.type == "cpu")
 
     def grow(self, num_cells: int) -> None:
         """Room for that many cells of the token tree."""
@@ -65,9 +63,8 @@ class PromptPool(KeyValuePool):
         if own_position is not None and position.numel():
             in_prompt = place + from_prompt[:, None]
             at = torch.where(is_own, own_position[:, 0][own_cell.long()], in_prompt)
-            # all rows of a source are equally far; a source without rows asks nothing
-            first = rows.offset[:-1].long().clamp(max=position.numel() - 1)
-            cells = cells._replace(position=at, last=position[first])
+            # rows of one source are at one position in a beam, one behind another where they draft
+            cells = cells._replace(position=at, last=by_entry(rows, position)[0])
         return cells, longest
 
     def _resize(self, num_own: int, num_prompt: int) -> None:

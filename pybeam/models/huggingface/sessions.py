@@ -23,7 +23,9 @@ from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
+from pybeam.models.huggingface.relative import BiasTables, RowsByDistance
 from pybeam.ops import PAGE_CELLS
+from pybeam.token_tree import grown
 from pybeam.transfer import to_device
 
 
@@ -64,18 +66,26 @@ class EncoderDecoderSession(Session):
         self._states = BaseModelOutput(
             torch.zeros(shape, dtype=model.network.dtype, device=model.device)
         )
+        # of the token in each cell, where biases ask for it
+        self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
         with model.lock:
-            self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
+            if memory.is_relative:
+                self._biases = BiasTables(model)
+            else:
+                self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
+        if self._model.memory.is_relative:
+            self._position = grown(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
-        return self._own.memory, self._cross.memory, self._source.cell, self._source.length
+        source = self._source.cell, self._source.length
+        return self._own.memory, self._cross.memory, *source, self._position
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
         pages = -(-source_length // PAGE_CELLS)
@@ -105,8 +115,17 @@ class EncoderDecoderSession(Session):
             Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask),
             Cells(rows.slot, self._source.cell, self._source.length),
             self._cross.key,
-            self._positions.rows(token, rows.position),
         )
+        if model.memory.is_relative:
+            self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
+            step.relative = RowsByDistance(
+                rows,
+                self._biases.upto(rows.longest),
+                self._position,
+                reads_sizes=self._own.reads_sizes,
+            )
+        else:
+            step.position = self._positions.rows(token, rows.position)
         with model.lock, attending(model.configs, step):
             out = model.network(
                 encoder_outputs=self._states,
