@@ -1,16 +1,21 @@
-"""Wrapped transformers models beside their own `generate`: seconds, and bytes of their caches.
+"""Wrapped transformers models beside their own `generate`: seconds, bytes of caches, peak memory.
 
 python -m benchmarks.bench_huggingface [--only NAME …] [--repeats 3] [--threads 2]
 
 The translation model is the example model, on real text; the others have random weights, of which the
 time does not depend, and every hypothesis is as long as asked for. Both systems decode the same batch in
 turn; `generate` is what `custom_generate=pybeam.generate` stands beside, with nothing else changed.
+Peak memory is that of a process of its own per system: how far resident memory rises, while the batch is
+decoded once, above what it is after loading, wrapping and two tokens of the first input.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +83,7 @@ def speech(width: int, num: int, num_new: int) -> Case:
 
 
 def relative(width: int, num: int, num_new: int) -> Case:
-    """T5 small, which keeps dense caches."""
+    """T5 small."""
     torch.manual_seed(0)
     config = transformers.T5Config(**IDS, decoder_start_token_id=0)
     network = transformers.T5ForConditionalGeneration(config).eval()
@@ -87,10 +92,21 @@ def relative(width: int, num: int, num_new: int) -> Case:
     return Case(network, padded(ids, left=False), options)
 
 
+def linear_biases(width: int, lengths: list[int], num_new: int) -> Case:
+    """Bloom in the size of the Llama, which keeps dense caches."""
+    torch.manual_seed(0)
+    config = transformers.BloomConfig(**IDS, hidden_size=512, n_layer=8, n_head=8)
+    ids = [torch.randint(3, VOCAB_SIZE, (length,)) for length in lengths]
+    network = transformers.BloomForCausalLM(config).eval()
+    options = dict(num_beams=width, max_new_tokens=num_new, min_new_tokens=num_new - 1)
+    return Case(network, padded(ids, left=True), options)
+
+
 CASES: dict[str, Callable[[argparse.Namespace], Case]] = {
     "translation, k = 5": lambda options: translation(options, 5),
     "speech, k = 5": lambda options: speech(5, 4, 32),
-    "relative positions, dense, k = 5": lambda options: relative(5, 8, 32),
+    "relative positions, k = 5": lambda options: relative(5, 8, 32),
+    "linear biases, dense, k = 5": lambda options: linear_biases(5, [64, 50, 40, 30], 24),
     "prompts, k = 5": lambda options: prompts(5, [256, 200, 170, 130], 32),
     "prompts, k = 64": lambda options: prompts(64, [128], 16),
 }
@@ -145,6 +161,36 @@ def measure(case: Case, repeats: int) -> dict:
     }
 
 
+def peak_bytes(name: str, system: str, options: argparse.Namespace) -> int:
+    """How far resident memory rises in a fresh process while this system decodes this case."""
+    command = [sys.executable, "-m", "benchmarks.bench_huggingface", "--only", name]
+    command += ["--peak", system, "--data", str(options.data), "--lines", str(options.lines)]
+    command += ["--threads", str(options.threads)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return int(done.stdout.split()[-1])
+
+
+def rise(case: Case, system: str) -> int:
+    """The same in this process, which must be fresh."""
+    generate = transformers.GenerationMixin.generate
+    common = dict(custom_generate=pybeam.generate) if system == "pybeam" else {}
+    if system == "pybeam":
+        wrap(case.network)
+    first = {name: values[:1] for name, values in case.inputs.items()}
+    generate(case.network, **first, num_beams=2, max_new_tokens=2, **common)
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
+    before = _resident("VmRSS")
+    generate(case.network, **case.inputs, **case.options, do_sample=False, **common)
+    return _resident("VmHWM") - before
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
 def _own_bytes(case: Case) -> int | None:
     """Bytes of all pools after the same search, unused cells counted; None for dense caches, which go
     with their rows.
@@ -171,10 +217,21 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     path = options.output or report.RESULTS / "huggingface-cpu.json"
     cases = json.loads(path.read_text())["cases"] if path.exists() else {}
-    settings = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
+    settings = {
+        name: value
+        for name, value in vars(options).items()
+        if name in ("lines", "only", "repeats", "threads")
+    }
     for name in options.only or CASES:
+        case = CASES[name](options)
         with torch.inference_mode():
-            row = measure(CASES[name](options), options.repeats)
+            if options.peak:
+                print(rise(case, options.peak))
+                return
+            row = measure(case, options.repeats)
+        peaks = {system: peak_bytes(name, system, options) for system in ("generate", "pybeam")}
+        row |= {f"{system} peak MB": peak / 1e6 for system, peak in peaks.items()}
+        row["of the peak"] = peaks["pybeam"] / peaks["generate"]
         print(report.table([{"case": name, **row}]), flush=True)
         # cases that were not run stay
         cases[name] = {"settings": settings, "run": report.environment(), "row": row}
@@ -193,6 +250,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--peak", choices=("generate", "pybeam"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
