@@ -63,6 +63,10 @@ def alternatives(
 def _numbered(index: int, request: Request) -> Request:
     if request.target is not None:
         raise ValueError(f"request {index} has a `target`, to which there are no alternatives")
+    if getattr(request.scoring, "coverage", 0):
+        raise ValueError(
+            f"request {index} has a `scoring` with coverage, which cannot rank alternatives; leave it out"
+        )
     source_id = index if request.source_id is None else request.source_id
     return dataclasses.replace(request, source_id=source_id)
 
@@ -147,6 +151,8 @@ class _Plan:
         return dataclasses.replace(
             end,
             score=total,
-            final_score=self._scoring.final_score(total, 1 + num_more, self._source_length),
+            final_score=self._scoring.final_score(
+                total, 1 + num_more, self._source_length, has_ended=end.ended
+            ),
             log_probs=log_probs,
         )

@@ -200,7 +200,8 @@ class Decoder:
 
         Raises:
             TypeError, ValueError: `num` or `min_probability` is no such number, a request has a target,
-                or the algorithm's prefixes count for something.
+                coverage is to rank, the algorithm samples, has groups or guesses ahead, or its prefixes
+                count for something.
 
         See `return_alternatives` of CTranslate2, which bans EOS before its softmax, so that its first
         token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
@@ -210,6 +211,11 @@ class Decoder:
             raise ValueError(
                 "`alternatives` ranks tokens by their probabilities, which "
                 f"{self.algorithm.processors[-1]!r} changes; take another algorithm"
+            )
+        if self.algorithm.draft is not None:
+            raise ValueError(
+                "`alternatives` needs a beam of all next tokens, but the algorithm guesses ahead with one "
+                "hypothesis; use pybeam.greedy(), whose output is the same"
             )
         if self.algorithm.scoring.coverage:
             raise ValueError(

@@ -52,6 +52,11 @@ class Request:
     scoring: Scoring | None = field(default=None, kw_only=True)
     processors: Sequence[Processor] | None = field(default=None, kw_only=True)
 
+    @property
+    def prefix_length(self) -> int:
+        """Tokens of the prefix, none if there is none."""
+        return 0 if self.prefix is None else len(self.prefix)
+
 
 @dataclass(frozen=True)
 class Hypothesis:

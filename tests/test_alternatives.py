@@ -18,6 +18,7 @@ ALGORITHMS = {
     "late EOS": pybeam.fixed_beam(3, min_length=3, max_length=9),
     "power": pybeam.variable_beam(3, max_length=9, scoring=pybeam.scoring.power(0.7)),
     "reward": pybeam.optimal_beam(3, 0.5, 1.5, max_length=9),
+    "cut": pybeam.compat.fireredasr.beam_search(3, decode_max_len=9, length_penalty=0.7),
 }
 PREFIXES = [[], [4], [2, 6, 3]]
 
@@ -55,7 +56,7 @@ def test_by_hand(backend, name, num):
             assert found.score == pytest.approx(log_prob + alone.score, abs=1e-5)
             assert found.log_probs == pytest.approx([log_prob, *alone.log_probs], abs=1e-6)
             length = len(found.tokens) - len(prefix) + found.ended
-            final = algorithm.scoring.final_score(found.score, length, 2)
+            final = algorithm.scoring.final_score(found.score, length, 2, has_ended=found.ended)
             assert found.final_score == pytest.approx(final)
 
 
@@ -155,5 +156,10 @@ def test_wrong_arguments(options, message):
     decoder = pybeam.Decoder(random_model(0), pybeam.greedy())
     with pytest.raises((TypeError, ValueError), match=message):
         decoder.alternatives([[1]], **options)
+    with pytest.raises(ValueError, match="but the algorithm guesses ahead"):
+        pybeam.Decoder(random_model(0), pybeam.jacobi()).alternatives([[1]])
+    covered = pybeam.Request([1], scoring=pybeam.scoring.power(1, coverage=0.1))
+    with pytest.raises(ValueError, match="request 0 has a `scoring` with coverage"):
+        decoder.alternatives([covered])
     with pytest.raises(ValueError, match="request 1 has a `target`"):
         decoder.alternatives([[1], pybeam.Request([1], target=[2])])

@@ -43,7 +43,7 @@ def test_against_the_plain_iteration(prefix):
     num_parallel = 0
     for seed in range(12):
         model = random_model(seed, contexts=9, eos_bonus=-0.5)
-        request = pybeam.Request([1], prefix=prefix)
+        request = pybeam.Request([1], prefix=torch.tensor(prefix, dtype=torch.long))
         algorithm = pybeam.greedy(max_length=14)
         graph = decoding_graph(model, request, algorithm=algorithm)
         (result,) = pybeam.Decoder(model, algorithm).decode([request])

@@ -263,6 +263,12 @@ def test_the_output_before():
     first, second = (decoder.decode([[1]])[0] for _ in range(2))
     assert first.hypotheses == second.hypotheses
     assert (first.steps, second.steps) == (2, 1)
+    request = pybeam.Request([1], prefix=[4, 4])
+    algorithm = pybeam.jacobi(max_length=20, initialiser=drafts.previous_output())
+    decoder = pybeam.Decoder(by_position(OUTPUT), algorithm)
+    first, second = (decoder.decode([request])[0] for _ in range(2))
+    assert first.hypotheses == second.hypotheses
+    assert second.steps == first.steps - 1
 
 
 def test_a_window_that_adapts():
@@ -300,6 +306,9 @@ def test_targets_are_scored_in_blocks():
     assert [r.hypotheses for r in results] == [r.hypotheses for r in expected]
     assert {r.steps for r in results} == {2}
     assert {r.stop_reason for r in results} == {"target"}
+    of_source = pybeam.Decoder(model, pybeam.jacobi(length=lambda request: len(request.source)))
+    results = of_source.score(SOURCES[:6], targets)
+    assert [r.hypotheses for r in results] == [r.hypotheses for r in expected]
 
 
 def test_another_convergence_may_change_the_output():

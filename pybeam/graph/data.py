@@ -142,7 +142,7 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
     if not result.hypotheses or result.stop_reason == "empty_source":
         raise ValueError("there is no graph: the source is empty, or nothing could be generated")
     hypothesis = result.hypotheses[0]
-    generated = hypothesis.tokens[len(request.prefix or ()) :]
+    generated = hypothesis.tokens[request.prefix_length :]
     tokens = [*generated, hypothesis.eos_id] if hypothesis.ended else list(generated)
     if len(tokens) > 128:
         raise ValueError(

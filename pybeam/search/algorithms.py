@@ -153,7 +153,7 @@ class Algorithm:
 
         Raises ValueError if the model has too few positions.
         """
-        prefix_length, length = _length(request.prefix), len(request.target) + 1
+        prefix_length, length = request.prefix_length, len(request.target) + 1
         if max_positions is not None and prefix_length + length > max_positions:
             raise ValueError(
                 f"`target` with EOS and the prefix must be at most the model's {max_positions} "
@@ -171,6 +171,7 @@ class Algorithm:
             scoring=self.scoring if request.scoring is None else request.scoring,
             prefix=FREE,
             processors=base.overridden(self.processors, request.processors or ()),
+            draft=None if self.draft is None else self.draft.for_request(request),
         )
 
     def overridden(
@@ -193,7 +194,7 @@ class Algorithm:
             changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
         if request.processors:
             changes["processors"] = base.overridden(self.processors, request.processors)
-        prefix_length = _length(request.prefix)
+        prefix_length = request.prefix_length
         longest = None if max_positions is None else max_positions - prefix_length
         max_length = changes.get("max_length", self.max_length)
         in_limits = prefix_length if self.prefix.in_limits else 0
@@ -227,10 +228,6 @@ class Algorithm:
         if self.draft is not None:
             changes["draft"] = self.draft.for_request(request)
         return dataclasses.replace(self, **{**changes, "max_length": max_length})
-
-
-def _length(tokens: Sequence[int] | None) -> int:
-    return 0 if tokens is None else len(tokens)
 
 
 _FIXED = {"width", "finishing", "pruning", "num_groups"}

@@ -103,7 +103,8 @@ class PreviousOutput(Initialiser):
     _last: list[list[int]] = field(default_factory=lambda: [[]], repr=False, compare=False)
 
     def guesses(self, request: Request) -> Sequence[int]:
-        return self._last[0]
+        # tokens of a hypothesis begin with the prefix, guesses behind it
+        return self._last[0][request.prefix_length :]
 
     def finished(self, result: Result) -> None:
         if result.hypotheses:
