@@ -63,6 +63,8 @@ DRAFT_COLUMNS = (
     "num_guesses",
     "feeds_all",  # whether what stands behind a guessed EOS is fed too
 )
+STEP = 100  # a step, where credit and price are counted in hundredths
+MOST_NGRAM = 4
 # the last is the token that ended it, or -1
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_eos")
 FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS

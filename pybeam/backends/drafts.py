@@ -25,14 +25,23 @@ import torch
 from torch import Tensor
 
 from pybeam.backends.beams import beam_open
-from pybeam.beams import EMPTY_BEAM, MAX_LENGTH, NAN, RUNNING, WIDTH, Beams, Drafts
+from pybeam.beams import (
+    EMPTY_BEAM,
+    MAX_LENGTH,
+    MOST_NGRAM,
+    NAN,
+    RUNNING,
+    STEP,
+    WIDTH,
+    Beams,
+    Drafts,
+)
 from pybeam.ops import PAGE_CELLS
 from pybeam.token_tree import TreeArrays
 
 INT = torch.int32
 # in hundredths of a step: what may be lost in each, and the most that is saved up
-STEP, ALLOWANCE = 100, 2
-MOST_CREDIT = 2 * STEP
+ALLOWANCE, MOST_CREDIT = 2, 2 * STEP
 
 
 def draft_open(
@@ -246,9 +255,6 @@ def _looked_up(tree, drafts, i, node) -> Tensor:
         value = text.gather(1, latest.clamp(min=0)[:, None])[:, 0]
         found = torch.where(latest >= 0, value, found)
     return found
-
-
-MOST_NGRAM = 4
 
 
 def _take_pages(tree: TreeArrays, i: Tensor, num_tokens: Tensor, most: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from pybeam.arguments import whole
+from pybeam.beams import MOST_NGRAM, STEP
 from pybeam.ops import MAX_WIDTH
 from pybeam.search.stopping import COUNT
 
@@ -36,9 +37,7 @@ __all__ = [
     "previous_output",
     "repeat_last",
 ]
-MOST_NGRAM = 4
 NO_LIMIT = 2**30
-STEP = 100  # prices are counted in hundredths
 PRICE = 0.25  # of a guess, where one source is decoded at a time
 FIRST_CREDIT = 50
 
