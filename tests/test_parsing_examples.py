@@ -210,7 +210,7 @@ def test_the_weights_build_the_recorded_trees():
 def test_the_code_of_the_documentation_runs(monkeypatch, capsys):
     text = (EXAMPLES.parent / "docs" / "parsing.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == text.count("```python") == 2
+    assert len(blocks) == text.count("```python") == 3
     monkeypatch.chdir(EXAMPLES.parent)
     for code, printed in blocks:
         exec(code, {})

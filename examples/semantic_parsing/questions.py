@@ -1,10 +1,23 @@
-"""Questions with their logical forms: GEO (US geography) and ATIS (flights), as lists of tokens."""
+"""Questions with their logical forms: GEO (US geography) and ATIS (flights), as lists of tokens.
+
+ATIS's constants become placeholders: argument identification, Dong and Lapata 2016, section 3.6.
+
+    show flights from boston to denver after 5pm on us air flight 281
+    show flights from ci0 to ci1 after ti0 on al0 air flight nu0
+
+A form writes constants as `name : type`. Those of one type are numbered in the order in which the
+question names them, and the form has `( from $0 ci0 )` instead of `( from $0 boston : ci )`. The forms of
+the test are for scoring alone: identification looks at the question, with names learnt in training, and
+a constant that it does not find stays in the form, for the model to write. Placeholders and constants
+stand for each other one to one, so what is right with placeholders is right with constants. (The converse
+fails only where a model writes out a constant that has a placeholder, which counts as wrong.)
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,18 +25,101 @@ from typing import NamedTuple
 SPECIAL = START, EOS, UNKNOWN = ("<s>", "</s>", "<unk>")
 NAMES = ("geo", "atis")
 
+# `airline : e` and `loc : t` are functions
+CONSTANT = re.compile(r"(?<!\S)(\S+) : (?![et] )(\w+)")
+TIME = r"(?P<hour>\d{1,2})(?P<minute>\d\d)?(?P<half>[ap]m)"
+NUMBER = r"\d{3,}"
+# a name begins and ends with none of these
+NOT_AT_ENDS = set(
+    "a after and around arriving at before between from in is leaving next of on or the to".split()
+)
+# how many questions a name must account for; the frequent ones come first, which leave little to chance
+SUPPORT = (48, 24, 12, 6, 3)
+PRECISION = 0.8
+
 
 class Question(NamedTuple):
     text: list[str]
     form: list[str]
 
 
-def load(name: str, data: Path) -> tuple[list[Question], list[Question]]:
+class Parts(NamedTuple):
+    train: list[Question]
+    test: list[Question]
+    lexicon: Lexicon | None  # where constants are identified
+
+
+class Lexicon:
+    """What stands for constants: `names`, as in {"american": "aa : al"}, times like 630pm, and numbers.
+
+    A number of three digits or more may be a time, a price or a flight's; its placeholder stands for the
+    digits alone, and the model says the type: `( flight_number $0 nu0 : fn )`.
+    """
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+        # the longest name first, so that none is taken for a part of another
+        known = sorted(names, key=lambda name: (-len(name), name))
+        ways = [*map(re.escape, known), TIME, NUMBER]
+        self._pattern = re.compile(rf"(?<!\S)(?:{'|'.join(ways)})(?!\S)")
+
+    def identify(self, text: str) -> tuple[str, dict[str, str]]:
+        """The question with placeholders, and the placeholder of each constant in it."""
+        placeholders: dict[str, str] = {}
+        count: Counter[str] = Counter()
+
+        def placeholder(match: re.Match) -> str:
+            constant = self._constant(match)
+            if constant not in placeholders:
+                kind = constant.partition(" : ")[2] or "nu"
+                placeholders[constant] = f"{kind}{count[kind]}"
+                count[kind] += 1
+            return placeholders[constant]
+
+        return self._pattern.sub(placeholder, text), placeholders
+
+    def _constant(self, match: re.Match) -> str:
+        if match[0] in self.names:
+            return self.names[match[0]]
+        if not match["hour"]:
+            return match[0]
+        hour = int(match["hour"]) % 12 + 12 * (match["half"] == "pm")
+        return f"{100 * hour + int(match['minute'] or 0)} : ti"
+
+    @classmethod
+    def load(cls, path: Path | str) -> Lexicon:
+        """Read what `save` wrote."""
+        return cls(json.loads(Path(path).read_text("utf-8")))
+
+    def save(self, path: Path | str) -> None:
+        """Write the names as JSON."""
+        Path(path).write_text(json.dumps(self.names, indent=0, sort_keys=True) + "\n", "utf-8")
+
+
+def with_placeholders(form: str, placeholders: dict[str, str]) -> str:
+    """The form with the placeholders that `Lexicon.identify` gave; other constants stay as they are."""
+
+    def placeholder(match: re.Match) -> str:
+        number = f"{placeholders.get(match[1], match[1])} : {match[2]}"
+        return placeholders.get(match[0], number)
+
+    return CONSTANT.sub(placeholder, form)
+
+
+def with_constants(form: str, placeholders: dict[str, str]) -> str:
+    """The form with constants in place of placeholders: undoes `with_placeholders`."""
+    constants = {placeholder: constant for constant, placeholder in placeholders.items()}
+    return " ".join(constants.get(token, token) for token in form.split())
+
+
+def load(name: str, data: Path) -> Parts:
     """Training and test questions of "geo" or "atis".
 
     GEO: the published split into 598 (training and development) and 279, place names replaced by `var0`
-    and so on, as in the file. ATIS: every tenth line is for the test, as the file has no split, and
-    variables are numbered in the order in which they appear, since some forms name them otherwise.
+    and so on, as in the file. ATIS: every tenth line is for the test, as the file has no split. Variables
+    are numbered in the order in which they appear, since some forms name them otherwise, and brackets that
+    some forms leave open are closed at their ends. Constants are replaced by placeholders, with a lexicon
+    learnt from the training questions.
 
     Raises FileNotFoundError, with the remedy, where the data are not.
     """
@@ -33,7 +129,7 @@ def load(name: str, data: Path) -> tuple[list[Question], list[Question]]:
     return (_geo if name == "geo" else _atis)(path.read_text("utf-8"))
 
 
-def _geo(content: str) -> tuple[list[Question], list[Question]]:
+def _geo(content: str) -> Parts:
     train: list[Question] = []
     test: list[Question] = []
     for entry in json.loads(content):
@@ -41,21 +137,103 @@ def _geo(content: str) -> tuple[list[Question], list[Question]]:
         for sentence in entry["sentences"]:
             part = test if sentence["question-split"] == "test" else train
             part.append(Question(sentence["text"].split(), form))
-    return train, test
+    return Parts(train, test, None)
 
 
-def _atis(content: str) -> tuple[list[Question], list[Question]]:
-    questions = []
+def _atis(content: str) -> Parts:
+    pairs = []
     for line in content.splitlines():
         text, form = line.split(" ||| ")
-        questions.append(Question(text.split(), _renumbered(form).split()))
+        pairs.append((text, _closed(_renumbered(form))))
+    lexicon = learn([pair for i, pair in enumerate(pairs, 1) if i % 10])
+    questions = []
+    for text, form in pairs:
+        text, placeholders = lexicon.identify(text)
+        questions.append(Question(text.split(), with_placeholders(form, placeholders).split()))
     train = [question for i, question in enumerate(questions, 1) if i % 10]
-    return train, questions[9::10]
+    return Parts(train, questions[9::10], lexicon)
 
 
 def _renumbered(form: str) -> str:
     numbers: dict[str, int] = {}
     return re.sub(r"\$\w+", lambda m: f"${numbers.setdefault(m[0], len(numbers))}", form)
+
+
+def _closed(form: str) -> str:
+    return form + " )" * (form.split().count("(") - form.split().count(")"))
+
+
+def learn(pairs: list[tuple[str, str]]) -> Lexicon:
+    """The names that questions teach with their forms.
+
+    A phrase of one or two words names a constant if at least 80 % of the questions with the phrase have the
+    constant in their forms, and at least three of them have no other name for it. What is a part of another
+    name does not count. A phrase that reads like its constant, `new york` for `new_york : ci`, is preferred
+    to others, may have three words and need account for only one question.
+    """
+    rules = Lexicon({})
+    texts, constants = [], []
+    where: dict[str, list[int]] = defaultdict(list)
+    together: Counter[tuple[str, str]] = Counter()
+    alike = set()
+    for i, (text, form) in enumerate(pairs):
+        text, placeholders = rules.identify(text)
+        taken = set(placeholders.values())
+        texts.append(" ".join(["", *("_" if w in taken else w for w in text.split()), ""]))
+        found = CONSTANT.finditer(with_placeholders(form, placeholders))
+        constants.append({match[0] for match in found if match[1] not in taken})
+        for phrase in _phrases(texts[i].split()):
+            where[phrase].append(i)
+            reading = re.sub(r"\W+", "_", phrase) + " : "
+            pairs_here = [(phrase, constant) for constant in constants[i]]
+            alike.update(pair for pair in pairs_here if pair[1].startswith(reading))
+            together.update(pair for pair in pairs_here if _may_name(phrase) or pair in alike)
+
+    def rank(pair: tuple[str, str]) -> tuple:
+        length = pair[0].count(" ")
+        return pair not in alike, -length * (pair in alike), -together[pair], -length, pair
+
+    # other names taken out, a phrase may be three times as precise, hardly more
+    likely = [pair for pair, n in together.items() if 3 * n > PRECISION * len(where[pair[0]])]
+    candidates = [pair for pair in likely if pair in alike or together[pair] >= SUPPORT[-1]]
+    return Lexicon(_accepted(sorted(candidates, key=rank), alike, where, texts, constants))
+
+
+def _phrases(words: list[str]) -> set[str]:
+    spans = [words[i : i + n] for n in (1, 2, 3) for i in range(len(words) - n + 1)]
+    return {" ".join(span) for span in spans if "_" not in span}
+
+
+def _may_name(phrase: str) -> bool:
+    words = phrase.split()
+    return len(words) < 3 and NOT_AT_ENDS.isdisjoint((words[0], words[-1]))
+
+
+def _accepted(
+    candidates: list[tuple[str, str]],
+    alike: set[tuple[str, str]],
+    where: dict[str, list[int]],
+    texts: list[str],
+    constants: list[set[str]],
+) -> dict[str, str]:
+    """The names among pairs of a phrase and a constant, the best first."""
+    names: dict[str, str] = {}
+    unnamed = [set(of_form) for of_form in constants]
+    for support in SUPPORT:
+        size = -1
+        while size < len(names):  # a phrase may be precise once others have been taken out
+            size = len(names)
+            for phrase, constant in candidates:
+                inside = [i for i in where[phrase] if f" {phrase} " in texts[i]]
+                right = sum(constant in constants[i] for i in inside)
+                new = sum(constant in unnamed[i] for i in inside)
+                needed = 1 if (phrase, constant) in alike else support
+                if new >= needed and right >= PRECISION * len(inside):
+                    names[phrase] = constant
+                    for i in inside:
+                        texts[i] = texts[i].replace(f" {phrase} ", " _ ")
+                        unnamed[i].discard(constant)
+    return names
 
 
 def vocabulary(train: list[Question]) -> tuple[list[str], int]:

@@ -5,7 +5,7 @@
 
 DIR holds geo/geography-logic.json or atis/atis-logic.txt (default: ../shared/data beside the checkout).
 The model's folder, by default the one beside this script, gets config.json, tokenizer.json and
-model.safetensors (float16). Then
+model.safetensors (float16); that of ATIS also gets names.json, the lexicon of its constants. Then
 
     python -m benchmarks.bench_parsing --only geo        # scores it under four methods
     echo "what is the capital of var0" | pybeam translate --model examples/semantic_parsing/geo
@@ -46,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     order = random.Random(options.seed)
-    train, test = load(options.name, options.data)
+    train, test, lexicon = load(options.name, options.data)
     tokens, num_targets = vocabulary(train)
     sizes = dict(source_vocab_size=len(tokens), vocab_size=num_targets, **SIZES[options.name])
     network = Network(**sizes, dropout=options.dropout)
@@ -69,6 +69,8 @@ def main() -> None:
                 bar.update()
     directory = options.output or HERE / options.name
     save(network, sizes, tokens, directory)
+    if lexicon:
+        lexicon.save(directory / "names.json")
     network.eval()
     with torch.inference_mode():
         known = [encoded(q, tokens) for q in test if set(q.form) <= set(tokens[:num_targets])]
