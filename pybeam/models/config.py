@@ -217,7 +217,7 @@ def token_id(
         return default
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    # several EOS ids would need a search that ends on any of them
+    # sources end in one EOS too
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(
             f"`{name}` of {path.parent} must be one token id, but is {value!r}; "
