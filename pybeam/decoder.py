@@ -47,7 +47,7 @@ class Decoder:
         model: from `pybeam.load_model`, or any `pybeam.models.base.Model`.
         algorithm: `pybeam.greedy()`, `fixed_beam(5)`, `variable_beam(50, threshold=1.5)`, …
         schedule: `Batch`, `Streaming` or `Fifo`; default ``Fifo(64)``.
-        backend: "auto", "reference" or "native", see `pybeam.ops`.
+        backend: "auto", "reference", "native" or "triton", see `pybeam.ops`.
         log_probs: whether `Hypothesis.log_probs` is filled.
         alignment: whether `Hypothesis.attention` is filled, for models that have attention: True, or an
             `Alignment` that says of which layer and heads. It is computed from final hypotheses.

@@ -3,20 +3,14 @@
 import torch
 import transformers
 
+from tiny_models import SHAPES
+
 VOCAB = 45
 EOS = 2
 HIDDEN = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=3)
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2)
 IDS = dict(vocab_size=VOCAB, pad_token_id=1, eos_token_id=EOS, bos_token_id=0)
-SEQ2SEQ = dict(
-    d_model=24,
-    encoder_layers=2,
-    decoder_layers=3,
-    encoder_attention_heads=2,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=40,
-    decoder_ffn_dim=56,
-)
+SEQ2SEQ = {name: size for name, size in SHAPES.items() if name != "max_position_embeddings"}
 START = dict(IDS, decoder_start_token_id=2)
 T5 = dict(d_model=24, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=2, num_heads=4)
 

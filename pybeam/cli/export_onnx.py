@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import click
 
-from pybeam.cli.sections import SectionCommand, option, with_flags
+from pybeam.cli.sections import SectionCommand, model_option, option, with_flags
 
 files = option("Files")
 
 
 @click.command("export-onnx", cls=SectionCommand, short_help="Write a model as ONNX graphs.")
-@files(
-    "--model",
-    "model_dir",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder with config.json, model.safetensors and the tokenizer's files.",
-)
+@model_option(files)
 @files(
     "--output",
     "directory",

@@ -6,19 +6,12 @@ from pathlib import Path
 
 import click
 
-from pybeam.cli.sections import with_flags
+from pybeam.cli.sections import model_option, with_flags
 
 
 @click.command(short_help="Show what a model decodes in parallel.")
 @click.argument("text")
-@click.option(
-    "--model",
-    "model_dir",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder with config.json, model.safetensors and the tokenizer's files.",
-)
+@model_option(click.option)
 @click.option(
     "--output",
     "output_path",

@@ -41,7 +41,6 @@ form = option("Form of the output")
     help="Write one JSON object per line: index (from 0), text, score, final_score, and log_probs, "
     "one per token and one for the end; null for minus infinity.",
 )
-@form("--quiet", is_flag=True, help="No progress bar and no summary; errors and warnings remain.")
 def score(**values) -> int:
     """Score translations with a model that was loaded from DIR.
 
@@ -86,4 +85,5 @@ score.params = [
     *_shared(SHARED),
     *(parameter for parameter in translate.params if parameter.section.startswith(SECTIONS)),
     *score.params[1:],
+    *_shared(("quiet",)),
 ]

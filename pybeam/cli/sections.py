@@ -47,6 +47,18 @@ def option(section: str):
     return declare
 
 
+def model_option(declare):
+    """`--model DIR` for commands that take one model, declared by `click.option` or one of `option`."""
+    return declare(
+        "--model",
+        "model_dir",
+        required=True,
+        metavar="DIR",
+        type=click.Path(),
+        help="Folder with config.json, model.safetensors and the tokenizer's files.",
+    )
+
+
 def flag(name: str) -> str:
     """The option for an argument of the library."""
     return RENAMED.get(name, "--" + name.replace("_", "-"))

@@ -29,7 +29,7 @@ UNPRUNED, RAW = Pruning(), Scoring()
 class Algorithm:
     """What a search does with candidates; `Request`s may override all but `finishing`.
 
-    Built by `greedy`, `fixed_beam`, `variable_beam`, `optimal_beam` and `shrinking_beam`.
+    Built by `greedy` and the functions below it, and by those of `parallel` and `several` beside it.
     """
 
     width: int
