@@ -80,19 +80,22 @@ def test_coverage_ranks_what_has_finished(pair):
     original, model = pair
     plain = pybeam.fixed_beam(4, n_best=4, max_length=9, scoring=scoring.gnmt(0.6))
     covered = dataclasses.replace(plain, scoring=scoring.gnmt(0.6, coverage=0.4), n_best=2)
-    before = pybeam.Decoder(model, plain).decode(SOURCES)
+    asked = [*map(pybeam.Request, SOURCES[:3]), pybeam.Request(SOURCES[0], prefix=[7, 8])]
+    before = pybeam.Decoder(model, plain).decode(asked)
+    own = dict(scoring=covered.scoring, n_best=2)
     has_changed = 0
     for wanted, requests in (
-        (covered, SOURCES),
-        (plain, [pybeam.Request(s, scoring=covered.scoring, n_best=2) for s in SOURCES]),
+        (covered, asked),
+        (plain, [dataclasses.replace(request, **own) for request in asked]),
     ):
         results = pybeam.Decoder(model, wanted, pybeam.Fifo(2)).decode(requests)
-        for source, result, old in zip(SOURCES[:3], results, before, strict=False):
+        for request, result, old in zip(asked, results, before, strict=True):
+            source = request.source
             expected = []
             for h in old.hypotheses:
                 tokens = [*h.tokens, model.eos_id] if h.ended else h.tokens
                 attention = original_attention(original, model.start_id, source, tokens).mean(0)
-                total = attention.double().sum(0).tolist()
+                total = attention[request.prefix_length :].double().sum(0).tolist()
                 penalty = 0.4 * sum(math.log(min(value, 1)) for value in total if value > 0)
                 expected.append((h.final_score + penalty, h.tokens))
             expected.sort(key=lambda pair: -pair[0])
@@ -109,8 +112,10 @@ def test_coverage_ranks_what_has_finished(pair):
     best = result.hypotheses[0]
     (scored,) = decoder.score(SOURCES[:1], [best.tokens])
     assert scored.hypotheses[0].attention.allclose(best.attention)
-    stream = pybeam.Decoder(model, covered).stream(SOURCES, partial=True)
-    assert all(isinstance(item, pybeam.Result) for item in stream)
+    for weight in (0.0, 0.4):  # what ranks in the end leaves nothing certain before
+        greedy = pybeam.greedy(max_length=9, scoring=scoring.gnmt(0.6, coverage=weight))
+        stream = pybeam.Decoder(model, greedy).stream(SOURCES, partial=True)
+        assert any(isinstance(item, pybeam.Partial) for item in stream) == (weight == 0)
 
 
 def test_same_coverage_and_attention_as_ctranslate2(tmp_path):

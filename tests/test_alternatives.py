@@ -43,6 +43,7 @@ def test_by_hand(backend, name, num):
             [*prefix, token] for _, token in expected
         ]
         assert (result.index, result.id, result.stop_reason) == (i, str(prefix), "alternatives")
+        rests = []
         for (log_prob, token), found in zip(expected, result.hypotheses, strict=True):
             request = pybeam.Request(
                 [1, 1],
@@ -51,13 +52,17 @@ def test_by_hand(backend, name, num):
                 max_length=8,
                 min_length=max(algorithm.min_length - 1, 0),
             )
-            alone = decoder.decode([request])[0].hypotheses[0]
+            rests += decoder.decode([request])
+            alone = rests[-1].hypotheses[0]
             assert found.tokens == alone.tokens and found.ended == alone.ended
             assert found.score == pytest.approx(log_prob + alone.score, abs=1e-5)
             assert found.log_probs == pytest.approx([log_prob, *alone.log_probs], abs=1e-6)
             length = len(found.tokens) - len(prefix) + found.ended
             final = algorithm.scoring.final_score(found.score, length, 2, has_ended=found.ended)
             assert found.final_score == pytest.approx(final)
+        # the prefix and the alternative itself, then all of them side by side
+        assert result.steps == len(prefix) + 1 + max(rest.steps for rest in rests)
+        assert result.expansions == len(prefix) + 1 + sum(rest.expansions for rest in rests)
 
 
 def test_the_best_alternative_of_greedy_is_its_output(backend):

@@ -128,6 +128,7 @@ def test_results_do_not_depend_on_the_schedule(name):
         found = [h.tokens for h in all_groups.hypotheses]
         assert all(h.tokens in found for h in one.hypotheses)
         assert all_groups.expansions > one.expansions > 0
+        assert all_groups.steps >= one.steps + 2  # of the two other groups at least one each
     for schedule in ("streaming, impatient", "fifo, budget", "fifo, small window"):
         chosen = schedules(inner.width)[schedule]
         for late in (False, True):
