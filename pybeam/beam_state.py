@@ -158,10 +158,8 @@ class BeamState:
             self._uses_min_length |= line["min_length"] > 0
         ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
         floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
-        numbers = (
-            to_device(ints, INT, self.device),
-            to_device(floats, torch.float32, self.device),
-        )
+        device = self.device
+        numbers = to_device(ints, INT, device), to_device(floats, torch.float32, device)
         return self._open(slots, *numbers, limits, guesses, start_id)
 
     def _open(

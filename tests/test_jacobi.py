@@ -258,17 +258,13 @@ def test_good_guesses(initialiser, steps):
 
 
 def test_the_output_before():
-    algorithm = pybeam.jacobi(max_length=20, initialiser=drafts.previous_output())
-    decoder = pybeam.Decoder(by_position(OUTPUT), algorithm)
-    first, second = (decoder.decode([[1]])[0] for _ in range(2))
-    assert first.hypotheses == second.hypotheses
-    assert (first.steps, second.steps) == (2, 1)
-    request = pybeam.Request([1], prefix=[4, 4])
-    algorithm = pybeam.jacobi(max_length=20, initialiser=drafts.previous_output())
-    decoder = pybeam.Decoder(by_position(OUTPUT), algorithm)
-    first, second = (decoder.decode([request])[0] for _ in range(2))
-    assert first.hypotheses == second.hypotheses
-    assert second.steps == first.steps - 1
+    for prefix in ([], [4, 4]):
+        algorithm = pybeam.jacobi(max_length=20, initialiser=drafts.previous_output())
+        decoder = pybeam.Decoder(by_position(OUTPUT), algorithm)
+        request = pybeam.Request([1], prefix=prefix)
+        first, second = (decoder.decode([request])[0] for _ in range(2))
+        assert first.hypotheses == second.hypotheses
+        assert second.steps == first.steps - 1
 
 
 def test_a_window_that_adapts():
@@ -338,10 +334,7 @@ def test_another_convergence_may_change_the_output():
         (lambda: pybeam.jacobi(initialiser="pad"), "`initialiser` must be made by pybeam.drafts"),
         (lambda: pybeam.adaptive_jacobi(price="1"), "`price` must be a number, but is '1'"),
         (lambda: pybeam.jacobi(length=2.5), "`horizon` or `length` must be an int, but is 2.5"),
-        (
-            lambda: drafts.function(lambda request: None).guesses(pybeam.Request([1])),
-            "`function` must return a list of token ids, which are ints, but returned None",
-        ),
+        (lambda: drafts.function(lambda _: None).guesses([1]), "`function` must return a list of"),
         (lambda: pybeam.jacobi(stop=pybeam.stopping.optimal()), r"`stop` count\(\)"),
         (lambda: drafts.ngram_lookup(9), "`n` must be 1 to 4, but is 9"),
         (lambda: drafts.function([3]), "`function` must be a function"),
