@@ -87,6 +87,8 @@ def test_what_it_does_not_take(tmp_path):
     _, model = exported(tmp_path, tmp_path / "onnx")
     with pytest.raises(ValueError, match="ids of `source` must be 0 to 36, but one is 37"):
         model.check([37])
+    with pytest.raises(ValueError, match="guesses tokens ahead, but a step of this OnnxRnn"):
+        pybeam.Decoder(model, pybeam.jacobi())
     with pytest.raises(TypeError, match="OnnxRnn; it is exported already"):
         export_onnx(model, tmp_path / "again")
     narrow = pybeam.load_model(tmp_path, device="cpu", dtype="bfloat16")

@@ -26,7 +26,7 @@ def record_decoder(op: Builder, model: Transformer) -> Recorded:
     layers, heads, size = len(model.decoder.layers), network.num_heads, network.head_size
     token, position = value("token", INT, "R"), value("position", INT, "R")
     places = Places(value("row", INT, "A", "K"), value("place", INT, "R"))
-    own_cell, own_mask = value("own_cell", INT, "A", "U"), value("own_mask", BOOL, "A", "K", "U")
+    own_cell, own_mask = value("own_cell", INT, "A", "U"), value("own_mask", BOOL, "A", "K", "U+K")
     cross_cell, cross_mask = value("cross_cell", INT, "A", "E"), value("cross_mask", BOOL, "A", "E")
 
     def pools(name: str, num_cells: str) -> list[KeyValue]:

@@ -139,7 +139,7 @@ class Search:
             op.Expand(step, op.Shape(places.place)),
             places,
             beams.own,
-            op.bias(beams.seen),
+            op.bias(op.Concat(beams.seen, self._itself(op), axis=2)),
             self._cross,
             self._cross_bias,
         )
@@ -162,6 +162,11 @@ class Search:
         parent = op.GatherElements(parent, index, axis=1)  # [B, K]
         seen, own = self._kept(op, beams, written, parent, op.Greater(live.score, -INF))
         return Beams(op.Gather(live.token, -1, axis=2), seen, live, finished, own)
+
+    def _itself(self, op: Builder) -> Value:
+        """[B, K, K] bool: of the rows of its step a row sees itself."""
+        row = op.range(self._width)
+        return op.Expand(op.Equal(op.Unsqueeze(row, [1]), row), op.sizes(*self._beam, self._width))
 
     def _kept(
         self, op: Builder, beams: Beams, written: list[KeyValue], parent: Value, is_alive: Value

@@ -94,9 +94,9 @@ class Network:
     ) -> tuple[Value, list[KeyValue]]:
         """Logits [R, V] of the tokens [R] at these positions [R], and their own keys and values.
 
-        `own` are keys and values of earlier tokens, own_bias [A, K, U] says which of them a row sees
-        beside itself; `cross` those of encoder states, cross_bias [A, 1, E]. What is returned is at the
-        rows' places, [H, A, K, D].
+        `own` are keys and values of earlier tokens; own_bias [A, K, U + K] says which of them a row sees, and
+        which of the rows beside it: itself, and those that it continues. `cross` are those of encoder
+        states, cross_bias [A, 1, E]. What is returned is at the rows' places, [H, A, K, D].
         """
         stack = self.model.decoder
         x = self._place(op, stack, self._tokens(op, stack, token), position)
@@ -107,7 +107,7 @@ class Network:
             qkv = self._linear(op, layer.qkv, y, f"{name}.qkv")
             query, key, value = _parts(op, self._placed(op, places, qkv, 3), 3)  # [H, A, K, D]
             written.append(KeyValue(key, value))
-            y = _own_attention(op, self._scaled(op, query), own[i], own_bias, key, value)
+            y = _own_attention(op, self._scaled(op, query), own[i], written[i], own_bias)
             x = self._after_attention(op, layer, x, self._rows(op, places, y), name)
             y = self._before(op, layer.cross_norm, x, f"{name}.cross")
             query = self._linear(op, layer.cross_query, y, f"{name}.cross_query")
@@ -213,19 +213,13 @@ def _score(op: Builder, query: Value, key: Value) -> Value:
     return op.MatMul(query, op.Transpose(key, perm=[0, 1, 3, 2]))
 
 
-def _own_attention(
-    op: Builder, query: Value, own: KeyValue, bias: Value, key: Value, value: Value
-) -> Value:
-    """Attention to the earlier tokens and to the row itself, whose key is in no cell yet: [H, A, K, D].
-
-    Every row sees at least itself, so that no softmax is over nothing.
-    """
-    earlier = op.Add(_score(op, query, own.key), bias)  # [H, A, K, U]
-    itself = op.ReduceSum(op.Mul(query, key), [-1], keepdims=1)  # [H, A, K, 1]
-    share = op.Softmax(op.Concat(earlier, itself, axis=-1), axis=-1)
-    sizes = op.sizes(op.size(earlier, 3), 1)
-    earlier, itself = op.Split(share, sizes, axis=-1, outputs=2)
-    return op.Add(op.MatMul(earlier, own.value), op.Mul(itself, value))
+def _own_attention(op: Builder, query: Value, old: KeyValue, new: KeyValue, bias: Value) -> Value:
+    """Attention to U earlier tokens and to K rows, whose keys are in no cell yet: [H, A, K, D]."""
+    scores = op.Concat(_score(op, query, old.key), _score(op, query, new.key), axis=-1)
+    share = op.Softmax(op.Add(scores, bias), axis=-1)  # [H, A, K, U + K]
+    sizes = op.sizes(op.size(old.key, 2), op.size(new.key, 2))
+    earlier, beside = op.Split(share, sizes, axis=-1, outputs=2)
+    return op.Add(op.MatMul(earlier, old.value), op.MatMul(beside, new.value))
 
 
 def _activated(op: Builder, activation: str, x: Value) -> Value:

@@ -25,7 +25,6 @@ class OnnxModel(Model):
     It has as many threads as torch had when it was loaded.
     """
 
-    can_draft = False  # in its graph a row sees itself alone of the rows of its step
     # the same facts under the same names
     check, source_length = Transformer.check, Transformer.source_length
 
@@ -100,13 +99,14 @@ class OnnxSession(Session):
         size = config.hidden_size // config.num_decoder_heads
         self._own, self._cross = KeyValueTable(*shape, size), KeyValueTable(*shape, size)
         self._source = SourceCells(model.device)
-        self._is_new = torch.zeros(0, dtype=torch.bool)  # by cell, false between steps
+        # by cell, its row's place beside the others of its source; -1 between steps
+        self._beside = torch.zeros(0, dtype=torch.long)
         self._logits = torch.empty(0, model.vocab_size)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
-        if self._is_new.numel() < num_cells:
-            self._is_new = torch.zeros(num_cells, dtype=torch.bool)
+        if self._beside.numel() < num_cells:
+            self._beside = torch.full((num_cells,), -1)
         self._source.reserve(num_slots)
 
     def encode(
@@ -134,15 +134,22 @@ class OnnxSession(Session):
         if not num_rows:
             return logits
         row, place = places(rows.offset, num_rows)  # [A, K], [R]
-        live = tree.live_cell[slot, : int(tree.num_live[slot].max())].long()  # [A, U]
+        live = tree.live_cell[slot, : max(1, int(tree.num_live[slot].max()))].long()  # [A, U]
         cell = rows.cell[:num_rows].long()
-        self._is_new[cell] = True
-        is_past = counted(live.shape[1], tree.num_live[slot]) & ~self._is_new[live]
-        self._is_new[cell] = False
+        self._beside[cell] = place % row.shape[1]
+        is_live, beside = counted(live.shape[1], tree.num_live[slot]), self._beside[live]  # [A, U]
+        self._beside[cell] = -1
+        is_past, is_new = is_live & (beside < 0), is_live & (beside >= 0)
         bit = rows.bit[row].long()  # [A, K]
         word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
         mask = tree.live_mask[slot, : live.shape[1]].transpose(1, 2).gather(1, word)
-        is_seen = (mask >> (bit & 63)[:, :, None]) & 1  # [A, K, U]
+        is_seen = ((mask >> (bit & 63)[:, :, None]) & 1).bool()  # [A, K, U]
+        # where the mask says who sees a row [A, K]; what is not new goes behind the others
+        target = torch.where(is_new, beside, row.shape[1])
+        column = row.new_full((row.shape[0], row.shape[1] + 1), -1)
+        column.scatter_(1, target, torch.arange(live.shape[1]).expand_as(live))
+        column = column[:, None, :-1].expand(-1, row.shape[1], -1)  # [A, K, K]
+        sees_row = is_seen.gather(2, column.clamp(min=0)) & (column >= 0)
         length = self._source.length[slot]  # [A]
         cross_cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
         cross_mask = counted(cross_cell.shape[1], length)
@@ -153,7 +160,8 @@ class OnnxSession(Session):
                 "row": row,
                 "place": place,
                 "own_cell": torch.where(is_past, live + 1, 0),
-                "own_mask": is_seen.bool() & is_past[:, None],
+                # [A, K, U + K]
+                "own_mask": torch.cat((is_seen & is_past[:, None], sees_row), 2),
                 "cross_cell": torch.where(cross_mask, cross_cell + 1, 0),
                 "cross_mask": cross_mask,
                 **self._own.inputs("own"),
