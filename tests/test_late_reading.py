@@ -19,7 +19,7 @@ from tiny_models import save_tiny_model
 from tiny_rnn import save_tiny_rnn
 
 # those whose steps wait for something that is not ours
-WAITS = ("function", "onnx", "wrapped-bloom", "wrapped-mamba")
+WAITS = ("function", "onnx", "onnx-rnn", "wrapped-bloom", "wrapped-mamba")
 COUNTING = [
     processors.repetition_penalty(1.4, counts_start=True),
     processors.no_repeat_ngram(2, counts_start=True),
@@ -46,6 +46,8 @@ def front_end(name: str, factory):
         return FunctionModel(hashed, VOCAB, bos_id=0, eos_id=1), ids
     if name == "onnx":
         return onnx_model(factory, cpu), ids
+    if name == "onnx-rnn":
+        return onnx_model(factory, cpu, save_tiny_rnn), ids
     directory = factory.mktemp(name)
     if name == "speech":
         save_tiny_speech_model(directory)

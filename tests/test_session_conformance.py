@@ -76,13 +76,13 @@ def wrapped(kind: str, device):
     return wrap(tiny_network(kind).to(device), cache=keeps)
 
 
-def onnx_model(tmp_path_factory, device):
+def onnx_model(tmp_path_factory, device, save=lambda directory: save_tiny_model(directory, "bart")):
     if device.type != "cpu":
         pytest.skip("ONNX graphs run on the CPU")
     for package in ("onnx", "onnx_ir", "onnxruntime"):
         pytest.importorskip(package)
-    original, exported = tmp_path_factory.mktemp("bart"), tmp_path_factory.mktemp("onnx")
-    save_tiny_model(original, "bart")
+    original, exported = tmp_path_factory.mktemp("original"), tmp_path_factory.mktemp("onnx")
+    save(original)
     export_onnx(load_model(original, device="cpu"), exported)
     return load_model(exported, device="cpu")
 

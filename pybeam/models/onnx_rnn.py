@@ -47,19 +47,17 @@ class OnnxRnnSession(RnnSession):
         self._state[0, list(slots), 0] = last
 
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
+        logits, new = old.new_empty(len(old), self._model.vocab_size), torch.empty_like(old)
+        num_rows = int(rows.offset[-1])
+        if not num_rows:
+            return logits, new
         slot = rows.slot.long()
         length = self._source.length[slot]  # [A]
         cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
         mask = counted(cell.shape[1], length)
-        row, place = places(rows.offset, rows.token.numel())
         # what stands where there is nothing must be a cell too
-        inputs = (
-            rows.token.long(),
-            old,
-            row,
-            place,
-            torch.where(mask, cell, 0),
-            mask,
-            self._pool[:, 0],
-        )
-        return tuple(self._model.decoder(inputs, "logits", "new_state"))
+        known = torch.where(mask, cell, 0), mask, self._pool[:, 0]
+        token, place = rows.token[:num_rows].long(), places(rows.offset, num_rows)
+        inputs = token, old[:num_rows], *place, *known
+        self._model.decoder(inputs, logits=logits[:num_rows], new_state=new[:num_rows])
+        return logits, new
