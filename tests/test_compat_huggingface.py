@@ -125,7 +125,10 @@ def test_same_tokens_and_scores_of_many(pair, seed):
     [
         (dict(early_stopping="always"), "`early_stopping` must be True, False or 'never'"),
         (dict(num_return_sequences=4), "`num_return_sequences` must be at most `num_beams` = 3"),
-        (dict(num_beams=1), "`num_beams` must be at least 2, but is 1, .* pybeam.greedy"),
+        (
+            dict(num_beams=1, exponential_decay_length_penalty=(2, 1.1)),
+            "`exponential_decay_length_penalty` needs `num_beams` of at least 2",
+        ),
         (dict(min_new_tokens=21), "`min_new_tokens` must be at most `max_new_tokens` = 20"),
         (dict(max_new_tokens=0), "`max_length` must be at least 1, but is 0"),
         (dict(repetition_penalty=0), "`penalty` must be finite, greater than 0"),

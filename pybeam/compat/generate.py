@@ -15,7 +15,7 @@ from pybeam.decoder import Decoder
 from pybeam.models.huggingface import wrap
 from pybeam.request import Request, Result
 from pybeam.schedule import Schedule
-from pybeam.search.algorithms import Algorithm, greedy
+from pybeam.search.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -111,8 +111,7 @@ def generate(
     ``output_scores=True`` the `sequences_scores`. What is kept of each step (`scores`, `beam_indices`)
     and the cache are None. Keys and values are kept as `pybeam.models.huggingface.wrap` says.
 
-    Options are those of `pybeam.compat.huggingface.beam_search`; with ``num_beams=1`` those of length
-    alone, since other processors see logits there.
+    Options are those of `pybeam.compat.huggingface.beam_search`.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what
@@ -168,11 +167,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
     if prompt_length > 1:  # it comes behind a lone start token only
         options.pop("forced_bos_token_id", None)
     options |= dict(max_new_tokens=most, min_new_tokens=least)
-    if options.pop("num_beams", 1) > 1:
-        return huggingface.beam_search(config.num_beams, **options)
-    of_beams = {"early_stopping", "length_penalty", "num_return_sequences"}
-    _refuse_others("option without beams", options, {"max_new_tokens", "min_new_tokens"} | of_beams)
-    return greedy(max_length=most, min_length=least)
+    return huggingface.beam_search(options.pop("num_beams", 1), **options)
 
 
 def _requests(

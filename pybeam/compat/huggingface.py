@@ -11,7 +11,7 @@ from pybeam.compat.checks import at_most
 from pybeam.models.base import Rows
 from pybeam.ops import Certificate
 from pybeam.search import processors
-from pybeam.search.algorithms import Algorithm, fixed_beam
+from pybeam.search.algorithms import Algorithm, fixed_beam, greedy
 from pybeam.search.processing import log_softmax
 from pybeam.search.scoring import power
 from pybeam.search.stopping import Stop
@@ -52,8 +52,11 @@ def beam_search(
     see it. Those of decoder-only models see the prompt, which is the source, but not what may pad it in a
     batch. ``temperature`` it ignores without sampling.
 
+    With ``num_beams=1`` it is greedy search, where processors change logits, and of the options those that
+    say how beams are ranked and stopped have no effect.
+
     Args:
-        num_beams: 2 to 128.
+        num_beams: 1 to 128.
         num_return_sequences: hypotheses to return.
         max_new_tokens: generated tokens, EOS included (its ``max_length`` counts the start token too).
         min_new_tokens: EOS is banned until so many tokens have been generated; nothing is renormalised.
@@ -75,10 +78,10 @@ def beam_search(
         raise ValueError(
             f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
         )
-    if num_beams == 1:
+    is_greedy = num_beams == 1
+    if is_greedy and exponential_decay_length_penalty:
         raise ValueError(
-            "`num_beams` must be at least 2, but is 1, which is greedy search on logits; use "
-            "pybeam.greedy"
+            "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
         )
     remedy = "widen the beam or ask for fewer"
     at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
@@ -87,7 +90,8 @@ def beam_search(
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
     bad_words_ids, suppress_tokens = list(bad_words_ids), list(suppress_tokens)
     begin_suppress_tokens = list(begin_suppress_tokens)
-    stage, counts_start = dict(stage="log_probs"), dict(counts_start=True, stage="log_probs")
+    stage = dict(stage="logits" if is_greedy else "log_probs")
+    counts_start = dict(counts_start=True, **stage)
     skips = int(forced_bos_token_id is not None)
     # in its order, each where its option is not neutral
     chain = [
@@ -104,15 +108,21 @@ def beam_search(
         suppress_tokens and processors.suppress_tokens(suppress_tokens, **stage),
         begin_suppress_tokens
         and processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, **stage),
-        renormalize_logits and processors.from_function(_renormalised, can_capture=True, **stage),
+        renormalize_logits
+        and not is_greedy
+        and processors.from_function(_renormalised, can_capture=True, **stage),
     ]
+    lengths = dict(min_length=0 if bans_first else min_new_tokens, max_length=max_new_tokens)
+    chain = [processor for processor in chain if processor]
+    if is_greedy:
+        # what forces a token asks for log-probabilities, and is asked last
+        return greedy(processors=sorted(chain, key=lambda p: p.stage == "log_probs"), **lengths)
     return fixed_beam(
         num_beams,
         n_best=num_return_sequences,
-        min_length=0 if bans_first else min_new_tokens,
-        max_length=max_new_tokens,
+        **lengths,
         scoring=power(length_penalty),
-        processors=[processor for processor in chain if processor],
+        processors=chain,
         stop=_stop(early_stopping, length_penalty),
     )
 
