@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
     """By the commands that load a model; an exported one needs onnxruntime."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "decoder.onnx").touch()
+    shutil.copy(MODEL / "config.json", tmp_path)
     for command in (main, profile):
         arguments = ["translate"] if command is main else []
         assert command([*arguments, "--model", str(tmp_path)]) == 1

@@ -345,7 +345,7 @@ def test_memory_is_kept_and_given_back(transformer):
 def test_graphs_need_a_gpu(transformer):
     with pytest.raises(ValueError, match=r"`graphs` needs a GPU .* the model is on cpu"):
         pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=True)
-    with pytest.raises(ValueError, match="`memory_limit` must be a positive"):
+    with pytest.raises(ValueError, match="`memory_limit` must be at least 1"):
         pybeam.Decoder(transformer, ALGORITHMS["fixed"], memory_limit=0)
     assert pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=False)
 

@@ -66,7 +66,7 @@ def test_no_shape_and_no_option_adds_a_variant():
         margin = torch.zeros(num_beams + 1)[1:]
         given = (entry > 0, beam, margin, margin, margin, beam, beam > 0)
         for options in (given, [None] * len(given)):
-            arguments = (logits, entry, offset, beam, *options, 2, 2, num_beams)
+            arguments = (logits, entry, offset, beam, *options, (2,), 2, num_beams)
             launches += aot.recorded(lambda arguments=arguments: select(*arguments))
     variants = {(launch.arguments[0].dtype, launch.options["MAX_SLICES"]) for launch in launches}
     assert len(variants) == len(DTYPES) * len(NUM_ROWS)

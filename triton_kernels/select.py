@@ -6,7 +6,6 @@ program of its own. Programs that meet leave what they found in a scratch buffer
 nobody waits for anybody, and everything is combined in an order that does not depend on timing.
 """
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -20,10 +19,13 @@ from pybeam.triton_kernels.select_options import (
     BAN_EOS,
     FORCED,
     IS_ENDED,
+    MAX_EOS,
+    MORE_EOS,
     OPTIONAL,
     PLAIN,
     limit_of,
     load_given,
+    num_eos,
 )
 from pybeam.triton_kernels.select_row import LIST, beam_of, count_live, entry_of, rank_tokens
 from pybeam.triton_kernels.select_slice import DEPTH, LANES, merge_slices, read_slice
@@ -59,8 +61,7 @@ def arrives_last(p_counter, num_programs):
         "num_slices",
         "num_tiles",
         "given",
-        "eos_id",
-        "num_more_eos",
+        *[f"eos_{i}" for i in range(MAX_EOS.value)],
         "finishing",
         "capacity",
     ],
@@ -104,14 +105,20 @@ def select_kernel(
     num_slices,
     num_tiles,
     given,
-    eos_id,
-    p_more_eos,
-    num_more_eos,
+    eos_0,
+    eos_1,
+    eos_2,
+    eos_3,
+    eos_4,
+    eos_5,
+    eos_6,
+    eos_7,
     finishing,
     capacity,
     PACK: tl.constexpr,
     MAX_SLICES: tl.constexpr,
 ):
+    eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
     i_program = tl.program_id(0)
     i_row = i_program // num_slices
     has_ended = (given & IS_ENDED) > 0
@@ -156,11 +163,10 @@ def select_kernel(
                 entry = entry_of(p_is_ended, i_row, num_counted)
             if entry < num_counted:
                 i_beam = beam_of(p_offset, entry, num_beams)
-                limit = limit_of(
-                    p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing
-                )
+                limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
                 forced = load_given(p_forced, i_beam, given, FORCED, -1)
                 bans_eos = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32) > 0
+                num_banned = tl.where(bans_eos, num_eos(given), 0)
                 if (limit > 0) & (forced < 0):
                     rank_tokens(
                         p_pack0,
@@ -171,10 +177,8 @@ def select_kernel(
                         p_list,
                         p_list + LIST,
                         limit,
-                        bans_eos,
-                        eos_id,
-                        p_more_eos,
-                        num_more_eos,
+                        num_banned,
+                        eos,
                         num_tiles,
                         PACK,
                         MAX_SLICES * LANES,
@@ -221,9 +225,7 @@ def select_kernel(
             first_row,
             num_columns,
             given,
-            eos_id,
-            p_more_eos,
-            num_more_eos,
+            eos,
             finishing,
             capacity,
         )
@@ -279,6 +281,7 @@ def select(
     values = (is_ended, max_candidates, margin, local_margin, best_finished, forced, ban_eos)
     given = sum(1 << bit for bit, value in enumerate(values) if value is not None)
     given += 0 if normalise else PLAIN.value
+    given += len(eos_ids) - 1 << MORE_EOS.value
     pack = PACK_BYTES // logits.element_size()
     num_slices, num_tiles = slices(num_rows, num_columns, pack)
     scratch = torch.empty(
@@ -311,9 +314,9 @@ def select(
         num_slices,
         num_tiles,
         given,
-        eos_ids[0],
-        _more_eos(tuple(eos_ids[1:]), device) if len(eos_ids) > 1 else width,
-        len(eos_ids) - 1,
+        # the first again in the places of those that are not there
+        *eos_ids,
+        *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
         finishing,
         capacity,
         PACK=pack,
@@ -322,11 +325,6 @@ def select(
         maxnreg=REGISTERS,
     )
     return results
-
-
-@functools.lru_cache(maxsize=64)
-def _more_eos(ids: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(ids, dtype=torch.int32, device=device)
 
 
 def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from pybeam.triton_kernels.select_options import (
     ends,
     limit_of,
     load_given,
+    num_eos,
 )
 from pybeam.triton_kernels.select_row import CHUNK, LIST
 
@@ -226,9 +227,7 @@ def finish_beam(
     first_row,
     num_columns,
     given,
-    eos_id,
-    p_more_eos,
-    num_more_eos,
+    eos,
     finishing,
     capacity,
 ):
@@ -238,10 +237,10 @@ def finish_beam(
     has_ended = (given & IS_ENDED) > 0
     has_nan = find_rows(p_is_ended, p_row_of, p_total, begin, end, first_row, has_ended)
     width = tl.load(p_width + i_beam)
-    wanted = tl.where(finishing == REFILL, (2 + num_more_eos) * width, width)
+    wanted = tl.where(finishing == REFILL, (1 + num_eos(given)) * width, width)
     # so that wide beams with several EOS ids see fewer than the rule says
     wanted = tl.minimum(wanted, LIST)
-    limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing)
+    limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
     forced = load_given(p_forced, i_beam, given, FORCED, -1)
     p_sorted = p_list + LIST
     num_candidates = has_nan * 0
@@ -259,7 +258,7 @@ def finish_beam(
             wanted,
             limit,
             forced,
-            eos_id,
+            eos[0],
         )
     o_rank = tl.arange(0, LIST)
     m_candidate = o_rank < num_candidates
@@ -278,9 +277,9 @@ def finish_beam(
         m_candidate,
         limit,
         forced,
-        eos_id,
+        eos[0],
     )
-    b_ends = ends(b_token, eos_id, p_more_eos, num_more_eos)
+    b_ends = ends(b_token, eos)
     m_finished, m_next = finish(b_ends, m_candidate, width, finishing)
     m_kept = prune(
         b_score,

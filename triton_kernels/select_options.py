@@ -1,13 +1,14 @@
 """The optional arguments of `select`: one variant of the kernel serves whichever are given.
 
 Bit i of `given` says whether there is an i-th optional argument, the bit behind them whether logits stay
-as they are. The pointer of one that is absent is that of another tensor of its dtype, and nothing is read
-from it.
+as they are, those behind it how many EOS ids there are. The pointer of one that is absent is that of
+another tensor of its dtype, and nothing is read from it.
 """
 
 import triton
 import triton.language as tl
 
+from pybeam import arguments
 from pybeam.ops import Finishing
 
 OPTIONAL = (
@@ -27,6 +28,8 @@ BEST_FINISHED = tl.constexpr(1 << OPTIONAL.index("best_finished"))
 FORCED = tl.constexpr(1 << OPTIONAL.index("forced"))
 BAN_EOS = tl.constexpr(1 << OPTIONAL.index("ban_eos"))
 PLAIN = tl.constexpr(1 << len(OPTIONAL))  # the logits are log-probabilities already
+MORE_EOS = tl.constexpr(len(OPTIONAL) + 1)  # from this bit on: how many EOS ids beside the first
+MAX_EOS = tl.constexpr(arguments.MAX_EOS)
 
 HELD = tl.constexpr(int(Finishing.HELD))
 REFILL = tl.constexpr(int(Finishing.REFILL))
@@ -40,19 +43,25 @@ def load_given(p_value, i_beam, given, OPTION: tl.constexpr, absent):
 
 
 @triton.jit
-def ends(b_token, eos_id, p_more_eos, num_more_eos):
+def ends(b_token, eos):
     """Which tokens are an EOS."""
-    b_ends = b_token == eos_id
-    for i in range(num_more_eos):
-        b_ends = b_ends | (b_token == tl.load(p_more_eos + i))
+    b_ends = b_token == eos[0]
+    for i in tl.static_range(1, MAX_EOS):
+        b_ends = b_ends | (b_token == eos[i])
     return b_ends
 
 
 @triton.jit
-def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, num_more_eos, finishing):
+def num_eos(given):
+    """How many EOS ids there are."""
+    return 1 + (given >> MORE_EOS)
+
+
+@triton.jit
+def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
     """How many of a row's best tokens can matter to its beam."""
     width = tl.load(p_width + i_beam)
     limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
     # REFILL keeps the best that go on, and of a row only EOS does not
-    most = width + tl.where((finishing == REFILL) & (width > 0), 1 + num_more_eos, 0)
+    most = width + tl.where((finishing == REFILL) & (width > 0), num_eos(given), 0)
     return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)

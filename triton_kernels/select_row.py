@@ -65,10 +65,8 @@ def rank_tokens(
     p_list,
     p_ranked,
     limit,
-    bans_eos,
-    eos_id,
-    p_more_eos,
-    num_more_eos,
+    num_banned,
+    eos,
     num_tiles,
     PACK: tl.constexpr,
     MAX_GROUPS: tl.constexpr,
@@ -79,7 +77,6 @@ def rank_tokens(
         p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
     )
     # more than the limit, for what is banned may be among the best
-    num_banned = tl.where(bans_eos, 1 + num_more_eos, 0)
     num_best, _ = keep_largest(b_delegate, limit + num_banned, p_ranked)
     group_packs = num_tiles * DEPTH
     num_logits = num_best * group_packs * PACK
@@ -90,7 +87,7 @@ def rank_tokens(
         o_logit = start + o_chunk - LIST
         m_logit = (o_chunk >= LIST) & (o_logit < num_logits)
         b_token = token_of(p_ranked, o_logit, m_logit, num_tiles, shift, PACK)
-        m_banned = bans_eos & ends(b_token, eos_id, p_more_eos, num_more_eos)
+        m_banned = (num_banned > 0) & ends(b_token, eos)
         m_logit = m_logit & (b_token >= 0) & (b_token < num_columns) & ~m_banned
         p_logit = p_pack0 + shift + b_token
         b_logit = tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
