@@ -181,14 +181,13 @@ class Algorithm:
 
         Raises ValueError if an override is invalid or the model has too few positions.
         """
-        names = [field.name for field in dataclasses.fields(Pruning)]
         changes = {
             name: getattr(request, name)
             for name in ("width", "n_best", "min_length", "max_length", "scoring")
             if getattr(request, name) is not None
         }
         pruning = {
-            name: getattr(request, name) for name in names if getattr(request, name) is not None
+            name: getattr(request, name) for name in _PRUNING if getattr(request, name) is not None
         }
         if pruning:
             changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
@@ -227,9 +226,14 @@ class Algorithm:
             changes["scoring"] = changes.get("scoring", self.scoring).behind(prefix_length)
         if self.draft is not None:
             changes["draft"] = self.draft.for_request(request)
-        return dataclasses.replace(self, **{**changes, "max_length": max_length})
+        changes["max_length"] = max_length
+        # most requests ask for nothing else; processors may hold what cannot be compared
+        if "processors" not in changes and changes == {n: getattr(self, n) for n in changes}:
+            return self
+        return dataclasses.replace(self, **changes)
 
 
+_PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
 _FIXED = {"width", "finishing", "pruning", "num_groups"}
 _OPTIONS = {field.name for field in dataclasses.fields(Algorithm)} - _FIXED
 
