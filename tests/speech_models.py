@@ -30,18 +30,33 @@ CONFIG = dict(
 )
 
 
+# what Whisper's config does not share
+WHISPER = dict(
+    num_mel_bins=NUM_FEATURES,
+    max_source_positions=45,
+    vocab_size=40,
+    bos_token_id=0,
+    pad_token_id=1,
+    eos_token_id=2,
+    decoder_start_token_id=3,
+)
+
+
 def save_tiny_speech_model(
-    directory: Path, seed: int = 0, eos_nats: float = 0.0, **options
-) -> transformers.Speech2TextForConditionalGeneration:
+    directory: Path, seed: int = 0, eos_nats: float = 0.0, *, kind: str = "Speech2Text", **options
+) -> transformers.PreTrainedModel:
     """Save a model with random weights as `save_pretrained` does and return the original.
 
-    EOS is favoured by so many nats.
+    EOS is favoured by so many nats. The other kind is Whisper.
     """
-    config = transformers.Speech2TextConfig(**{**CONFIG, **options})
-    model = transformers.Speech2TextForConditionalGeneration(config).eval()
+    options = CONFIG | (WHISPER if kind == "Whisper" else {}) | options
+    config = getattr(transformers, f"{kind}Config")(**options)
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
+            if name == "model.encoder.embed_positions.weight":
+                continue  # which follow from a formula
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
     favour_eos(model, eos_nats)

@@ -239,7 +239,7 @@ def test_missing_directory(tmp_path):
     [
         (
             {"model_type": "t5"},
-            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, speech_to_text, but is "
+            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, speech_to_text, whisper, but is "
             "'t5'.*Function",
         ),
         ({"model_type": None}, "but is None"),

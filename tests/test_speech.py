@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam import backends
+from pybeam.models.config import GATE, Convolution, FrontConfig
 from pybeam.models.linear import PlainLinear
 from pybeam.models.speech import SpeechTransformer, Subsampler
 from pybeam.profile.sources import random_sources
@@ -30,25 +31,31 @@ def model(saved, device) -> SpeechTransformer:
     return pybeam.load_model(saved[0], device=device)
 
 
+@pytest.mark.parametrize("activation", [GATE, "gelu"])
 @pytest.mark.parametrize("num", [1, 2, 3, 4, 7, 8, 9, 40])
-def test_subsampler_is_a_gated_convolution(num):
+def test_subsampler_is_a_convolution(num, activation):
     """The rows of windows against torch's convolution with the same weights."""
     generator = torch.Generator().manual_seed(num)
-    weights = [torch.randn(6, 4, 5, generator=generator), torch.randn(8, 3, 3, generator=generator)]
+    is_gated = activation == GATE
+    shapes = [(6, 4, 5), (8, 3 if is_gated else 6, 3)]
+    strides = (2, 2) if is_gated else (1, 2)
+    weights = [torch.randn(shape, generator=generator) for shape in shapes]
     biases = [torch.randn(len(weight), generator=generator) for weight in weights]
     pairs = zip(weights, biases, strict=True)
-    layers = [PlainLinear(w.transpose(1, 2).flatten(1), b) for w, b in pairs]
-    front = Subsampler(layers, [5, 3])
+    own = None if is_gated else activation
+    layers = [PlainLinear(w.transpose(1, 2).flatten(1), b, own) for w, b in pairs]
+    sizes = zip((5, 3), strides, (6, 8), strict=True)
+    config = FrontConfig(4, tuple(Convolution("", *size) for size in sizes), activation)
     x = torch.randn(num, 4, generator=generator)
     expected = x.t()[None]
-    for weight, bias in zip(weights, biases, strict=True):
-        expected = F.conv1d(expected, weight, bias, stride=2, padding=weight.shape[2] // 2)
-        expected = F.glu(expected, dim=1)
+    for weight, bias, stride in zip(weights, biases, strides, strict=True):
+        expected = F.conv1d(expected, weight, bias, stride=stride, padding=weight.shape[2] // 2)
+        expected = F.glu(expected, dim=1) if is_gated else F.gelu(expected)
     expected = expected[0].t()
-    assert front.length(num) == len(expected)
+    assert config.num_positions(num) == len(expected)
     other = torch.full((5, 4), 1e3)
-    found = front(torch.cat((other, x, other)), [5, num, 5])
-    found = found[front.length(5) : front.length(5) + len(expected)]
+    found = Subsampler(layers, config)(torch.cat((other, x, other)), [5, num, 5])
+    found = found[config.num_positions(5) : config.num_positions(5) + len(expected)]
     torch.testing.assert_close(found, expected)
 
 

@@ -82,7 +82,7 @@ def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
         model.final_logits_bias[:, eos] += nats
     else:  # every state that the last norm gives has its bias in it
         bias = model.model.decoder.layer_norm.bias
-        model.lm_head.weight[eos] += nats * bias / (bias @ bias)
+        model.get_output_embeddings().weight[eos] += nats * bias / (bias @ bias)
 
 
 def save_tiny_model(directory: Path, kind: str, seed: int = 0) -> transformers.PreTrainedModel:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from pybeam.export.builder import FLOAT, INT, Builder, Value, value
 from pybeam.models.base import Model
-from pybeam.models.speech import STRIDE, SpeechTransformer, Subsampler
+from pybeam.models.config import GATE
+from pybeam.models.speech import SpeechTransformer, Subsampler
 
 
 def source_inputs(model: Model) -> tuple[Value, Value]:
@@ -28,14 +29,19 @@ def subsample(
     that a source gets what it gets alone.
     """
     x = op.Transpose(x, perm=[0, 2, 1])  # [B, F, E]
-    for i, (layer, size) in enumerate(zip(front.layers, front.kernel_sizes, strict=True)):
+    config = front.config
+    for i, (layer, convolution) in enumerate(zip(front.layers, config.convolutions, strict=True)):
+        size, stride = convolution.kernel_size, convolution.stride
         name = f"encoder.front.{i}"
         # windows are flattened position by position
-        weight = layer.weight.unflatten(1, (size, -1)).transpose(1, 2)  # [2 C', C, k]
+        weight = layer.weight.unflatten(1, (size, -1)).transpose(1, 2)  # [C', C, k]
         x = op.Where(op.Unsqueeze(op.mask(op.size(x, 2), length), [1]), x, 0.0)
         weight, bias = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
-        x = op.Conv(x, weight, bias, strides=[STRIDE], pads=[size // 2, size // 2])
-        x, gate = op.Split(x, axis=1, num_outputs=2, outputs=2)
-        x = op.Mul(x, op.Sigmoid(gate))  # [B, C', (E + 1) // 2]
-        length = op.Div(op.Add(length, STRIDE - 1), STRIDE)
+        x = op.Conv(x, weight, bias, strides=[stride], pads=[size // 2, size // 2])
+        if config.activation == GATE:
+            x, gate = op.Split(x, axis=1, num_outputs=2, outputs=2)
+            x = op.Mul(x, op.Sigmoid(gate))
+        else:
+            x = op.Gelu(x)
+        length = op.Div(op.Add(length, stride - 1), stride)  # x is [B, C', ceil(E / stride)]
     return op.Transpose(x, perm=[0, 2, 1]), length

@@ -19,6 +19,7 @@ HARMLESS = (
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
     "decoder.output_projection.weight",
+    "proj_out.weight",
     "encoder.embed_positions.weight",
     "decoder.embed_positions.weight",
     "encoder.embed_positions.weights",

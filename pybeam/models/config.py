@@ -17,14 +17,16 @@ class Family:
     is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
-    positions: str  # "learned", "sinusoidal" or "marian", see `pybeam.models.positions`
+    positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.positions`
     scale_embedding: bool = False  # this and the rest: what a config that does not say it means
     activation: str = "gelu"
     ties_embeddings: bool = True
     start_id: int | None = 2
     hears: bool = False  # sources are features of sound, see `pybeam.models.speech`
+    has_key_bias: bool = True  # of all projections to keys
 
 
+GATE = "glu"  # a * sigmoid(b) of channels a and b
 ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
 FAMILIES = {
     "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
@@ -43,6 +45,7 @@ FAMILIES = {
     "speech_to_text": Family(
         True, False, True, "sinusoidal", scale_embedding=True, activation="relu", hears=True
     ),
+    "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
 }
 
 # old configs spell the family out; a config that contradicts it describes another network
@@ -54,12 +57,28 @@ FAMILY_FLAGS = {
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """Over time, with zeros beyond the ends, so that n positions become ceil(n / stride)."""
+
+    name: str  # of its weights, below "encoder."
+    kernel_size: int  # odd
+    stride: int
+    num_channels: int  # before a gate halves them
+
+
+@dataclass(frozen=True)
 class FrontConfig:
-    """Shapes of the convolutions over time that shorten what a speech encoder reads."""
+    """Shapes of the convolutions that shorten what a speech encoder reads."""
 
     num_features: int
-    kernel_sizes: tuple[int, ...]
-    channels: int  # of all convolutions but the last, before their gates halve them
+    convolutions: tuple[Convolution, ...]
+    activation: str  # behind each of them: GATE or "gelu"
+
+    def num_positions(self, num_frames: int) -> int:
+        """What so many frames become behind all convolutions."""
+        for convolution in self.convolutions:
+            num_frames = -(-num_frames // convolution.stride)
+        return num_frames
 
 
 @dataclass(frozen=True)
@@ -140,7 +159,8 @@ def _build(
                 f"but they are {hidden_size} and {size(heads)}"
             )
     vocab_size = size(target_name)
-    is_scaled = config.get("scale_embedding", family.scale_embedding)
+    # which transformers reads of a Whisper config, but scales nothing
+    is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
@@ -176,7 +196,7 @@ def _build(
         pad_id=1 if pad_id is None else pad_id,
         start_id=start_id,
         eos_id=eos_id,
-        front=_front(path, config, size) if family.hears else None,
+        front=FRONTS[model_type](path, config, size) if family.hears else None,
     )
 
 
@@ -188,7 +208,7 @@ def positive(path: Path, config: dict, name: str) -> int:
     return value
 
 
-def _front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
     kernels = config.get("conv_kernel_sizes")
     is_sound = isinstance(kernels, list) and all(
         isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels
@@ -203,7 +223,21 @@ def _front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
     num_channels = config.get("input_channels", 1)
     if num_channels != 1:
         raise ValueError(f"`input_channels` in {path} must be 1, but is {num_channels!r}")
-    return FrontConfig(size("input_feat_per_channel"), tuple(kernels), channels)
+    rows = [channels] * (len(kernels) - 1) + [2 * size("d_model")]
+    convolutions = tuple(
+        Convolution(f"conv.conv_layers.{i}", kernel, 2, num)
+        for i, (kernel, num) in enumerate(zip(kernels, rows, strict=True))
+    )
+    return FrontConfig(size("input_feat_per_channel"), convolutions, GATE)
+
+
+def _whisper_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+    d = size("d_model")
+    convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
+    return FrontConfig(size("num_mel_bins"), convolutions, "gelu")
+
+
+FRONTS = {"speech_to_text": _gated_front, "whisper": _whisper_front}
 
 
 def token_id(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.config import FrontConfig, TransformerConfig, read_config
+from pybeam.models.config import GATE, FrontConfig, TransformerConfig, read_config
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear, PlainLinear, can_pack
@@ -23,6 +23,7 @@ from pybeam.models.speech import SpeechTransformer, Subsampler
 from pybeam.models.transformer import Transformer
 from pybeam.tokenizer import load_vocabularies
 
+OUTPUTS = {"fsmt": "decoder.output_projection.weight", "whisper": "proj_out.weight"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -37,8 +38,8 @@ def load_model(
     It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
     `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
     (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); Speech2Text
-    (`speech_to_text`), which reads features of sound and is a `SpeechTransformer`; and
-    `attentional_lstm`, for which see `pybeam.models.Rnn`.
+    (`speech_to_text`) and Whisper (`whisper`), which read features of sound and are a `SpeechTransformer`;
+    and `attentional_lstm`, for which see `pybeam.models.Rnn`.
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
     A directory with `decoder.onnx` (`pybeam.export.export_onnx`) is run by ONNX Runtime, on a CPU, float32.
 
@@ -214,22 +215,22 @@ class _Assembly:
 
     def _subsampler(self, front: FrontConfig) -> Subsampler:
         layers, columns = [], front.num_features
-        for i, size in enumerate(front.kernel_sizes):
-            is_last = i == len(front.kernel_sizes) - 1
-            rows = 2 * self.config.hidden_size if is_last else front.channels
-            name = f"encoder.conv.conv_layers.{i}"
-            weight = self._take(f"{name}.weight", rows, columns, size, dtype=self.weight_dtype)
+        is_gated = front.activation == GATE
+        for convolution in front.convolutions:
+            rows, name = convolution.num_channels, f"encoder.{convolution.name}"
+            shape = rows, columns, convolution.kernel_size
+            weight = self._take(f"{name}.weight", *shape, dtype=self.weight_dtype)
             # windows are flattened position by position
-            weight = weight.transpose(1, 2).flatten(1).contiguous()  # [rows, size * columns]
-            layers.append(self._pack(weight, self._take(f"{name}.bias", rows)))
-            columns = rows // 2
-        return Subsampler(layers, front.kernel_sizes)
+            weight = weight.transpose(1, 2).flatten(1).contiguous()  # [rows, k * columns]
+            bias = self._take(f"{name}.bias", rows)
+            layers.append(self._pack(weight, bias, None if is_gated else front.activation))
+            columns = rows // 2 if is_gated else rows
+        return Subsampler(layers, front)
 
     def _tables(self) -> list[Tensor]:
         """Token tables of encoder (if it reads any), decoder and output. Equal ones are the same tensor."""
-        config, own = self.config, ["lm_head.weight"]
-        if config.model_type == "fsmt":
-            own = ["decoder.output_projection.weight"]
+        config = self.config
+        own = [OUTPUTS.get(config.model_type, "lm_head.weight")]
         shared, source, target = (
             "shared.weight",
             "encoder.embed_tokens.weight",
@@ -288,9 +289,10 @@ class _Assembly:
         num = offset + num_positions
         stored = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
         name = next((name for name in stored if name in self.checkpoint), None)
-        if name is None and config.family.positions != "learned":
+        has_formula = config.family.positions in ("sinusoidal", "marian")
+        if name is None and has_formula:
             table = sinusoidal_table(config, num_positions)
-        elif name is not None and config.family.positions != "learned":
+        elif has_formula:
             # such tables may have been made longer than the config says
             num = max(num, self.checkpoint.num_rows(name))
             table = self.checkpoint.take(name, num, config.hidden_size)
@@ -332,8 +334,13 @@ class _Assembly:
         weight = torch.cat(
             [self._take(f"{name}.weight", rows, columns, dtype=self.weight_dtype) for name in names]
         )
-        bias = torch.cat([self._take(f"{name}.bias", rows) for name in names])
+        bias = torch.cat([self._bias(name, rows) for name in names])
         return self._pack(weight, bias, activation)
+
+    def _bias(self, name: str, rows: int) -> Tensor:
+        if name.endswith("k_proj") and not self.config.family.has_key_bias:
+            return torch.zeros(rows, dtype=self.dtype, device=self.device)
+        return self._take(f"{name}.bias", rows)
 
     def _pack(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
         return (PackedLinear if self.is_packed else PlainLinear)(weight, bias, activation)

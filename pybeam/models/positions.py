@@ -12,7 +12,8 @@ from pybeam.models.config import TransformerConfig
 
 def position_offset(config: TransformerConfig) -> int:
     """Rows of the family's own table that come before the first token."""
-    return {"learned": 2, "sinusoidal": config.pad_id + 1, "marian": 0}[config.family.positions]
+    offsets = {"learned": 2, "stored": 0, "sinusoidal": config.pad_id + 1, "marian": 0}
+    return offsets[config.family.positions]
 
 
 def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:

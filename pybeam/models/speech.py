@@ -9,71 +9,65 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.models.config import GATE, Convolution, FrontConfig
 from pybeam.models.linear import Linear
 from pybeam.models.transformer import Transformer
 from pybeam.transfer import to_device
 
-STRIDE = 2
-
-
-def num_positions(num_frames: int, num_layers: int) -> int:
-    """What so many frames become behind so many convolutions."""
-    for _ in range(num_layers):
-        num_frames = -(-num_frames // STRIDE)
-    return num_frames
-
 
 class Subsampler:
-    """Convolutions over time with gates: ``x <- glu(conv(x))``, each halves the number of positions.
+    """Convolutions over time: ``x <- f(conv(x))``, f a gate (Speech2Text) or GELU (Whisper).
 
-    Each has stride 2 and zeros beyond the ends: from [E, C] it makes [(E + 1) // 2, C'], where
-    ``glu(a, b) = a * sigmoid(b)``. Written as matrix products over windows of k positions, of all
+    Each has zeros beyond the ends: with stride s it makes [ceil(E / s), C'] of [E, C]. A gate halves the
+    channels, ``glu(a, b) = a * sigmoid(b)``. Written as matrix products over windows of k positions, of all
     sources at once and without padding, so that they are as exact as the rest of the model: what a source
     gets does not depend on what is beside it.
 
     Args:
-        layers: linear layers [2 C', k * C], windows flattened position by position.
-        kernel_sizes: k of each, odd.
+        layers: linear layers [C', k * C], or [2 C', k * C] before a gate, windows flattened position by
+            position; with their activation, unless it is a gate.
+        config: k and s of each, and what f is.
 
-    See Synnaeve et al. 2019 (arXiv:1911.08460).
+    See Synnaeve et al. 2019 (arXiv:1911.08460) for gates and Radford et al. 2022 (arXiv:2212.04356).
     """
 
-    def __init__(self, layers: Sequence[Linear], kernel_sizes: Sequence[int]) -> None:
-        self.layers, self.kernel_sizes = layers, kernel_sizes
-
-    def length(self, num_frames: int) -> int:
-        """Positions that so many frames become."""
-        return num_positions(num_frames, len(self.kernel_sizes))
+    def __init__(self, layers: Sequence[Linear], config: FrontConfig) -> None:
+        self.layers, self.config = layers, config
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [n, d] of features [sum(lengths), F], of sources one after another."""
         length = np.asarray(lengths, dtype=np.int64)  # [A]
-        for layer, size in zip(self.layers, self.kernel_sizes, strict=True):
-            window = to_device(_windows(length, size), torch.long, x.device)  # [n, k]
+        for layer, convolution in zip(self.layers, self.config.convolutions, strict=True):
+            rows, length = _windows(length, convolution)
+            window = to_device(rows, torch.long, x.device)  # [n, k]
             # the last row is what lies beyond the ends
             padded = F.pad(x, (0, 0, 0, 1))
-            x = F.glu(layer(padded[window].flatten(1)), dim=1)  # [n, C]
-            length = -(-length // STRIDE)
+            x = layer(padded[window].flatten(1))  # [n, C'] or [n, 2 C']
+            if self.config.activation == GATE:
+                x = F.glu(x, dim=1)
         return x
 
 
-def _windows(length: np.ndarray, size: int) -> np.ndarray:
-    """[n, size]: the rows that each output position of each source sees; sum(length) for none."""
-    halved = -(-length // STRIDE)  # [A]
-    first = np.repeat(np.cumsum(length) - length, halved)[:, None]  # [n, 1], rows before the source
-    end = first + np.repeat(length, halved)[:, None]
-    position = np.arange(halved.sum()) - np.repeat(np.cumsum(halved) - halved, halved)  # [n]
-    row = first + STRIDE * position[:, None] + np.arange(size) - size // 2  # [n, size]
-    return np.where((row < first) | (row >= end), length.sum(), row)
+def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, np.ndarray]:
+    """[n, k], the rows that each output position of each source sees, sum(length) for none; and how many
+    positions each source then has [A]."""
+    size, stride = convolution.kernel_size, convolution.stride
+    after = -(-length // stride)  # [A]
+    first = np.repeat(np.cumsum(length) - length, after)[:, None]  # [n, 1], rows before the source
+    end = first + np.repeat(length, after)[:, None]
+    position = np.arange(after.sum()) - np.repeat(np.cumsum(after) - after, after)  # [n]
+    row = first + stride * position[:, None] + np.arange(size) - size // 2  # [n, k]
+    return np.where((row < first) | (row >= end), length.sum(), row), after
 
 
 class SpeechTransformer(Transformer):
-    """Speech2Text (fairseq's S2T); made by `pybeam.load_model`.
+    """Speech2Text (fairseq's S2T) or Whisper; made by `pybeam.load_model`.
 
-    A source is a float tensor of features [E, F], one line per frame, as `pybeam.audio.FeatureExtractor`
-    makes them. |x|, by which lengths are limited and rewarded, is the number of the encoder's positions,
-    not of frames. transformers' own batches also convolve the padding of shorter recordings; here each
-    gets what it gets alone.
+    A source is a float tensor of features [E, F], one line per frame, as `pybeam.audio` makes them. |x|,
+    by which lengths are limited and rewarded, is the number of the encoder's positions, not of frames.
+    transformers' own batches also convolve the padding of shorter recordings; here each gets what it gets
+    alone. Whisper was trained on 30 seconds, to which its features are padded; fewer frames are taken as
+    they are and become fewer positions.
     """
 
     takes_features = True
@@ -118,7 +112,7 @@ class SpeechTransformer(Transformer):
 
     def source_length(self, source: Tensor) -> int:
         """Number of the encoder's positions."""
-        return num_positions(source.shape[0], len(self.config.front.kernel_sizes))
+        return self.config.front.num_positions(source.shape[0])
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
         """What the encoder's layers get [n, d] of checked sources, one after another."""
