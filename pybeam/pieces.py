@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")  # Whisper's
 LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
 
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
@@ -45,6 +46,9 @@ class JsonPieces:
             raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        # which are not marked as special
+        self._timestamps = {i for i, token in added if TIMESTAMP.fullmatch(token.content)}
 
     @property
     def before(self) -> list[int]:
@@ -58,7 +62,8 @@ class JsonPieces:
     encode_target = encode
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
+        kept = [token for token in ids if token not in self._timestamps]
+        return self._tokenizer.decode(kept, skip_special_tokens=True).strip()
 
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)

@@ -1,5 +1,6 @@
 """Tiny random speech models, features to feed them, and sounds."""
 
+import json
 import random
 import wave
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tiny_models import favour_eos
 
@@ -33,12 +35,26 @@ CONFIG = dict(
 # what Whisper's config does not share
 WHISPER = dict(
     num_mel_bins=NUM_FEATURES,
-    max_source_positions=45,
+    max_source_positions=50,
     vocab_size=40,
-    bos_token_id=0,
-    pad_token_id=1,
-    eos_token_id=2,
-    decoder_start_token_id=3,
+    bos_token_id=28,
+    pad_token_id=28,
+    eos_token_id=28,
+    decoder_start_token_id=29,
+)
+WHISPER_LETTERS = "abcdefghijklmnopqrstuvwxyÃ©Ġ"  # as byte-level BPE writes them, ids from 0
+WHISPER_SPECIAL = (
+    *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"),
+    *("<|transcribe|>", "<|notimestamps|>"),
+)
+WHISPER_TIMESTAMPS = tuple(f"<|{i / 50:.2f}|>" for i in range(5))
+WHISPER_GENERATION = dict(
+    is_multilingual=True,
+    lang_to_id={"<|en|>": 30, "<|de|>": 31},
+    task_to_id={"translate": 32, "transcribe": 33},
+    no_timestamps_token_id=34,
+    suppress_tokens=[5, 11, *range(30, 40)],
+    begin_suppress_tokens=[27, 28],
 )
 
 
@@ -61,6 +77,27 @@ def save_tiny_speech_model(
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
     favour_eos(model, eos_nats)
     model.save_pretrained(directory)
+    return model
+
+
+def save_tiny_whisper(
+    directory: Path, seed: int = 2, eos_nats: float = 2.5, **options
+) -> transformers.WhisperForConditionalGeneration:
+    """A whole directory: a model, sources of one second, and a tokenizer of letters."""
+    save_tiny_speech_model(directory, seed, eos_nats, kind="Whisper", **options)
+    ids = {name: token for name, token in WHISPER.items() if name.endswith("_id")}
+    (directory / "generation_config.json").write_text(json.dumps(ids | WHISPER_GENERATION))
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    extractor = transformers.WhisperFeatureExtractor(feature_size=NUM_FEATURES, chunk_length=1)
+    extractor.save_pretrained(directory)
+    letters = {letter: i for i, letter in enumerate(WHISPER_LETTERS)}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(WHISPER_SPECIAL))
+    # which Whisper's own files do not mark as special either
+    tokenizer.add_tokens([AddedToken(token, special=False) for token in WHISPER_TIMESTAMPS])
+    tokenizer.save(str(directory / "tokenizer.json"))
     return model
 
 

@@ -13,6 +13,7 @@ from speech_models import tone, write_wav
 
 pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
 KIND = {"feature_extractor_type": "Speech2TextFeatureExtractor"}
+WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor"}
 
 
 @pytest.mark.parametrize(("normalize_means", "normalize_vars"), [(True, True), (False, False)])
@@ -46,8 +47,10 @@ def test_extractor_of_a_directory(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "must be Speech2TextFeatureExtractor, but is None"),
-        ({"feature_extractor_type": "WhisperFeatureExtractor"}, "but is 'WhisperFeatureExtractor'"),
+        ({}, "must be Speech2TextFeatureExtractor or WhisperFeatureExtractor, but is None"),
+        ({**WHISPER, "dither": 0.1}, r"`dither`.*must be 0.*0\.1; compute"),
+        ({**WHISPER, "feature_size": 0}, r"`feature_size`.*positive integer"),
+        ({**WHISPER, "sampling_rate": 8000}, "at least 16000, but is 8000"),
         ({**KIND, "sampling_rate": "16k"}, "`sampling_rate`.*positive integer"),
         ({**KIND, "num_mel_bins": 0}, "`num_mel_bins`.*positive integer"),
     ],

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import click
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pybeam.schedule import Schedule
     from pybeam.search.algorithms import Algorithm
     from pybeam.tokenizer import Tokenizer
+    from pybeam.transcription import Transcription
 
 MAX_COUNTED_BYTES = 1 << 28
 
@@ -118,9 +120,9 @@ class Job:
             tokenizer = load_tokenizer(
                 self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
             )
+            algorithm = self._whole_algorithm(tokenizer)
         except (ImportError, OSError, ValueError) as error:
             raise click.ClickException(with_flags(error)) from error
-        algorithm = self._without_unk(tokenizer) if self.no_unk else self.algorithm
         try:
             decoder = pybeam.Decoder(
                 model,
@@ -139,6 +141,10 @@ class Job:
             raise click.ClickException(
                 f"the model in {self.model_dirs[0]} reads {kind}; use `pybeam {command}`"
             )
+
+    def _whole_algorithm(self, tokenizer: Tokenizer) -> Algorithm:
+        """The algorithm with what the model's files say about it."""
+        return self._without_unk(tokenizer) if self.no_unk else self.algorithm
 
     def _without_unk(self, tokenizer: Tokenizer) -> Algorithm:
         from pybeam import processors
@@ -166,9 +172,22 @@ class TranscribeJob(Job):
     """A job whose sources are sound files."""
 
     paths: tuple[str, ...]
+    language: str | None
+    task: str | None
 
     hears: ClassVar[bool] = True
     item: ClassVar[str] = "file"
+
+    @cached_property
+    def _transcription(self) -> Transcription:
+        from pybeam.transcription import load_transcription
+
+        return load_transcription(self.model_dirs[0], self.language, self.task)
+
+    def _whole_algorithm(self, tokenizer: Tokenizer) -> Algorithm:
+        algorithm = super()._whole_algorithm(tokenizer)
+        chain = *algorithm.processors, *self._transcription.processors
+        return dataclasses.replace(algorithm, processors=chain)
 
     @contextlib.contextmanager
     def _input(self) -> Iterator[BinaryIO]:
@@ -192,7 +211,8 @@ class TranscribeJob(Job):
             extract = load_feature_extractor(self.model_dirs[0])
         except (ImportError, ValueError) as error:
             raise click.ClickException(str(error)) from error
-        yield Recordings(LineReader(input_file.fileno()), *options, extract)
+        reader = LineReader(input_file.fileno())
+        yield Recordings(reader, *options, extract, self._transcription.prefix)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
-from pybeam.audio import FeatureExtractor, read_wav
+from pybeam.audio import FeatureExtractor, WhisperFeatureExtractor, read_wav
 from pybeam.cli.lines import Sources
 from pybeam.request import Request, Result
 
@@ -17,9 +18,17 @@ class Recordings(Sources):
     A file that cannot be read gives a result with an error, and the others go on.
     """
 
-    def __init__(self, reader, tokenizer, max_tokens, warn, extract: FeatureExtractor) -> None:
+    def __init__(
+        self,
+        reader,
+        tokenizer,
+        max_tokens,
+        warn,
+        extract: FeatureExtractor | WhisperFeatureExtractor,
+        prefix: Sequence[int],
+    ) -> None:
         super().__init__(reader, tokenizer, max_tokens, warn)
-        self._extract = extract
+        self._extract, self._prefix = extract, [*tokenizer.prefix, *prefix]
         self._errors: dict[int, Exception] = {}  # by index
 
     def complete(self, result: Result) -> Result:
@@ -36,4 +45,4 @@ class Recordings(Sources):
                 features = self._extract(read_wav(text, self._extract.sampling_rate))
             except (OSError, ValueError) as error:
                 self._errors[self.num_lines - 1] = error
-        return Request(features, prefix=self._tokenizer.prefix)
+        return Request(features, prefix=self._prefix)

@@ -31,19 +31,32 @@ files = option("Files")
     type=click.Path(allow_dash=True),
     help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: stdin.",
 )
+@files(
+    "--language",
+    metavar="CODE",
+    help="What is spoken, for Whisper models of many languages, such as en.",
+)
+@files(
+    "--task",
+    type=click.Choice(["transcribe", "translate"]),
+    show_default="transcribe",
+    help="translate: into English, by Whisper models of many languages.",
+)
 def transcribe(**values) -> int:
     """Transcribe WAV files with a speech model that was loaded from DIR.
 
     The files must be 16-bit PCM with one channel, at the sampling rate of the model
     (`preprocessor_config.json`). Transcriptions come out in the order of the files, each as soon as it
     and all before it are known; a file that cannot be read leaves an empty line. With --n-best 2
-    or more, each hypothesis is a line `file ||| transcription ||| score`, files counted from 0. Needs the
-    package kaldi-native-fbank (`pip install 'pybeam[speech]'`).
+    or more, each hypothesis is a line `file ||| transcription ||| score`, files counted from 0.
+    Speech2Text models need the package kaldi-native-fbank (`pip install 'pybeam[speech]'`). Whisper
+    models take files of 30 seconds at most and write no timestamps.
 
     \b
     Examples:
       pybeam transcribe --model examples/models/spoken-numbers-en a.wav b.wav
       ls *.wav | pybeam transcribe --model DIR --output out.txt
+      pybeam transcribe --model DIR --language de --task translate a.wav
       pybeam transcribe --model DIR --width 3 --temperature 1.25 --eos-penalty 0.9 \\
           --scoring gnmt:0.6 --n-best 3 a.wav
 
@@ -63,4 +76,5 @@ def transcribe(**values) -> int:
 
 
 _shared = [parameter for parameter in translate.params if parameter.name not in OWN]
-transcribe.params = [transcribe.params[0], _shared[0], transcribe.params[1], *_shared[1:]]
+_paths, _input, *_spoken = transcribe.params
+transcribe.params = [_paths, _shared[0], _input, _shared[1], *_spoken, *_shared[2:]]
