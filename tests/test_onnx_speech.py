@@ -10,7 +10,8 @@ import pybeam
 from pybeam.cli import main
 from pybeam.export import export_onnx
 from pybeam.models.onnx_model import OnnxSpeechModel
-from speech_models import random_features, save_tiny_speech_model
+from pybeam.transcription import load_transcription
+from speech_models import random_features, save_tiny_speech_model, save_tiny_whisper
 from test_example_model import ALGORITHMS, assert_agree
 from test_onnx import assert_finds_the_same, hypotheses
 
@@ -86,6 +87,25 @@ def test_every_front(name, tmp_path):
     search = ort.InferenceSession(tmp_path / "onnx" / "search.onnx")
     expected = assert_finds_the_same(search, model, sources, 4, 12, 0.7, behind=np.nan)
     assert {h.ended for result in expected for h in result.hypotheses} == {True, False}
+
+
+def test_whisper_is_exported_without_a_search(tmp_path):
+    """Convolutions of another stride with GELU, and a prefix, which the graph of a search has not."""
+    save_tiny_whisper(tmp_path / "original")
+    model = pybeam.load_model(tmp_path / "original", device="cpu")
+    export_onnx(model, tmp_path / "onnx")
+    assert sorted(path.name for path in tmp_path.glob("onnx/*.onnx")) == [
+        "decoder.onnx",
+        "encoder.onnx",
+    ]
+    asked = load_transcription(tmp_path / "onnx", "en")
+    search = pybeam.fixed_beam(4, n_best=3, max_length=10, processors=asked.processors)
+    requests = [pybeam.Request(source, prefix=asked.prefix) for source in random_features(6)]
+    ours, theirs = (
+        pybeam.Decoder(one, search, pybeam.Fifo(3)).decode(requests, on_error="raise")
+        for one in (pybeam.load_model(tmp_path / "onnx"), model)
+    )
+    assert_agree(ours, theirs)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -26,7 +26,7 @@ def features_of(name: str) -> torch.Tensor:
 
 
 def test_the_example_of_the_docs(monkeypatch, capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "speech.md").read_text(), re.S)
+    code, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "speech.md").read_text(), re.S)
     monkeypatch.chdir(ROOT)
     exec(compile(code, "docs/speech.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == list(SOUNDS.values())

@@ -1,8 +1,10 @@
 """Whisper as a built-in model beside transformers' own."""
 
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from pybeam.transcription import Transcription, load_transcription
 from session_driver import straight_line
 from speech_models import WHISPER_GENERATION, random_features, save_tiny_whisper, tone, write_wav
 
+DOCS = Path(__file__).parents[1] / "docs" / "speech.md"
 SOURCES = random_features(6, seed=3)  # all lengths, odd ones too
 
 
@@ -218,3 +221,13 @@ def test_command_line(saved, tmp_path, capfd):
     assert all(texts) and output.out.split("\n") == [texts[0], "", texts[1], ""]
     assert main([*command, str(paths[0])]) == 1
     assert "--language must be one" in capfd.readouterr().err
+
+
+def test_the_example_of_the_docs(saved, tmp_path, monkeypatch, capsys):
+    """A tiny model in place of the one it would download."""
+    _, code = re.findall(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.S)
+    (tmp_path / "whisper-tiny").symlink_to(saved[0])
+    write_wav(tmp_path / "speech.wav", tone(9000, seed=1), 16000)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, DOCS, "exec"), {})
+    assert capsys.readouterr().out.strip()

@@ -23,8 +23,8 @@ def export_onnx(model_dir: str, directory: str) -> None:
     """Write a model as ONNX graphs, float32.
 
     encoder.onnx and decoder.onnx are what `pybeam translate --model` and `pybeam transcribe --model` run
-    with ONNX Runtime when they are given the output folder. search.onnx, which an LSTM has not, is a
-    whole beam search, for any ONNX runtime.
+    with ONNX Runtime when they are given the output folder. search.onnx, which an LSTM and Whisper have not,
+    is a whole beam search, for any ONNX runtime.
 
     \b
     Example:

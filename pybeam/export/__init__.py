@@ -24,7 +24,8 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
 
     - ``encoder.onnx`` and ``decoder.onnx``: what `pybeam.load_model(directory)` decodes with, under every
       algorithm and schedule. Keys and values, or states, are inputs.
-    - ``search.onnx``: `pybeam.fixed_beam` as a whole, for any ONNX runtime; not of an LSTM.
+    - ``search.onnx``: `pybeam.fixed_beam` as a whole, for any ONNX runtime; not of an LSTM, nor of
+      Whisper, which needs a prefix that this graph does not take.
 
     Inputs and outputs are described in docs/onnx.md. Operators are those of opset 20, sizes are dynamic.
 

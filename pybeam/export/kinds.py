@@ -48,4 +48,7 @@ def recorders(model: object) -> dict[str, Callable[..., Recorded]]:
             f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
             "dtype='float32'"
         )
+    if isinstance(model, SpeechTransformer) and model.config.model_type == "whisper":
+        # its outputs begin with a prefix, which the graph of a whole search does not take
+        return {name: record for name, record in found.items() if name != SEARCH}
     return found
