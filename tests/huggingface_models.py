@@ -43,6 +43,33 @@ KINDS = {
     "llama": ("Llama", "LlamaForCausalLM", dict(IDS, **HIDDEN, **HEADS)),
     "qwen": ("Qwen3", "Qwen3ForCausalLM", dict(IDS, **HIDDEN, **HEADS, head_dim=8)),
     "mistral": ("Mistral", "MistralForCausalLM", dict(IDS, **HIDDEN, **HEADS, sliding_window=6)),
+    "gemma": (
+        "Gemma2",
+        "Gemma2ForCausalLM",
+        dict(
+            IDS,
+            **HIDDEN,
+            **HEADS,
+            head_dim=8,
+            query_pre_attn_scalar=2,
+            sliding_window=6,
+            attn_logit_softcapping=1.5,
+        ),
+    ),
+    "gptoss": (
+        "GptOss",
+        "GptOssForCausalLM",
+        dict(
+            IDS,
+            **HIDDEN,
+            **HEADS,
+            head_dim=8,
+            sliding_window=6,
+            num_local_experts=3,
+            num_experts_per_tok=2,
+            rope_parameters=dict(rope_type="default", rope_theta=150.0),
+        ),
+    ),
     "mamba": (
         "Mamba",
         "MambaForCausalLM",
@@ -68,7 +95,8 @@ def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
             if kind == "mamba" and ("A_log" in name or "dt_proj" in name):
                 continue
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            weight.copy_(mean + 0.25 * torch.randn(weight.shape, generator=generator))
+            deviation = 2.0 if name.endswith("sinks") else 0.25
+            weight.copy_(mean + deviation * torch.randn(weight.shape, generator=generator))
         # far up or far down, so often chosen
         network.get_output_embeddings().weight[EOS] *= {"gpt2": -3.0, "mamba": 6.0}.get(kind, 2.0)
     # BART's config forces EOS at the end, and some hold other defaults

@@ -142,7 +142,9 @@ def found(model, algorithm, schedule, sources) -> list:
 
 
 @pytest.mark.parametrize(
-    "kinds", [("mistral",), ("bloom",), ("t5",), ("llama", "qwen")], ids="+".join
+    "kinds",
+    [("mistral",), ("bloom",), ("t5",), ("gemma",), ("gptoss",), ("llama", "qwen")],
+    ids="+".join,
 )
 def test_results_do_not_depend_on_the_schedule(kinds):
     """With beams that prune, hold and stop early, rows of many lengths in a step, and an ensemble."""
@@ -158,7 +160,7 @@ def test_results_do_not_depend_on_the_schedule(kinds):
         assert found(model, algorithm, schedule, sources) == expected
 
 
-@pytest.mark.parametrize("kind", ["mistral", "t5"])
+@pytest.mark.parametrize("kind", ["mistral", "t5", "gemma", "gptoss"])
 def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
     """Rows of one source at different positions, with windows and with relative positions."""
     model = wrap(tiny_network(kind))

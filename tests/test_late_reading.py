@@ -29,7 +29,8 @@ SEARCHES = [
     (pybeam.variable_beam(4, 3.0, n_best=2, max_length=9), pybeam.Streaming(3, row_budget=7)),
     (pybeam.fixed_beam(3, n_best=3, max_length=9, processors=COUNTING), pybeam.Fifo(3)),
 ]
-FRONT_ENDS = ("rnn", "speech", "ensemble", "wrapped-bart", "wrapped-t5", "wrapped-mistral", *WAITS)
+OVER_THE_TREE = ("wrapped-bart", "wrapped-t5", "wrapped-mistral", "wrapped-gemma", "wrapped-gptoss")
+FRONT_ENDS = ("rnn", "speech", "ensemble", *OVER_THE_TREE, *WAITS)
 MORE = ("wrapped-whisper", "wrapped-llama", "wrapped-gpt2", "wrapped-nllb")
 
 

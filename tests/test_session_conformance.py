@@ -18,7 +18,7 @@ from tiny_rnn import save_tiny_rnn
 VOCAB = 45
 FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn", "onnx")
 # every way in which a wrapped model keeps its cache, and the rest of them
-WRAPPED = ("mistral", "t5", "bloom")
+WRAPPED = ("mistral", "t5", "gemma", "gptoss", "bloom")
 ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba")
 
 

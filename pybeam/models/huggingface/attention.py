@@ -8,11 +8,9 @@ attention function that its config names, which is ours for the length of the st
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,59 +18,15 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from pybeam.models.base import Rows
+from pybeam.models.huggingface.cells import Cells
+from pybeam.models.huggingface.gathered import GatheredCells
 
 NAME = "pybeam"
-# what a model may add to its attention scores and tree attention cannot
-ADDED = ("softcap", "s_aux")
 _current = threading.local()
 
 
 class CannotAttend(ValueError):
-    """The model's attention is not softmax(scale * query . key) value over what the tree lets it see."""
-
-
-class Cells(NamedTuple):
-    """The cells that each source's rows attend over, as `ops.tree_attention` takes them."""
-
-    slot: Tensor  # [A] int32
-    cell: Tensor  # [S, U] int32
-    num_cells: Tensor  # [S] int32
-    mask: Tensor | None = None  # [S, U, W] int64
-    position: Tensor | None = None  # [S, U] int32, of the token in each cell
-    last: Tensor | None = None  # [S, K] int32, positions of the source's rows, by entry
-
-    def within(self, window: int) -> Cells:
-        """The same cells, those of the last `window` positions in sight."""
-        assert self.mask is not None and self.position is not None and self.last is not None
-        is_far = self.position[..., None] <= self.last[:, None] - window  # [S, U, K]
-        bit = torch.arange(is_far.shape[2], device=is_far.device) & 63
-        words = (is_far.long() << bit).split(64, 2)  # bits of each word of the mask
-        far = torch.stack([word.sum(2) for word in words], 2)  # [S, U, W]
-        return self._replace(mask=self.mask & ~far)
-
-
-def by_entry(rows: Rows, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values [R, ...] of rows in a table [A, K, ...] of sources and entries, and each row's place [R] in
-    A * K of it, behind them for padding.
-    """
-    num_sources, width = rows.slot.numel(), rows.tree.row_cell.shape[1]
-    number = torch.arange(rows.token.numel(), dtype=torch.int32, device=rows.token.device)
-    source = torch.searchsorted(rows.offset, number, right=True) - 1
-    place = source * width + rows.bit
-    # a line more, for padding rows
-    table = values.new_zeros((num_sources + 1) * width, *values.shape[1:])
-    table = table.index_copy_(0, place, values)[: num_sources * width]
-    return table.view(num_sources, width, *values.shape[1:]), place
-
-
-class Relative(ABC):
-    """Self-attention of a step whose scores have biases for how far away tokens are."""
-
-    @abstractmethod
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float
-    ) -> Tensor:
-        """[R, H, D] of queries [R, H, D] over pools [cells, G, D]."""
+    """The model's attention cannot be computed over what the tree lets it see."""
 
 
 @dataclass
@@ -85,10 +39,12 @@ class Step:
     cross: Cells | None = None
     cross_key: Sequence[Tensor] = ()  # by layer; how cross-attention is told from self-attention
     position: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
-    relative: Relative | None = None  # where self-attention has biases
+    # by layer, what self-attention adds to scores [A, H, K, U]
+    bias: Callable[[int, GatheredCells], Tensor] | None = None
     longest: int | None = None  # no row sees more positions; None: not known on the host
     windows: dict[int, Cells] = field(default_factory=dict)
     given_windows: set[int] = field(default_factory=set)  # by the model, in use or not
+    _gathered: dict[int, GatheredCells] = field(default_factory=dict)
 
     def cells_within(self, window: int | None) -> Cells:
         """What self-attention with this window sees."""
@@ -100,6 +56,12 @@ class Step:
         if window not in self.windows:
             self.windows[window] = self.own.within(window)
         return self.windows[window]
+
+    def gathered(self, cells: Cells) -> GatheredCells:
+        """These cells of the step, gathered once per source."""
+        if id(cells) not in self._gathered:
+            self._gathered[id(cells)] = GatheredCells(self.rows, cells)
+        return self._gathered[id(cells)]
 
 
 def current() -> Step | None:
@@ -152,6 +114,9 @@ def tree_attention_forward(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """An attention function as `transformers.AttentionInterface` wants it.
@@ -159,14 +124,16 @@ def tree_attention_forward(
     Args:
         query: [R, H, 1, D].
         key, value: [cells, G, D], the pools of this layer.
+        softcap: of scores (Gemma 2).
+        s_aux: [H], a sink per head (gpt-oss): one more score, without a value.
+        position_bias: what encoder-decoders with relative positions add to scores.
 
     Returns:
         [R, 1, H, D], and no weights.
 
     Raises:
-        CannotAttend: the model adds something to its attention scores.
+        CannotAttend: the model does to its attention scores what sessions of its kind do not.
     """
-    position_bias = kwargs.get("position_bias")
     caught = getattr(_current, "caught", None)
     if caught is not None:
         caught.append((position_bias, key.shape[2]))
@@ -176,19 +143,23 @@ def tree_attention_forward(
         raise RuntimeError(
             f"attention {NAME!r} is for sessions of pybeam; load the model with another, such as 'sdpa'"
         )
-    for name in ADDED:
-        if kwargs.get(name) is not None:
-            raise CannotAttend(f"its attention has a `{name}`")
     if query.shape[2] != 1 or key.ndim != 3:
         raise CannotAttend("its attention does not take keys and values as the cache returns them")
     rows, layer = step.rows, module.layer_idx
     is_cross = layer < len(step.cross_key) and key is step.cross_key[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if step.relative is not None and not is_cross:
-        return step.relative(layer, query[:, :, 0], key, value, scale)[:, None], None
-    if step.relative is None and position_bias is not None:
-        raise CannotAttend("its attention has a `position_bias`")
     cells = step.cross if is_cross else step.cells_within(sliding_window)
+    if position_bias is not None and step.bias is None:
+        raise CannotAttend("its attention has a `position_bias`")
+    is_changed = softcap is not None or s_aux is not None
+    if is_changed and step.cross is not None:
+        raise CannotAttend("its attention has a soft cap or a sink, and there is an encoder")
+    has_bias = step.bias is not None and not is_cross
+    if is_changed or has_bias:
+        gathered = step.gathered(cells)
+        bias = step.bias(layer, gathered) if has_bias else None
+        out = gathered.attention(query[:, :, 0], key, value, scale, bias, softcap, s_aux)
+        return out[:, None], None
     out = step.backend.tree_attention(
         query[:, :, 0],
         key,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pybeam.models.base import Rows
 from pybeam.models.cells import KeyValuePool, SourceCells
-from pybeam.models.huggingface.attention import Cells, by_entry
+from pybeam.models.huggingface.cells import Cells, by_entry
 
 
 class PromptPool(KeyValuePool):

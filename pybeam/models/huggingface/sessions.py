@@ -11,19 +11,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.models.base import Rows, Session
 from pybeam.models.cells import KeyValuePool, SourceCells
-from pybeam.models.huggingface.attention import (
-    Cells,
-    Step,
-    TreeCache,
-    attending,
-    kept,
-    with_cross,
-)
+from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
+from pybeam.models.huggingface.cells import Cells, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
-from pybeam.models.huggingface.relative import BiasTables, RowsByDistance
+from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
 from pybeam.ops import PAGE_CELLS
 from pybeam.token_tree import grown
 from pybeam.transfer import to_device
@@ -109,21 +103,13 @@ class EncoderDecoderSession(Session):
         model, tree, token = self._model, rows.tree, rows.token.long()
         for cache, pool in zip(self._caches, (self._own, self._cross), strict=True):
             cache.point_to(pool.key, pool.value)
-        step = Step(
-            self._backend,
-            rows,
-            Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask),
-            Cells(rows.slot, self._source.cell, self._source.length),
-            self._cross.key,
-        )
+        own = Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask)
         if model.memory.is_relative:
-            self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
-            step.relative = RowsByDistance(
-                rows,
-                self._biases.upto(rows.longest),
-                self._position,
-                reads_sizes=self._own.reads_sizes,
-            )
+            own = self._with_positions(own, rows)
+        cross = Cells(rows.slot, self._source.cell, self._source.length)
+        step = Step(self._backend, rows, own, cross, self._cross.key)
+        if model.memory.is_relative:
+            step.bias = DistanceBiases(self._biases.upto(rows.longest))
         else:
             step.position = self._positions.rows(token, rows.position)
         with model.lock, attending(model.configs, step):
@@ -134,6 +120,16 @@ class EncoderDecoderSession(Session):
                 use_cache=True,
             )
         return out.logits[:, -1]  # [R, V]
+
+    def _with_positions(self, cells: Cells, rows: Rows) -> Cells:
+        """The cells of the rows' sources, and how far from each other tokens are."""
+        self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
+        most = cells.cell.shape[1]
+        if self._own.reads_sizes and rows.slot.numel():
+            most = int(cells.num_cells[rows.slot.long()].max())
+        cells = cells.of_sources(most)
+        position = self._position[:, 0][cells.cell.long()]  # [A, U]
+        return cells._replace(position=position, last=by_entry(rows, rows.position)[0])
 
 
 def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence, Sequence]:

@@ -1,0 +1,119 @@
+"""Attention in plain torch, for models that add to their scores what tree attention cannot."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.models.base import Rows
+from pybeam.models.huggingface.cells import Cells, by_entry
+
+
+class GatheredCells:
+    """Cells gathered once per source, in a table [A, U], for rows in a table [A, K] of their entries.
+
+    Args:
+        rows: of a step.
+        cells: of the rows' sources alone, in their order, with a mask.
+    """
+
+    def __init__(self, rows: Rows, cells: Cells) -> None:
+        self._rows, self._cells = rows, cells
+        self._unseen: dict[torch.dtype, Tensor] = {}
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        added: Tensor | None = None,
+        softcap: float | None = None,
+        sink: Tensor | None = None,
+    ) -> Tensor:
+        """softmax(softcap * tanh(scale * query . key / softcap) + added) value; without a soft cap,
+        softmax(scale * query . key + added) value. A sink is one more score, without a value.
+
+        Args:
+            query: [R, H, D].
+            key, value: [cells, G, D], pools.
+            added: [A, H or 1, K, U], the lowest number where a row does not see a cell; None: `unseen`.
+            sink: [H].
+
+        Returns:
+            [R, H, D].
+        """
+        table, place = by_entry(self._rows, query)  # [A, K, H, D]
+        table = table.transpose(1, 2)
+        added = self.unseen(query.dtype) if added is None else added.to(query.dtype)
+        if sink is not None:
+            # a cell whose key and value are zero
+            sink = sink.to(added.dtype)[None, :, None, None]
+            shape = added.shape[0], sink.shape[1], added.shape[2]
+            added = torch.cat((added.expand(*shape, -1), sink.expand(*shape, 1)), 3)
+        key, value = (self._gathered(pool, added.shape[3]) for pool in (key, value))
+        if softcap is None:
+            is_grouped = key.shape[1] != query.shape[1]
+            out = F.scaled_dot_product_attention(
+                table, key, value, added, scale=scale, enable_gqa=is_grouped
+            )
+        else:
+            out = _capped_attention(table, key, value, added, scale, softcap)
+        out = out.transpose(1, 2).flatten(0, 1)  # [A * K, H, D]
+        return out.index_select(0, place.clamp(max=out.shape[0] - 1))
+
+    def unseen(self, dtype: torch.dtype) -> Tensor:
+        """[A, 1, K, U], the dtype's lowest number where a row does not see a cell, and 0 elsewhere.
+
+        Not -inf: entries that see nothing, which nobody reads, would be NaN.
+        """
+        if dtype not in self._unseen:
+            zero = torch.zeros((), dtype=dtype, device=self.is_seen.device)
+            self._unseen[dtype] = torch.where(self.is_seen, zero, torch.finfo(dtype).min)[:, None]
+        return self._unseen[dtype]
+
+    @cached_property
+    def is_seen(self) -> Tensor:
+        """[A, K, U] bool, which cells a row sees."""
+        mask, width = self._cells.mask, self._rows.tree.row_cell.shape[1]
+        bit = torch.arange(width, device=mask.device)
+        is_seen = (mask.index_select(2, bit >> 6) >> (bit & 63)) & 1  # [A, U, K]
+        return (is_seen.bool() & self._is_live[..., None]).transpose(1, 2)
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """[A, K, U] int32, how far back each cell is."""
+        return self._cells.last[..., None] - self._cells.position[:, None]
+
+    @cached_property
+    def _is_live(self) -> Tensor:
+        """[A, U] bool, which places hold a cell."""
+        number = torch.arange(self._cells.cell.shape[1], device=self._cells.cell.device)
+        return number < self._cells.num_cells[:, None]
+
+    @cached_property
+    def _cell(self) -> Tensor:
+        """[A, U]. Where there is none the first stands in: what is in no cell may be NaN."""
+        return torch.where(self._is_live, self._cells.cell, self._cells.cell[:, :1])
+
+    def _gathered(self, pool: Tensor, num: int) -> Tensor:
+        """[A, G, num, D]: the cells, and zeros behind them."""
+        num_cells = self._cell.shape[1]
+        cell = F.pad(self._cell, (0, num - num_cells))
+        found = pool.index_select(0, cell.flatten()).view(*cell.shape, *pool.shape[1:])
+        found[:, num_cells:] = 0
+        return found.transpose(1, 2)
+
+
+def _capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, added: Tensor, scale: float, softcap: float
+) -> Tensor:
+    """[A, H, K, D] of queries [A, H, K, D], keys and values [A, G, U, D]."""
+    grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # [A, G, H / G * K, D]
+    scores = grouped @ key.transpose(2, 3) * (scale / softcap)
+    scores = softcap * scores.tanh().reshape(*query.shape[:3], -1) + added  # [A, H, K, U]
+    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    return (weights.reshape(*grouped.shape[:3], -1) @ value).reshape(query.shape)

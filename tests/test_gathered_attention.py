@@ -1,0 +1,75 @@
+"""Attention over gathered cells against its formula, row by row."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from pybeam.models.huggingface.cells import Cells
+from pybeam.models.huggingface.gathered import GatheredCells
+
+NUM_HEADS, NUM_GROUPS, SIZE, WIDTH = 4, 2, 3, 3
+SCALE = 0.7
+# source and entry of each row; which cells it sees
+ROWS = [(0, 0), (0, 2), (1, 1)]
+SEEN = [[4, 1, 6], [4, 7], [2, 5]]
+EMPTY = 0  # a cell that nobody has written
+
+
+def a_step() -> tuple[SimpleNamespace, Cells]:
+    cell = torch.tensor([[4, 1, 6, 7], [2, 5, EMPTY, EMPTY]], dtype=torch.int32)
+    mask = torch.zeros(2, 4, 1, dtype=torch.int64)
+    for (source, entry), seen in zip(ROWS, SEEN, strict=True):
+        for column in [cell[source].tolist().index(own) for own in seen]:
+            mask[source, column] |= 1 << entry
+    mask[1, 2:] = -1  # left over from a source that had more cells
+    num_cells = torch.tensor([4, 2], dtype=torch.int32)
+    slot = torch.arange(2, dtype=torch.int32)
+    rows = SimpleNamespace(
+        tree=SimpleNamespace(row_cell=torch.zeros(2, WIDTH)),
+        slot=slot,
+        offset=torch.tensor([0, 2, 3], dtype=torch.int32),
+        token=torch.zeros(len(ROWS) + 1, dtype=torch.int32),  # one row of padding
+        bit=torch.tensor([entry for _, entry in ROWS] + [0], dtype=torch.int32),
+    )
+    return rows, Cells(slot, cell, num_cells, mask)
+
+
+def row_by_row(query, key, value, bias, softcap, sink) -> torch.Tensor:
+    out = torch.empty(len(ROWS), NUM_HEADS, SIZE, dtype=query.dtype)
+    for r, seen in enumerate(SEEN):
+        for h in range(NUM_HEADS):
+            group = h * NUM_GROUPS // NUM_HEADS
+            scores = SCALE * key[seen, group] @ query[r, h]
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            if bias is not None:
+                scores = scores + bias[h, seen]
+            if sink is not None:
+                scores = torch.cat((scores, sink[h, None]))
+            out[r, h] = scores.softmax(0)[: len(seen)] @ value[seen, group]
+    return out
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("softcap", [None, 0.8])
+@pytest.mark.parametrize("has_sink", [False, True], ids=["", "sink"])
+def test_same_as_row_by_row(has_bias, softcap, has_sink):
+    torch.manual_seed(0)
+    rows, cells = a_step()
+    query = torch.randn(len(ROWS) + 1, NUM_HEADS, SIZE)
+    key, value = torch.randn(2, 8, NUM_GROUPS, SIZE)
+    key[EMPTY] = value[EMPTY] = torch.nan
+    sink = torch.randn(NUM_HEADS) if has_sink else None
+    gathered = GatheredCells(rows, cells)
+    by_cell = added = None
+    if has_bias:
+        by_cell = torch.randn(NUM_HEADS, 8)
+        added = by_cell[:, cells.cell.long()].transpose(0, 1)[:, :, None]  # [A, H, 1, U]
+        added = added + gathered.unseen(torch.float32)
+    found = gathered.attention(query, key, value, SCALE, added, softcap, sink)
+    assert found.isfinite().all()  # also where rows are padding
+    expected = row_by_row(query, key, value, by_cell, softcap, sink)
+    torch.testing.assert_close(found[: len(ROWS)], expected, rtol=1e-5, atol=1e-6)
