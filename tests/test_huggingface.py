@@ -1,5 +1,6 @@
 """`pybeam.models.huggingface.wrap`: what it says of models, and searches beside `generate`."""
 
+import functools
 import random
 import subprocess
 import sys
@@ -100,19 +101,37 @@ def test_prompts_and_encoder_states_are_kept_once_per_source(backend):
 
 
 @torch.inference_mode()
-def test_dense_lines_outlive_a_longer_source_and_nothing_else():
-    model = wrap(tiny_network("t5"), cache="dense")
+@pytest.mark.parametrize("kind", ["t5", "bloom", "gpt2", "mistral"])
+def test_dense_lines_share_calls_and_outlive_a_longer_source_and_nothing_else(kind):
+    network = tiny_network(kind)
+    model = wrap(network, cache="dense")
     driver = SessionDriver(model, "reference", num_slots=2)
-    short = [9, 8, 7]
+    short, calls = [9, 8, 7], []
     driver.open({0: [5] * 12, 1: short})
+    network.register_forward_hook(lambda *_: calls.append(kind))
     for rows in ([(0, 4), (0, 5), (0, 6)], [(2, 7), (1, 8)], [(1, 3)]):
         driver.step(list(driver.prefixes))
         driver.extend(dict.fromkeys(driver.prefixes, rows))
         assert len(driver.session._behind) == sum(map(len, driver.prefixes.values()))
-        if 0 in driver.prefixes:
+        if len(driver.prefixes[1]) == 2:
             driver.close([0])
+    found = driver.step([1])[1][0]
+    assert len(calls) == 4, "a step is a call, whatever is before its rows"
     expected = straight_line(model, "reference", short, driver.prefixes[1][0])[-1]
-    torch.testing.assert_close(driver.step([1])[1][0], expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_lines_are_padded_only_where_that_changes_nothing():
+    network = tiny_network("bloom")
+    assert wrap(network, cache="dense").memory.pads
+    network, forward = tiny_network("bloom"), network.forward
+
+    @functools.wraps(forward)
+    def sees_padding(*args, attention_mask, **options):
+        return forward(*args, **options)
+
+    network.forward = sees_padding
+    assert not wrap(network, cache="dense").memory.pads
 
 
 @pytest.mark.parametrize(

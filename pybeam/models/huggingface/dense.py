@@ -1,7 +1,8 @@
 """Decode calls of a wrapped model that must keep its own cache, a line of it for every row.
 
 The fallback for models whose attention cannot be replaced. A step gathers the lines of its rows out of
-the caches of the steps before, which copies them all once, as `generate` does.
+the caches of the steps before, which copies them all once, as `generate` does. Where a cache is made of
+keys and values alone, lines of different lengths share a call, padded on the left.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.models.base import Rows, Session
 from pybeam.models.huggingface.attention import CannotAttend
-from pybeam.models.huggingface.encoding import encoded
+from pybeam.models.huggingface.encoding import batches, encoded
 from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
 
@@ -31,12 +32,13 @@ class Line(NamedTuple):
 
     cache: Cache | None  # None: nothing
     index: int  # its line of the cache
-    length: int  # tokens in it
+    length: int  # tokens in it, the last ones where it is padded
 
-    @property
-    def group(self) -> int:
-        """Lines of one group can be in one call: those equally long, where a cache has a length."""
-        return self.length if self.cache is None or has_length(self.cache) else -1
+
+def takes_mask(model: HuggingFaceModel) -> bool:
+    """Whether a step may say what of its cache counts."""
+    parameters = inspect.signature(model.network.forward).parameters
+    return "past_key_values" in parameters and "attention_mask" in parameters
 
 
 class DenseSession(Session):
@@ -49,7 +51,10 @@ class DenseSession(Session):
         if not names:
             raise CannotAttend(f"it takes none of {CACHE_NAMES}, so that its state cannot be moved")
         self._cache_name = names[0]
-        self._takes_mask = names[0] == "past_key_values" and "attention_mask" in parameters
+        self._takes_mask = takes_mask(model)
+        self._takes_positions = "position_ids" in parameters
+        self._skips_logits = "logits_to_keep" in parameters
+        self._pads = model.memory.pads
         self._width = 0
         self._states: dict[int, Tensor] = {}  # slot -> encoder states [E, d]
         self._start: dict[int, tuple[int, Line]] = {}  # slot -> first token, what is before it
@@ -76,12 +81,19 @@ class DenseSession(Session):
                         self._states[slots[i]] = own[:num]
                         self._start[slots[i]] = model.start_id, nothing
                 return
-            for source, slot in zip(sources, slots, strict=True):
-                ids = source.to(model.device)[None]
-                line = nothing
-                if source.numel() > 1:
-                    cache, _ = self._call(ids[:, :-1], nothing)
-                    line = Line(cache, 0, source.numel() - 1)
+            lengths = [source.numel() - 1 for source in sources]
+            before = [nothing] * len(sources)
+            # together if that does not make the logits of all their tokens
+            most = None if self._pads and self._skips_logits else 1
+            for part in batches(lengths, most):
+                part = [i for i in part if lengths[i]]
+                if part:
+                    ids = [sources[i][:-1] for i in part]
+                    ids = pad_sequence(ids, batch_first=True, padding_side="left")
+                    cache, _ = self._call(ids.to(model.device), None, [lengths[i] for i in part])
+                for line, i in enumerate(part):
+                    before[i] = Line(cache, line, lengths[i])
+            for source, slot, line in zip(sources, slots, before, strict=True):
                 self._start[slot] = int(source[-1]), line
 
     def step(self, rows: Rows) -> Tensor:
@@ -94,7 +106,7 @@ class DenseSession(Session):
             if positions[r] == 0:
                 tokens[r], self._behind[key] = self._start[slots[r]]
             line = self._behind[key]
-            groups.setdefault(line.group, {}).setdefault(line.cache, []).append(r)
+            groups.setdefault(self._group(line), {}).setdefault(line.cache, []).append(r)
         shape = rows.token.numel(), self._model.vocab_size
         logits = torch.zeros(shape, dtype=self._model.network.dtype, device=self._model.device)
         with self._model.lock:
@@ -107,8 +119,9 @@ class DenseSession(Session):
                     for cache, part in caches.items()
                 ]
                 states = [self._states[slots[r]] for r in members] if self._states else []
-                before = Line(gathered(past), 0, lines[0].length)
-                cache, found = self._call(ids, before, states)
+                lengths = [line.length + 1 for line in lines]
+                before = gathered(past, max(lengths) - 1 if self._pads else None)
+                cache, found = self._call(ids, before, lengths, states)
                 for i, (r, line) in enumerate(zip(members, lines, strict=True)):
                     self._with[keys[r]] = Line(cache, i, line.length + 1)
                 logits[torch.tensor(members, device=found.device)] = found
@@ -128,11 +141,25 @@ class DenseSession(Session):
             for key in [key for key in lines if key[0] in slots]:
                 del lines[key]
 
+    def _group(self, line: Line) -> int:
+        """Lines of one group can be in one call: those equally long, where that matters."""
+        if line.cache is None:
+            return 0
+        return -1 if self._pads or not has_length(line.cache) else line.length
+
     def _call(
-        self, ids: Tensor, before: Line, states: Sequence[Tensor] = ()
+        self,
+        ids: Tensor,
+        cache: Cache | None,
+        lengths: Sequence[int],
+        states: Sequence[Tensor] = (),
     ) -> tuple[Cache, Tensor]:
-        """The cache with these tokens [R, T] behind it, and the logits [R, V] of the last."""
-        model, cache = self._model, before.cache
+        """The cache with these tokens [R, T] behind it, and the logits [R, V] of the last.
+
+        `lengths` [R] count a line's tokens with the new ones; before them is padding, of the cache or of
+        `ids`.
+        """
+        model = self._model
         inputs: dict[str, object] = {"use_cache": True}
         if model.is_encoder_decoder:
             cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -149,6 +176,14 @@ class DenseSession(Session):
             cache = cache or DynamicCache(config=model.network.config)
             inputs["input_ids"] = ids
             if self._takes_mask:
-                inputs["attention_mask"] = ids.new_ones(len(ids), before.length + ids.shape[1])
+                inputs["attention_mask"] = ids.new_ones(len(ids), max(lengths))
+            if self._pads:
+                length = torch.tensor(lengths, device=ids.device)[:, None]
+                place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
+                inputs["attention_mask"] = (place >= 0).long()  # [R, longest]
+                if self._takes_positions:
+                    inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
+            if self._skips_logits:
+                inputs["logits_to_keep"] = 1
         out = model.network(**inputs, **{self._cache_name: cache})
         return cache, out.logits[:, -1]

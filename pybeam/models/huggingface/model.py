@@ -36,6 +36,7 @@ class Memory(NamedTuple):
     cross: Heads | None = None  # of encoder states
     is_windowed: bool = False  # whether some layers see the last positions only
     is_relative: bool = False  # whether scores have biases for how far away tokens are
+    pads: bool = False  # whether lines of different lengths share a call
 
 
 class EncoderStates(NamedTuple):

@@ -15,7 +15,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from pybeam import backends
 from pybeam.models.base import Rows
 from pybeam.models.huggingface.attention import CannotAttend
+from pybeam.models.huggingface.dense import takes_mask
 from pybeam.models.huggingface.encoding import encoded, padded
+from pybeam.models.huggingface.lines import can_be_padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel, Memory
 from pybeam.models.huggingface.relative import BiasTables
 from pybeam.models.huggingface.sessions import decoder_layers, prompt_layers
@@ -61,19 +63,29 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
     """The first of these ways that the model can keep its cache in, and why it is not the first."""
     obstacles = []
     for keeps in ways:
-        obstacle = _try(model, keeps)
-        if obstacle is None:
-            return model.memory, next(iter(obstacles), None)
+        for pads in (True, False) if keeps == "dense" else (False,):
+            obstacle = _try(model, keeps, pads)
+            if obstacle is None:
+                return model.memory, next(iter(obstacles), None)
         obstacles.append(obstacle)
     raise ValueError(
         f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
     )
 
 
-def _try(model: HuggingFaceModel, keeps: str) -> str | None:
+def _can_pad(model: HuggingFaceModel) -> bool:
+    """Whether lines of different lengths may be in one dense cache."""
+    if model.is_encoder_decoder or not takes_mask(model):
+        return False
+    return can_be_padded(DynamicCache(config=model.network.config))
+
+
+def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
     """Why the model cannot keep its cache in this way; None if it can."""
     try:
-        model.memory = _measured(model) if keeps == "tree" else Memory(keeps)
+        if pads and not _can_pad(model):
+            return "its lines cannot be padded"
+        model.memory = _measured(model) if keeps == "tree" else Memory(keeps, pads=pads)
         expected, found = _without_cache(model), _in_steps(model)
     except CannotAttend as error:
         return str(error)
