@@ -194,6 +194,7 @@ def test_alternatives(pair, beam_size, prefix):
         (dict(patience=0), "`patience` must be positive"),
         (dict(patience=2, num_hypotheses=5), "`n_best` must be at most `width` = 4"),
         (dict(beam_size=1), "`beam_size` must be at least 2, but is 1, .* pybeam.greedy"),
+        (dict(beam_size="5"), "`beam_size` must be an int, but is '5'"),
         (dict(min_decoding_length=9, max_decoding_length=8), "`min_decoding_length` must be at"),
         (dict(disable_unk=True), "`disable_unk` needs `unk_id`, which is not given"),
         (dict(repetition_penalty=-1), "`penalty` must be finite, greater than 0"),
@@ -201,5 +202,5 @@ def test_alternatives(pair, beam_size, prefix):
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         recipe.beam_search(**{"beam_size": 4, **options})

@@ -133,9 +133,10 @@ def test_same_tokens_and_scores_of_many(pair, seed):
         (dict(max_new_tokens=0), "`max_length` must be at least 1, but is 0"),
         (dict(repetition_penalty=0), "`penalty` must be finite, greater than 0"),
         (dict(bad_words_ids=[[]]), "`sequences` must not hold an empty one"),
+        (dict(exponential_decay_length_penalty=1.5), "must be a pair, .* but is 1.5"),
         (dict(exponential_decay_length_penalty=(2, 0)), "`factor` must be finite, greater than 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         huggingface.beam_search(**{"num_beams": 3, **options})

@@ -180,6 +180,7 @@ def test_a_request_has_a_list_of_them():
             lambda logits, rows: logits[:, :3],
             r"must return floats \[R, V\] = \[1, 9\], but .* \[1, 3\]",
         ),
+        (lambda logits, rows: None, r"must return floats .* but returned None"),
         (lambda logits, rows: logits.int(), r"must return floats .* but returned torch.int32"),
         (
             p.allowed_tokens(lambda rows: None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from pybeam.arguments import whole
 from pybeam.compat.checks import at_most, needs
 from pybeam.ops import Top
 from pybeam.search import processors
@@ -61,6 +62,7 @@ def beam_search(
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
+    whole("beam_size", beam_size, 1)
     if beam_size == 1:
         raise ValueError(
             "`beam_size` must be at least 2, but is 1, which is greedy search; use pybeam.greedy"

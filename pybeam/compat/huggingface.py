@@ -79,7 +79,13 @@ def beam_search(
             f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
         )
     is_greedy = num_beams == 1
-    if is_greedy and exponential_decay_length_penalty:
+    growth = exponential_decay_length_penalty
+    if growth is not None and not (isinstance(growth, (tuple, list)) and len(growth) == 2):
+        raise TypeError(
+            "`exponential_decay_length_penalty` must be a pair, from which token on and the factor, but "
+            f"is {growth!r}"
+        )
+    if is_greedy and growth:
         raise ValueError(
             "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
         )
@@ -103,8 +109,7 @@ def beam_search(
         bans_first and processors.min_length(min_new_tokens, **stage),
         forced_bos_token_id is not None and processors.first_token(forced_bos_token_id),
         forced_eos and processors.force_eos(is_scored=False),
-        exponential_decay_length_penalty
-        and processors.eos_growth(*exponential_decay_length_penalty),
+        growth and processors.eos_growth(*growth),
         suppress_tokens and processors.suppress_tokens(suppress_tokens, **stage),
         begin_suppress_tokens
         and processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, **stage),

@@ -93,10 +93,12 @@ class Processing:
             if perturbs(kept.processor):
                 self.log_probs = result
             result = kept(result, rows)
-            if result.shape != logits.shape or not result.dtype.is_floating_point:
+            is_tensor = isinstance(result, Tensor)
+            if not is_tensor or result.shape != logits.shape or not result.dtype.is_floating_point:
+                found = f"{result.dtype} {list(result.shape)}" if is_tensor else repr(result)
                 raise ValueError(
                     f"{kept.processor!r} must return floats [R, V] = {list(logits.shape)}, "
-                    f"but returned {result.dtype} {list(result.shape)}"
+                    f"but returned {found}"
                 )
         return result
 
