@@ -82,6 +82,18 @@ def test_example_models(name, tmp_path, capfd):
     assert outputs[0] == outputs[1] and outputs[0].count("\n") == 3
 
 
+def test_nothing_of_an_earlier_export_is_left(tmp_path):
+    """A whole search of another model would stand beside the LSTM's graphs."""
+    save_tiny_rnn(tmp_path)
+    target = tmp_path / "onnx"
+    target.mkdir()
+    for name in ("search.onnx", "search.onnx.data", "encoder.onnx", "notes.txt"):
+        (target / name).write_text("old")
+    exported(tmp_path, target)
+    assert {path.name for path in target.iterdir()} & {"search.onnx", "search.onnx.data"} == set()
+    assert (target / "notes.txt").read_text() == "old"
+
+
 def test_what_it_does_not_take(tmp_path):
     save_tiny_rnn(tmp_path)
     _, model = exported(tmp_path, tmp_path / "onnx")

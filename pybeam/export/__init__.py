@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pybeam.models.onnx_files import missing_package
+from pybeam.models.onnx_files import DECODER, ENCODER, SEARCH, missing_package
 
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
@@ -31,7 +31,7 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
 
     Args:
         model: a built-in transformer, for text or for speech, or LSTM, with float32 weights, on any device.
-        directory: made if it is not there; files of the same names are replaced.
+        directory: made if it is not there; an earlier export in it is replaced.
 
     Raises:
         ImportError: the packages onnx or onnx-ir are not installed.
@@ -50,6 +50,9 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
+    for name in (ENCODER, DECODER, SEARCH):  # not all models have all of them
+        for old in (target / name, target / f"{name}.data"):
+            old.unlink(missing_ok=True)
     for name, record in graphs.items():
         op = Builder()
         op.save(target / name, *record(op, model))
