@@ -21,8 +21,6 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.limits import FREE
 
 Decode = Callable[[list[Request]], list[Result]]
-# EOS may be among the best, and is no alternative
-MOST_ALTERNATIVES = MAX_WIDTH - 1
 
 
 def alternatives(
@@ -34,7 +32,8 @@ def alternatives(
     min_probability: float,
 ) -> list[Result]:
     """See `Decoder.alternatives`."""
-    whole("num", num, 1, MOST_ALTERNATIVES)
+    num_eos = len(model.eos_ids)  # all of which may be among the best, and are no alternatives
+    whole("num", num, 1, MAX_WIDTH - num_eos)
     if not isinstance(min_probability, Real):
         raise TypeError(f"`min_probability` must be a number, but is {min_probability!r}")
     if not 0 <= min_probability <= 1:
@@ -45,9 +44,7 @@ def alternatives(
             f"{algorithm.prefix!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
         )
     requests = [_numbered(i, request) for i, request in enumerate(requests)]
-    # every EOS may be among the best
-    width = min(num + len(model.eos_ids), MAX_WIDTH)
-    results = decode([_first_step(request, width) for request in requests])
+    results = decode([_first_step(request, num + num_eos) for request in requests])
     least = math.log(min_probability) if min_probability else -math.inf
     plans = [
         _Plan(request, result, algorithm, model, num, least)

@@ -13,7 +13,7 @@ from pybeam.alternatives import alternatives
 from pybeam.arguments import whole
 from pybeam.engine import Engine
 from pybeam.models.base import Alignment, Model
-from pybeam.ops import Finishing
+from pybeam.ops import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.request import Partial, Request, Result
 from pybeam.request_queue import RequestQueue, check_many
 from pybeam.schedule import Fifo, Schedule
@@ -23,8 +23,6 @@ from pybeam.stats import Stats
 from pybeam.workspace import Workspace
 
 _MISSING = object()
-# that the finishing rule sees of a beam: one per thread of a block
-MAX_CANDIDATES_ON_GPU = 256
 
 
 class DecodeError(RuntimeError):
@@ -194,7 +192,7 @@ class Decoder:
 
         Args:
             requests: as for `decode`; the position is the end of `Request.prefix`.
-            num: tokens to go on from, 1 to 127.
+            num: tokens to go on from, 1 to 127 (with several EOS ids one less for each more).
             min_probability: leave out tokens less probable than this.
             on_error: as for `decode`.
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from pybeam import arguments, backends, checks
 
 PAGE_CELLS = 16
-MAX_WIDTH = 128
+MAX_WIDTH = checks.MAX_WIDTH
+MAX_CANDIDATES_ON_GPU = 256  # of a beam, that the finishing rule sees
 
 
 class Finishing(IntEnum):

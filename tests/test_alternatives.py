@@ -161,6 +161,11 @@ def test_wrong_arguments(options, message):
     decoder = pybeam.Decoder(random_model(0), pybeam.greedy())
     with pytest.raises((TypeError, ValueError), match=message):
         decoder.alternatives([[1]], **options)
+    several = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 5), 5, BOS, [EOS, 4])
+    with pytest.raises(ValueError, match="`num` must be 1 to 126, but is 127"):
+        pybeam.Decoder(several, pybeam.greedy()).alternatives([[1]], 127)
+    (result,) = pybeam.Decoder(several, pybeam.greedy(max_length=2)).alternatives([[1]], 5)
+    assert [h.tokens[0] for h in result.hypotheses] == [0, 2, 3]
     with pytest.raises(ValueError, match="but the algorithm guesses ahead"):
         pybeam.Decoder(random_model(0), pybeam.jacobi()).alternatives([[1]])
     covered = pybeam.Request([1], scoring=pybeam.scoring.power(1, coverage=0.1))

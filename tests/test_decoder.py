@@ -333,3 +333,25 @@ def test_processors_see_logits_and_rows(backend):
     algorithm = pybeam.fixed_beam(3, n_best=3, max_length=8, processors=[forbid_four])
     for result in pybeam.Decoder(random_model(3), algorithm, backend=backend).decode([[1]] * 5):
         assert all(4 not in h.tokens for h in result.hypotheses)
+
+
+def test_algorithms_that_cannot_have_several_eos(monkeypatch):
+    """Refused at the door; a GPU ranks 256 candidates of a beam, of which every EOS takes its share."""
+    several = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 5), 5, BOS, [EOS, 4, 3])
+    with pytest.raises(ValueError, match=r"`leading_eos` .* needs one EOS, .* has \[1, 4, 3\]"):
+        pybeam.Decoder(several, pybeam.compat.ctranslate2.beam_search(4))
+    assert pybeam.Decoder(several, pybeam.fixed_beam(65))
+    monkeypatch.setattr(several, "device", torch.device("cuda"))
+    with pytest.raises(ValueError, match="`width` must be at most 64 on a GPU with 3 EOS ids"):
+        pybeam.Decoder(several, pybeam.fixed_beam(65))
+
+
+def test_any_eos_ends_a_hypothesis_and_is_told(backend):
+    """p = [0, .25, .5, .25], tokens 1 and 3 are EOS: of equal ones the lower token is better."""
+    row = torch.tensor([0.0, 0.25, 0.5, 0.25]).log()
+    model = FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), 4, BOS, [3, EOS])
+    for search in (pybeam.fixed_beam(3, n_best=3), pybeam.variable_beam(3, n_best=2)):
+        (result,) = pybeam.Decoder(model, search, backend=backend).decode([[1]])
+        found = [(h.tokens, h.eos_id) for h in result.hypotheses]
+        # held ones compete on, and are not overtaken by [2] with an EOS
+        assert found == [([], 1), ([], 3), ([2], 1)][: search.n_best]

@@ -158,7 +158,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
     least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
     most = config.max_length - prompt_length
     if config.forced_eos_token_id is not None:
-        if "forced_eos" not in understood or _ids(config.forced_eos_token_id) != _eos_ids(config):
+        if _ids(config.forced_eos_token_id) != _eos_ids(config):
             raise ValueError(
                 f"`forced_eos_token_id` = {config.forced_eos_token_id} is not understood by pybeam; "
                 "set it to None"

@@ -67,6 +67,11 @@ class KeyValuePool:
         self.value = [both[:, 1] for both in self.both]
 
 
+def cells_of_pages(num_positions: int) -> int:
+    """Cells of the pages that so many positions take."""
+    return -(-num_positions // PAGE_CELLS) * PAGE_CELLS
+
+
 class SourceCells:
     """Cells of the encoder states of every slot, given out in pages on the host.
 
@@ -103,7 +108,7 @@ class SourceCells:
         self.reserve(max(slots) + 1, longest)
         lines = []  # cells of each source
         for slot, length in zip(slots, lengths, strict=True):
-            pages = self._pages[slot] = self._take(-(-length // PAGE_CELLS))
+            pages = self._pages[slot] = self._take(cells_of_pages(length) // PAGE_CELLS)
             cells = [PAGE_CELLS * page + i for page in pages for i in range(PAGE_CELLS)]
             lines.append(cells[:length])
 

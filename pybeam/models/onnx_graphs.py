@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pybeam.models.base import Model
+from pybeam.models.config import TransformerConfig
 from pybeam.models.onnx_files import DECODER, ENCODER, missing_package
+from pybeam.models.rnn import RnnConfig
 
 
 class Graph:
@@ -63,6 +66,20 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
             f"{ENCODER} and {DECODER} in {directory} must be graphs that pybeam has exported, but "
             f"cannot be read: {error}"
         ) from error
+
+
+class ExportedModel(Model):
+    """What `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
+
+    It has as many threads as torch had when it was loaded.
+    """
+
+    def __init__(self, config: TransformerConfig | RnnConfig) -> None:
+        self.encoder, self.decoder = load_graphs(config.path.parent)
+        self.config, self.device = config, torch.device("cpu")
+        self.dtype = self.weight_dtype = torch.float32
+        self.vocab_size, self.start_id = config.vocab_size, config.start_id
+        self.eos_id = config.eos_id
 
 
 def padded(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

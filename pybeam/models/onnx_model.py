@@ -8,33 +8,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Model, Rows, Session
-from pybeam.models.cells import SourceCells
+from pybeam.models.base import Rows, Session
+from pybeam.models.cells import SourceCells, cells_of_pages
 from pybeam.models.config import TransformerConfig
-from pybeam.models.onnx_graphs import counted, load_graphs, padded, places
+from pybeam.models.onnx_graphs import ExportedModel, counted, padded, places
 from pybeam.models.speech import SpeechTransformer
 from pybeam.models.transformer import Transformer
-from pybeam.ops import PAGE_CELLS
 
 MAX_ENCODER_TOKENS = 4096  # positions of one batch, padding included
 
 
-class OnnxModel(Model):
-    """What `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU; see `pybeam.load_model`.
-
-    It has as many threads as torch had when it was loaded.
-    """
+class OnnxModel(ExportedModel):
+    """A transformer that `pybeam.load_model` found as ONNX graphs."""
 
     # the same facts under the same names
     check, source_length = Transformer.check, Transformer.source_length
 
     def __init__(self, config: TransformerConfig) -> None:
-        self.encoder, self.decoder = load_graphs(config.path.parent)
-        self.config = config
-        self.device = torch.device("cpu")
-        self.dtype = self.weight_dtype = torch.float32
-        self.vocab_size = config.vocab_size
-        self.start_id, self.eos_id = config.start_id, config.eos_id
+        super().__init__(config)
         self.max_positions, self.pad_id = config.max_positions, config.pad_id
         self.max_source_positions = config.max_source_positions
 
@@ -122,8 +113,8 @@ class OnnxSession(Session):
         self._source.release(slots)
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        pages = -(-source_length // PAGE_CELLS)
-        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
+        of_source = cells_of_pages(source_length) * self._cross.cell_bytes
+        return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
         tree, slot, num_rows = rows.tree, rows.slot.long(), int(rows.offset[-1])

@@ -7,26 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Model, Rows
-from pybeam.models.onnx_graphs import counted, load_graphs, padded, places
-from pybeam.models.rnn import Rnn, RnnConfig, RnnSession
+from pybeam.models.base import Rows
+from pybeam.models.onnx_graphs import ExportedModel, counted, padded, places
+from pybeam.models.rnn import Rnn, RnnSession
 
 
-class OnnxRnn(Model):
-    """What `pybeam.export.export_onnx` wrote of an `Rnn`, run by ONNX Runtime on the CPU."""
+class OnnxRnn(ExportedModel):
+    """An `Rnn` that `pybeam.load_model` found as ONNX graphs."""
 
     can_draft = False
     max_positions = None
     # the same facts under the same names
     check, source_length = Rnn.check, Rnn.source_length
-
-    def __init__(self, config: RnnConfig) -> None:
-        self.encoder, self.decoder = load_graphs(config.path.parent)
-        self.config = config
-        self.device = torch.device("cpu")
-        self.dtype = self.weight_dtype = torch.float32
-        self.vocab_size = config.vocab_size
-        self.start_id, self.eos_id = config.start_id, config.eos_id
 
     def __repr__(self) -> str:
         return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"

@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from pybeam.models.base import Model, Rows, Session
-from pybeam.models.cells import SourceCells
+from pybeam.models.cells import SourceCells, cells_of_pages
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.config import ATTENTIONAL_LSTM, positive, read_json, token_id
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.source_ids import checked_ids
-from pybeam.ops import PAGE_CELLS
 from pybeam.token_tree import grown
 from pybeam.transfer import to_device
 
@@ -166,8 +165,7 @@ class RnnSession(Session):
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
         """Of encoder states; the state of a row, as large as four of them per layer, is not counted."""
-        pages = -(-source_length // PAGE_CELLS)
-        return pages * PAGE_CELLS * self._model.config.hidden_size * self._pool.itemsize
+        return cells_of_pages(source_length) * self._model.config.hidden_size * self._pool.itemsize
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)

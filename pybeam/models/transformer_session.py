@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.base import Alignment, Rows, Session
-from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.models.cells import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.layers import EncoderLayer, Norm
 from pybeam.models.teacher_forcing import cross_attention
-from pybeam.ops import PAGE_CELLS
 from pybeam.transfer import to_device
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ class TransformerSession(Session):
         return self._own.memory, self._cross.memory, self._source.cell, self._source.length
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        pages = -(-source_length // PAGE_CELLS)
-        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
+        of_source = cells_of_pages(source_length) * self._cross.cell_bytes
+        return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
         model, decoder, own, cross = self.model, self.model.decoder, self._own, self._cross

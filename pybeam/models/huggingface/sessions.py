@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.models.base import Rows, Session
-from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.models.cells import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
 from pybeam.models.huggingface.cells import Cells, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
@@ -18,7 +18,6 @@ from pybeam.models.huggingface.model import Heads, HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
 from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
-from pybeam.ops import PAGE_CELLS
 from pybeam.token_tree import grown
 from pybeam.transfer import to_device
 
@@ -82,8 +81,8 @@ class EncoderDecoderSession(Session):
         return self._own.memory, self._cross.memory, *source, self._position
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        pages = -(-source_length // PAGE_CELLS)
-        return num_cells * self._own.cell_bytes + pages * PAGE_CELLS * self._cross.cell_bytes
+        of_source = cells_of_pages(source_length) * self._cross.cell_bytes
+        return num_cells * self._own.cell_bytes + of_source
 
     def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
         model, cross = self._model, self._cross
@@ -175,8 +174,7 @@ class PromptSession(Session):
         return self._pool.memory, self._prompt.cell, self._prompt.length, self._last, self._position
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        pages = -(-source_length // PAGE_CELLS)
-        return (num_cells + pages * PAGE_CELLS) * self._pool.cell_bytes
+        return (num_cells + cells_of_pages(source_length)) * self._pool.cell_bytes
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
