@@ -209,7 +209,8 @@ def test_command_line(tmp_path, capfd):
     assert main(["export-onnx", "--model", str(MODEL), "--output", str(directory)]) == 0
     (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
     options = "--input", str(tmp_path / "in.txt"), "--algorithm", "variable", "--quiet"
-    capfd.readouterr()
+    written = "decoder.onnx, encoder.onnx, search.onnx"
+    assert capfd.readouterr().out == f"{directory}: {written}\n"
     outputs = []
     for model in (MODEL, directory):
         assert main(["translate", "--model", str(model), *options]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from pybeam.cli.sections import SectionCommand, model_option, option, with_flags
@@ -38,3 +40,5 @@ def export_onnx(model_dir: str, directory: str) -> None:
         export_onnx(model, directory)
     except (ImportError, OSError, ValueError, TypeError) as error:
         raise click.ClickException(with_flags(error)) from error
+    written = ", ".join(sorted(path.name for path in Path(directory).glob("*.onnx")))
+    click.echo(f"{directory}: {written}")
