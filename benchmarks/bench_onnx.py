@@ -23,8 +23,8 @@ import pybeam
 from benchmarks import corpus, report
 from benchmarks.bench_translate import CHOSEN_ON_DEV, MAX_LENGTH, NORMALISED, Ours
 from examples.speech.spoken_numbers import recordings
-from pybeam.audio import load_feature_extractor
 from pybeam.export import export_onnx
+from pybeam.speech import load_feature_extractor
 
 RECOGNISER = corpus.ROOT / "examples" / "models" / "spoken-numbers-en"
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from benchmarks import report
 from pybeam import processors
 from pybeam.backends import load
-from pybeam.models.base import Rows
-from pybeam.search.processing import Processing
-from pybeam.token_tree import TokenTree
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import Processing
 
 # vocabulary size, beams, width, tokens of a hypothesis
 CASES = [(8000, 64, 5, 32), (32000, 64, 5, 32), (32000, 1, 5, 32), (32000, 16, 50, 128)]

@@ -15,7 +15,7 @@ import jiwer
 import pybeam
 from benchmarks import corpus, report
 from examples.speech.spoken_numbers import recordings
-from pybeam.audio import load_feature_extractor
+from pybeam.speech import load_feature_extractor
 
 MODEL = corpus.ROOT / "examples" / "models" / "spoken-numbers-en"
 SMOOTHED = [pybeam.processors.temperature(1.25), pybeam.processors.eos_penalty(0.9)]

@@ -39,7 +39,7 @@ from benchmarks import corpus, plots_stopping, report
 from benchmarks.bench_translate import MAX_LENGTH, vars_of
 from benchmarks.corpus import Corpus
 from benchmarks.journal import Journal
-from pybeam.search.scoring import Scoring
+from pybeam.scoring import Scoring
 
 TOP, NORM, REWARD, FIXED, OPTIMAL, BOUNDED = (
     "top finished",

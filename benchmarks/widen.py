@@ -35,9 +35,10 @@ from tqdm import tqdm
 from benchmarks.corpus import MODEL
 from pybeam.models import load_model
 from pybeam.models.checkpoint import PREFIX
-from pybeam.models.config import TransformerConfig, read_json
 from pybeam.models.loading import DTYPES
-from pybeam.models.positions import sinusoidal_table
+from pybeam.models.transformer.config import TransformerConfig
+from pybeam.models.transformer.positions import sinusoidal_table
+from pybeam.text.json_files import read_json
 
 Weights = dict[str, Tensor]
 

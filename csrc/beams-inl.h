@@ -1,6 +1,6 @@
 // The operators on beams. Included by registration.cpp inside its namespace.
 
-// All arrays of the beams, in the order of `Beams` in `pybeam/beams.py`.
+// All arrays of the beams, in the order of `Beams` in `pybeam/backends/arrays.py`.
 Beams beams_of(at::TensorList arrays) {
     TORCH_CHECK_VALUE(arrays.size() == 10, "`beams` must have 10 arrays, but has ", arrays.size());
     const Tensor &prefix = arrays[2], &score = arrays[3], &finished = arrays[8];

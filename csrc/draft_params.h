@@ -5,7 +5,7 @@
 
 namespace pybeam {
 
-// The tensors of `Drafts` in `pybeam/beams.py`, and the sizes they have.
+// The tensors of `Drafts` in `pybeam/backends/arrays.py`, and the sizes they have.
 struct Drafts {
     enum Int {
         kMost,

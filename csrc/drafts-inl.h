@@ -1,6 +1,6 @@
 // The operators on drafts. Included by registration.cpp inside its namespace.
 
-// The arrays of the drafts, in the order of `Drafts` in `pybeam/beams.py`.
+// The arrays of the drafts, in the order of `Drafts` in `pybeam/backends/arrays.py`.
 Drafts drafts_of(at::TensorList arrays, const Beams& beams) {
     TORCH_CHECK_VALUE(arrays.size() == 2, "`drafts` must have 2 arrays, but has ", arrays.size());
     const Tensor &ints = arrays[0], &guess = arrays[1];

@@ -188,14 +188,14 @@ enum class Certificate : int32_t { kNone, kBound, kCurrent };
 // `Top` of `pybeam/ops.py`.
 enum class Top : int32_t { kIgnored, kNow, kEver };
 
-// `Stop` of `pybeam/search/stopping.py`, but for the counting of finished hypotheses.
+// `Stop` of `pybeam/stopping.py`, but for the counting of finished hypotheses.
 struct StopRule {
     bool keeps_best;
     Top top;
     Certificate certificate;
 };
 
-// The tensors of `Beams` in `pybeam/beams.py`, and the sizes they have.
+// The tensors of `Beams` in `pybeam/backends/arrays.py`, and the sizes they have.
 struct Beams {
     enum Int {
         kReason,

@@ -6,15 +6,14 @@ decoder = pybeam.Decoder(model, pybeam.variable_beam(width=50, threshold=1.5, ma
 results = decoder.decode(requests)
 """
 
-from pybeam import compat, models, ops
+from pybeam import compat, drafts, limits, models, ops, processors, scoring, stopping
 from pybeam.compat.generate import generate
 from pybeam.decoder import DecodeError, Decoder
+from pybeam.engine.request_queue import RequestQueue
+from pybeam.engine.schedule import Batch, Fifo, Streaming
 from pybeam.models.base import Alignment
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Partial, Request, Result
-from pybeam.request_queue import RequestQueue
-from pybeam.schedule import Batch, Fifo, Streaming
-from pybeam.search import drafts, limits, processors, scoring, stopping
 from pybeam.search.algorithms import (
     fixed_beam,
     greedy,
@@ -25,7 +24,7 @@ from pybeam.search.algorithms import (
 from pybeam.search.parallel import adaptive_jacobi, gauss_seidel_jacobi, hybrid_jacobi, jacobi
 from pybeam.search.pruning import Pruning
 from pybeam.search.several import diverse, stochastic_beam
-from pybeam.tokenizer import load_tokenizer
+from pybeam.text.tokenizer import load_tokenizer
 
 __version__ = "0.1.0"
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pybeam import backends
-from pybeam.alternatives import alternatives
 from pybeam.arguments import whole
-from pybeam.engine import Engine
+from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
+from pybeam.engine.alternatives import alternatives
+from pybeam.engine.engine import Engine
+from pybeam.engine.request_queue import RequestQueue, check_many
+from pybeam.engine.schedule import Fifo, Schedule
+from pybeam.engine.stats import Stats
+from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment, Model
-from pybeam.ops import MAX_CANDIDATES_ON_GPU, Finishing
+from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
-from pybeam.request_queue import RequestQueue, check_many
-from pybeam.schedule import Fifo, Schedule
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.processors.base import Processor
-from pybeam.stats import Stats
-from pybeam.workspace import Workspace
 
 _MISSING = object()
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pybeam.search.scoring import Scoring
+from pybeam.scoring import Scoring
 
 if TYPE_CHECKING:
-    from pybeam.search.processors.base import Processor
+    from pybeam.processors.base import Processor
 
 
 @dataclass(frozen=True, eq=False)

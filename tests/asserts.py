@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pybeam.ops import Survivors
+from pybeam.contracts import Survivors
 
 # (absolute, relative): sums run in float32 and may take any order; 16-bit results may round to a
 # neighbour

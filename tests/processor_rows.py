@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pybeam import backends
-from pybeam.models.base import Rows
-from pybeam.search.processing import Processing
-from pybeam.token_tree import TokenTree
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import Processing
 
 START, EOS = 0, 1
 MAX_LENGTH = 8

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from pybeam import backends
-from pybeam.models.base import Model, Rows
-from pybeam.token_tree import TokenTree
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.base import Model
+from pybeam.models.rows import Rows
 
 NO_EOS = -1  # in these tests EOS is a token like any other
 

@@ -9,7 +9,7 @@ import torch
 
 from asserts import SCORE_ULP
 from pybeam import backends, ops
-from pybeam.ops import Acceptance
+from pybeam.contracts import Acceptance
 
 INF = math.inf
 EOS = 2

@@ -11,38 +11,25 @@ LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
 TRITON_KERNELS = sorted((ROOT / "triton_kernels").glob("*.py"))
 OTHERS = sorted(p for name in ("tests", "benchmarks") for p in (ROOT / name).rglob("*.py"))
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
-# a module may import those to its right and itself
-LAYERS = [
-    "profile",
-    "cli",
-    "graph",
-    "export",
-    "compat",
-    "decoder",
-    "alternatives",
-    "engine",
-    "committed",
-    "leaving",
-    "alignment",
-    "groups",
-    "admission",
-    "workspace",
-    "graphs",
-    "request_queue",
-    "schedule",
-    "draft_state",
-    "beam_state",
-    "targets",
-    "search",
-    "models",
-    "beams",
-    "token_tree",
-    "stats",
-    "ops",
-    "transfer",
-    "phases",
-    "arguments",
+# the floors of the house, top first: a room may import those on lower floors, never one beside it or above
+FLOORS = [
+    ["cli"],
+    ["compat", "graph", "profile"],
+    ["decoder"],
+    ["engine"],
+    ["state"],
+    ["search"],
+    ["drafts"],
+    ["request", "speech"],
+    ["export", "processors"],
+    ["models"],
+    ["kvcache", "ops"],
+    ["backends", "stopping"],
+    ["arguments", "contracts", "limits", "scoring", "text"],
 ]
+# they stand outside: the public face and the way in import everything, and nothing inside imports them
+ENTRANCES = {"__init__", "__main__"}
+MAX_FLAT_FILES = 10
 
 
 def name_of(path: Path) -> str:
@@ -51,7 +38,7 @@ def name_of(path: Path) -> str:
 
 def test_the_search_loop_stands_once():
     callers = [name_of(p) for p in LIBRARY if re.search(r"session\.step\(", p.read_text("utf-8"))]
-    assert callers == ["pybeam/engine.py"]
+    assert callers == ["pybeam/engine/engine.py"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "pybeam" / "search").glob("*.py")), ids=name_of)
@@ -61,19 +48,65 @@ def test_algorithms_never_loop_or_call_the_model(path):
     assert ".step(" not in path.read_text("utf-8")
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
-def test_imports_point_one_way(path):
-    layer = path.relative_to(ROOT / "pybeam").parts[0].removesuffix(".py")
-    if layer not in LAYERS:
-        return
-    above = LAYERS[: LAYERS.index(layer)]
+def room_of(module: str) -> str:
+    """The folder or file below `pybeam/` that holds this module; "__init__" for the package itself."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of pybeam that a file imports anywhere: at the top, in a function, for types alone."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            parts = name.split(".")
-            assert parts[0] != "pybeam" or len(parts) < 2 or parts[1] not in above, name
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module for name in whole]
+        found.update(name for name in names if name in MODULES)
+    return found
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in LIBRARY}
+
+
+def test_every_room_has_its_floor():
+    rooms = {room_of(module) for module in MODULES} | {"__main__"}
+    known = {room for floor in FLOORS for room in floor} | ENTRANCES
+    assert rooms == known
+    flat = [path.name for path in LIBRARY if path.parent == ROOT / "pybeam"]
+    assert len(flat) <= MAX_FLAT_FILES
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_down(module):
+    room = room_of(module)
+    if room in ENTRANCES:
+        return
+    [floor] = [i for i, rooms in enumerate(FLOORS) if room in rooms]
+    below = {room for rooms in FLOORS[floor + 1 :] for room in rooms} | {room}
+    for name in imports_of(MODULES[module]):
+        # the command line is a user of the public face
+        allowed = below | {"__init__"} if room == "cli" else below
+        assert room_of(name) in allowed, name
+
+
+def test_no_import_comes_back():
+    imports = {module: imports_of(path) for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, way: list[str]) -> None:
+        assert module not in way, " -> ".join([*way, module])
+        if module not in done:
+            for name in imports[module]:
+                visit(name, [*way, module])
+            done.add(module)
+
+    for module in imports:
+        visit(module, [])
 
 
 @pytest.mark.parametrize("path", LIBRARY + TRITON_KERNELS + KERNELS + OTHERS, ids=name_of)

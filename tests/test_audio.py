@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from pybeam.audio import FeatureExtractor, load_feature_extractor, read_wav
+from pybeam.speech import FeatureExtractor, load_feature_extractor, read_wav
 from speech_models import tone, write_wav
 
 pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")

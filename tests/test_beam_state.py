@@ -11,13 +11,15 @@ import torch
 import pybeam
 from asserts import tree_in_use
 from pybeam import backends, compat
-from pybeam.beam_state import BeamState, Found, Report
-from pybeam.beams import STOP_REASONS
-from pybeam.models.base import Rows
-from pybeam.ops import Certificate, Top
+from pybeam.backends.arrays import STOP_REASONS
+from pybeam.contracts import Certificate, Top
+from pybeam.models.rows import Rows
+from pybeam.scoring import Scoring
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.scoring import Scoring
-from pybeam.search.stopping import Stop
+from pybeam.search.overrides import for_target, overridden
+from pybeam.state.beam_state import BeamState
+from pybeam.state.report import Found, Report
+from pybeam.stopping import Stop
 
 START, EOS, VOCAB = 1, 2, 9
 NUM_SLOTS, LENGTH = 5, 24
@@ -161,10 +163,10 @@ class Searches:
     def limits(self, request: pybeam.Request) -> tuple[Algorithm, list[int]]:
         """Those of a search, or, sometimes, of a target."""
         if self.random(4):
-            return self.algorithm.overridden(request, None, len(request.source)), []
+            return overridden(self.algorithm, request, None, len(request.source)), []
         target = [3 + self.random(VOCAB - 4) for _ in range(self.random(5))]
         request = dataclasses.replace(request, target=target)
-        return self.algorithm.for_target(request, None), [*target, EOS]
+        return for_target(self.algorithm, request, None), [*target, EOS]
 
     def open(self) -> None:
         free = [p for p in range(NUM_SLOTS) if p not in self.live and self.random(2)]

@@ -7,9 +7,9 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.beam_state import BeamState
-from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS, Beams
-from pybeam.ops import Survivors
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams
+from pybeam.contracts import Survivors
+from pybeam.state.beam_state import BeamState
 from test_beam_state import CPU, EOS, START, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)

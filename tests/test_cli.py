@@ -16,7 +16,6 @@ import pybeam
 from pybeam.cli import main
 from pybeam.cli.job import describe_lines
 from pybeam.cli.lines import LineReader, cut
-from pybeam.profile.command import main as profile
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
 LINES = [
@@ -248,9 +247,8 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "decoder.onnx").touch()
     shutil.copy(MODEL / "config.json", tmp_path)
-    for command in (main, profile):
-        arguments = ["translate"] if command is main else []
-        assert command([*arguments, "--model", str(tmp_path)]) == 1
+    for command in ("translate", "profile"):
+        assert main([command, "--model", str(tmp_path)]) == 1
         assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
 
 

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import pybeam
-from pybeam.audio import load_feature_extractor, read_wav
 from pybeam.cli import main
+from pybeam.speech import load_feature_extractor, read_wav
 from speech_models import NUM_FEATURES, VOCAB, save_tiny_speech_model, tone, write_wav
 from test_cli import MODEL as TRANSLATOR
 

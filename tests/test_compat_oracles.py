@@ -10,8 +10,8 @@ import pytest
 import pybeam
 import recipe_oracles as oracles
 from pybeam.compat import fairseq, fireredasr, opennmt
-from pybeam.search.limits import PrefixRule, SourceLimit
-from pybeam.search.stopping import Stop
+from pybeam.limits import PrefixRule, SourceLimit
+from pybeam.stopping import Stop
 from search_models import BOS, next_logits, random_model
 
 PAD, UNK = 2, 3

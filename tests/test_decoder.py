@@ -8,7 +8,7 @@ import torch
 
 import pybeam
 from pybeam.models import FunctionModel
-from pybeam.search.stopping import Stop
+from pybeam.stopping import Stop
 from search_models import BOS, EOS, random_model
 
 

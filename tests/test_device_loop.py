@@ -12,13 +12,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pybeam
-from pybeam import backends, compat, processors, transfer
-from pybeam.backends import beams, drafts
-from pybeam.engine import Engine, Stats
-from pybeam.graphs import Captured, StepGraphs, bucket
+from pybeam import backends, compat, processors
+from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_drafts as drafts
+from pybeam.backends import transfer
+from pybeam.engine.cuda_graphs import Captured, StepGraphs, bucket
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.stats import PhaseClock
+from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
-from pybeam.phases import PhaseClock
-from pybeam.workspace import Workspace
 from test_laws import ALGORITHMS, THIRDS, essence, some_schedules
 from tiny_models import save_tiny_model
 

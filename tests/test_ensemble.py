@@ -12,10 +12,10 @@ import pybeam
 from benchmarks.bench_ensemble import perturb
 from pybeam.backends import load as load_backend
 from pybeam.cli import main
+from pybeam.engine.stats import PhaseClock
+from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, Session, ensemble, load_model
 from pybeam.models.ensemble import EnsembleSession
-from pybeam.phases import PhaseClock
-from pybeam.workspace import Workspace
 from search_models import BOS, EOS, random_model
 from session_driver import straight_line
 from test_device_loop import REQUESTS, Replays, StepGraphs, assert_alike, guard, run, torch_beams

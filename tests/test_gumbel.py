@@ -11,7 +11,7 @@ import torch
 import processor_oracles as oracles
 import pybeam
 from pybeam import processors, scoring, stopping
-from pybeam.search.processors.gumbel import gumbel_noise, log1mexp, mixed
+from pybeam.processors.gumbel import gumbel_noise, log1mexp, mixed
 from search_models import BOS, EOS, next_logits, random_model
 from test_laws import decoded
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.contracts import PAGE_CELLS
 from pybeam.models import Ensemble
 from pybeam.models.huggingface import wrap
-from pybeam.ops import PAGE_CELLS
 from session_driver import SessionDriver, straight_line
 
 pytest.importorskip("transformers")

@@ -11,11 +11,11 @@ import torch
 import pybeam
 from huggingface_models import tiny_network
 from pybeam import backends, drafts, processors
-from pybeam.engine import Engine, Stats
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
 from pybeam.models.rnn import Rnn
-from pybeam.workspace import Workspace
 from search_models import BOS, EOS, random_model
 from test_laws import SOURCES, schedules
 from tiny_models import favour_eos, tiny_model

@@ -9,9 +9,9 @@ import torch
 
 import pybeam
 from pybeam import processors
-from pybeam.engine import Engine
+from pybeam.engine.engine import Engine
+from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
-from pybeam.workspace import Workspace
 from speech_models import random_features, save_tiny_speech_model
 from test_device_loop import NoReading, NoWaiting, assert_alike, run, torch_beams
 from test_session_conformance import VOCAB, hashed, onnx_model, wrapped
@@ -66,7 +66,7 @@ def front_end(name: str, factory):
 def test_same_results(name, tmp_path_factory, monkeypatch):
     model, sources = front_end(name, tmp_path_factory)
     # as on a device that it would have to wait for
-    monkeypatch.setattr("pybeam.models.cells.KeyValuePool.reads_sizes", False)
+    monkeypatch.setattr("pybeam.kvcache.pools.KeyValuePool.reads_sizes", False)
     advance = Engine._advance
 
     def guarded(self):

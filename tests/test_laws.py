@@ -8,8 +8,8 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.engine import Engine, Stats
-from pybeam.workspace import Workspace
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
 from search_models import random_model
 
 ALGORITHMS = {

@@ -38,7 +38,7 @@ def edit_weights(directory, change):
 @pytest.fixture
 def plain(monkeypatch):
     """Weights that a test can read."""
-    monkeypatch.setattr("pybeam.models.loading.can_pack", lambda device, dtype: False)
+    monkeypatch.setattr("pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False)
 
 
 def all_weights(model) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ import pybeam
 from pybeam.cli import main
 from pybeam.export import export_onnx
 from pybeam.models import Ensemble
-from pybeam.models.onnx_model import OnnxModel
+from pybeam.models.onnx.model import OnnxModel
 from test_example_model import ALGORITHMS, LINES, MODEL, assert_agree
 from tiny_models import KINDS, save_tiny_model
 

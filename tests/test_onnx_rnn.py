@@ -7,7 +7,7 @@ import pytest
 import pybeam
 from pybeam.cli import main
 from pybeam.export import export_onnx
-from pybeam.models.onnx_rnn import OnnxRnn
+from pybeam.models.onnx.rnn import OnnxRnn
 from test_example_model import assert_agree
 from tiny_rnn import save_tiny_rnn
 

@@ -9,8 +9,8 @@ import torch
 import pybeam
 from pybeam.cli import main
 from pybeam.export import export_onnx
-from pybeam.models.onnx_model import OnnxSpeechModel
-from pybeam.transcription import load_transcription
+from pybeam.models.onnx.model import OnnxSpeechModel
+from pybeam.speech import load_transcription
 from speech_models import random_features, save_tiny_speech_model, save_tiny_whisper
 from test_example_model import ALGORITHMS, assert_agree
 from test_onnx import assert_finds_the_same, hypotheses
@@ -58,7 +58,7 @@ def folder(original, tmp_path_factory) -> Path:
 def sources():
     """Two recordings, parts of them, and noise; one frame and the most that the model takes."""
     pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
-    from pybeam.audio import load_feature_extractor, read_wav
+    from pybeam.speech import load_feature_extractor, read_wav
 
     extract = load_feature_extractor(MODEL)
     names = "first.wav", "second.wav"

@@ -7,11 +7,11 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.beam_state import BeamState
-from pybeam.beams import FLOAT_COLUMNS, INT_COLUMNS
-from pybeam.draft_state import DraftState
-from pybeam.ops import Survivors
-from pybeam.token_tree import TokenTree
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS
+from pybeam.contracts import Survivors
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.state.beam_state import BeamState
+from pybeam.state.draft_state import DraftState
 
 
 def ints(values) -> torch.Tensor:

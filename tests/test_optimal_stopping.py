@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pybeam
-from pybeam.search.stopping import Certificate, Stop
+from pybeam.stopping import Certificate, Stop
 from search_models import random_model
 from search_oracles import huang, ranked_log_probs
 

@@ -11,7 +11,7 @@ import pybeam
 from examples.parsing import parser, treebank
 from examples.parsing.parser import LEFT, RIGHT, SHIFT, Actions, Network, Parser
 from examples.parsing.treebank import Sentence
-from pybeam.workspace import Workspace
+from pybeam.engine.workspace import Workspace
 from test_device_loop import assert_alike, guard, run, torch_beams  # noqa: F401, a fixture
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -8,10 +8,10 @@ import pytest
 
 import pybeam
 from pybeam import backends, processors
-from pybeam.engine import Engine
+from pybeam.engine.engine import Engine
+from pybeam.engine.stats import Stats
+from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
-from pybeam.stats import Stats
-from pybeam.workspace import Workspace
 from search_models import EOS, random_model
 from test_laws import ALGORITHMS, SOURCES, essence, schedules
 from test_laws import decoded as plainly_decoded

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import profiler
 
-from pybeam.phases import PHASES, PhaseClock
+from pybeam.engine.stats import PHASES, PhaseClock
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def seconds() -> dict[str, float]:
 def ticks(monkeypatch) -> list[float]:
     """What the clock reads, one after another."""
     times: list[float] = []
-    monkeypatch.setattr("pybeam.phases.perf_counter", lambda: times.pop(0))
+    monkeypatch.setattr("pybeam.engine.stats.perf_counter", lambda: times.pop(0))
     return times
 
 

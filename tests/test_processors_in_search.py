@@ -10,7 +10,7 @@ import pytest
 import processor_oracles as oracles
 import pybeam
 from pybeam import backends, processors
-from pybeam.workspace import Workspace
+from pybeam.engine.workspace import Workspace
 from search_models import BOS, EOS, next_logits, random_model
 from search_oracles import fairseq, yang
 from test_laws import ALGORITHMS, SOURCES, decoded, essence, schedules

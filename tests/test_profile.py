@@ -1,4 +1,4 @@
-"""`python -m pybeam.profile`: the arithmetic on traces made by hand, and runs on real models."""
+"""`pybeam profile`: the arithmetic on traces made by hand, and runs on real models."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import pybeam
-from pybeam.phases import PHASES
-from pybeam.profile.command import main
+from pybeam.cli import main
+from pybeam.cli.profile_sources import random_sources, read_lines
+from pybeam.engine.stats import PHASES
 from pybeam.profile.measure import PhaseTime, Profile, measure
 from pybeam.profile.report import as_dict, as_text
-from pybeam.profile.sources import random_sources, read_lines
 from pybeam.profile.trace import (
     OUTSIDE,
     Computation,
@@ -203,7 +203,7 @@ def run(capfd):
     """Run the command in this process on a model; returns exit code, stdout, stderr."""
 
     def profile(*options: str, model: Path = MODEL):
-        code = main(["--model", str(model), *options])
+        code = main(["profile", "--model", str(model), *options])
         return code, *capfd.readouterr()
 
     return profile
@@ -326,7 +326,7 @@ def test_nothing_to_decode(run, tmp_path):
 
 
 def test_help_teaches(capfd):
-    assert main(["--help"]) == 0
+    assert main(["profile", "--help"]) == 0
     text = capfd.readouterr().out
     phrases = (
         "Phases",

@@ -9,8 +9,8 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.engine import Engine, Stats
-from pybeam.workspace import Workspace
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
 from search_models import BOS, EOS, random_model
 from test_laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
 

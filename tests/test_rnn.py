@@ -8,10 +8,10 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam import backends
-from pybeam.graphs import StepGraphs
+from pybeam.engine.cuda_graphs import StepGraphs
+from pybeam.engine.stats import PhaseClock
+from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, Rnn, load_model
-from pybeam.phases import PhaseClock
-from pybeam.workspace import Workspace
 from session_driver import straight_line
 from test_device_loop import Replays, assert_alike, guard, run, torch_beams  # noqa: F401, a fixture
 from test_session_conformance import one_thread, sources  # noqa: F401, a fixture

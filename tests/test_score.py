@@ -9,10 +9,11 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.beam_state import BeamState
+from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
-from pybeam.search.stopping import Stop
-from pybeam.workspace import Workspace
+from pybeam.search.overrides import for_target, overridden
+from pybeam.state.beam_state import BeamState
+from pybeam.stopping import Stop
 from search_models import BOS, EOS, next_logits, random_model
 from test_device_loop import REQUESTS, guard, run, torch_beams
 from test_laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
@@ -309,12 +310,12 @@ def test_a_step_never_waits(name, tmp_path, guard):
 def test_a_graph_of_searches_is_not_replayed_with_targets():
     """What a step does differently is part of the key under which it is captured."""
     algorithm = pybeam.greedy()
-    limits = algorithm.for_target(pybeam.Request([1], target=[3]), None)
+    limits = for_target(algorithm, pybeam.Request([1], target=[3]), None)
     state = BeamState(algorithm, EOS, backends.load("reference"), torch.device("cpu"))
     state.reserve(3, 1, 4)
     state.tree.reserve_pages(4)
     before = state.options
-    state.open([1], [algorithm.overridden(pybeam.Request([1]), None, 1)], [[]], [1], BOS)
+    state.open([1], [overridden(algorithm, pybeam.Request([1]), None, 1)], [[]], [1], BOS)
     assert state.options == before
     state.open([2], [limits], [[]], [1], BOS, [[3, EOS]])
     assert state.options != before

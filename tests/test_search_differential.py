@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import pybeam
 from pybeam import backends, ops
-from pybeam.engine import Engine, Stats
+from pybeam.contracts import Certificate, Finishing, Top
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
-from pybeam.ops import Certificate, Finishing, Top
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.stopping import Stop
-from pybeam.workspace import Workspace
+from pybeam.stopping import Stop
 from search_models import BOS, EOS, context
 from whole_search import INF, Rules, Scale, Search
 
@@ -59,7 +59,7 @@ class Problem:
 
     table: torch.Tensor  # [CONTEXTS, V] logits
     algorithm: Algorithm
-    schedule: pybeam.schedule.Schedule
+    schedule: pybeam.engine.schedule.Schedule
     requests: list[pybeam.Request]
     rules: list[Rules]
     reads_late: bool
@@ -147,7 +147,7 @@ def arguments(limits: dict) -> dict:
     if "scale" in limits:
         scale = limits["scale"]
         ratio = None if scale.ratio == INF else scale.ratio
-        given["scoring"] = pybeam.search.scoring.Scoring(
+        given["scoring"] = pybeam.scoring.Scoring(
             scale.alpha, scale.offset, scale.scale, scale.reward, ratio
         )
     return given
@@ -184,7 +184,7 @@ def rules_of(
 
 
 @st.composite
-def schedules(draw, widest: int) -> pybeam.schedule.Schedule:
+def schedules(draw, widest: int) -> pybeam.engine.schedule.Schedule:
     kind = draw(st.sampled_from([pybeam.Batch, pybeam.Streaming, pybeam.Fifo]))
     options = {"n": draw(st.integers(1, 9))}
     if kind is not pybeam.Batch:

@@ -10,7 +10,7 @@ import torch
 
 from asserts import assert_same_survivors
 from pybeam import backends, ops
-from pybeam.ops import Finishing
+from pybeam.contracts import Finishing
 
 INF = math.inf
 OPTIONS = ("max_candidates", "margin", "local_margin", "best_finished", "forced", "ban_eos")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pybeam.ops import Finishing
+from pybeam.contracts import Finishing
 from test_select import OPTIONS, check, random_case
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asserts import SCORE_ULP
-from pybeam.ops import Finishing
+from pybeam.contracts import Finishing
 from test_select import INF, OPTIONS, check, ints, offsets, random_case, select
 
 

@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 
+from pybeam.contracts import PAGE_CELLS
 from pybeam.export import export_onnx
+from pybeam.kvcache.pools import KeyValuePool, SourceCells
 from pybeam.models import FunctionModel, load_model
-from pybeam.models.cells import KeyValuePool, SourceCells
 from pybeam.models.huggingface import wrap
-from pybeam.models.transformer_session import _chunks
-from pybeam.ops import PAGE_CELLS
+from pybeam.models.transformer.session import _chunks
 from session_driver import SessionDriver, straight_line
 from tiny_models import save_tiny_model
 from tiny_rnn import save_tiny_rnn
@@ -243,7 +243,7 @@ def test_many_tokens_are_encoded_in_parts(tmp_path, backend, device, monkeypatch
     model = load_model(tmp_path, device=device)
     logits = []
     for most in (4096, 15):
-        monkeypatch.setattr("pybeam.models.transformer_session.MAX_ENCODER_TOKENS", most)
+        monkeypatch.setattr("pybeam.models.transformer.model.MAX_ENCODER_TOKENS", most)
         driver = SessionDriver(model, backend, num_slots=5)
         driver.open(dict(enumerate(sources(5, seed=8))))
         logits.append(torch.cat(list(driver.step(range(5)).values())))

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam import backends
-from pybeam.models.config import GATE, Convolution, FrontConfig
+from pybeam.cli.profile_sources import random_sources
 from pybeam.models.linear import PlainLinear
-from pybeam.models.speech import SpeechTransformer, Subsampler
-from pybeam.profile.sources import random_sources
+from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
+from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 from session_driver import SessionDriver, straight_line
 from speech_models import NUM_FEATURES, VOCAB, random_features, save_tiny_speech_model
 

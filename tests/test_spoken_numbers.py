@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from examples.speech.spoken_numbers import recordings, speak
-from pybeam.audio import load_feature_extractor, read_wav
+from pybeam.speech import load_feature_extractor, read_wav
 from seed_beam_search import DenseSpeech, batch_beam_search
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ import torch
 
 from asserts import tree_in_use
 from pybeam import backends
-from pybeam.ops import PAGE_CELLS
-from pybeam.token_tree import TokenTree
+from pybeam.contracts import PAGE_CELLS
+from pybeam.kvcache.token_tree import TokenTree
 
 EOS = 2
 

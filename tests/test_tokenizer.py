@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 import transformers
 
-from pybeam.tokenizer import load_tokenizer
+from pybeam.text.tokenizer import load_tokenizer
 
 EXAMPLE = "examples/models/bible-es-en"
 SPM = f"{EXAMPLE}/sentencepiece.model"

@@ -5,10 +5,10 @@ import torch
 
 from pybeam import backends
 from pybeam.models import load_model
-from pybeam.models.config import read_config
 from pybeam.models.linear import ACTIVATIONS, PackedLinear, PlainLinear, can_pack
 from pybeam.models.loading import DTYPES
-from pybeam.models.positions import position_offset, sinusoidal_table
+from pybeam.models.transformer.config import read_config
+from pybeam.models.transformer.positions import position_offset, sinusoidal_table
 from session_driver import SessionDriver
 from tiny_models import KINDS, save_tiny_model, tiny_model
 
@@ -135,7 +135,7 @@ def test_odd_sizes_have_the_originals_tables(tmp_path):
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
     from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
-    from pybeam.models.config import FAMILIES
+    from pybeam.models.transformer.config import FAMILIES
 
     class Config:
         hidden_size, max_positions, pad_id = 7, 9, 1
@@ -167,7 +167,9 @@ def test_example_model_equals_transformers(backend, device):
 def test_16_bits_stay_near_float32(kind, is_packed, dtype, tmp_path, monkeypatch):
     original = save_tiny_model(tmp_path, kind)
     if not is_packed:
-        monkeypatch.setattr("pybeam.models.loading.can_pack", lambda device, dtype: False)
+        monkeypatch.setattr(
+            "pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False
+        )
     elif not can_pack(torch.device("cpu"), DTYPES[dtype]):
         pytest.skip("there is no C++ extension for this CPU")
     model = load_model(tmp_path, device="cpu", dtype=dtype)
@@ -201,7 +203,7 @@ def test_packed_linear_equals_plain(activation):
 def test_plain_linear_gives_the_same_model(tmp_path, monkeypatch):
     save_tiny_model(tmp_path, "bart")
     packed = load_model(tmp_path, device="cpu")
-    monkeypatch.setattr("pybeam.models.loading.can_pack", lambda device, dtype: False)
+    monkeypatch.setattr("pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False)
     plain = load_model(tmp_path, device="cpu")
     assert isinstance(plain.output, PlainLinear)
     sources, targets = sources_for(plain), targets_for(plain, len(LENGTHS), length=6)

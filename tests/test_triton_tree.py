@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from aot import CAPABILITIES, assemble, distinct, recorded
 from pybeam.backends import triton as kernels
-from pybeam.token_tree import TokenTree
+from pybeam.kvcache.token_tree import TokenTree
 
 
 def test_in_the_interpreter():

@@ -15,10 +15,9 @@ from torch import nn
 
 import pybeam
 from pybeam import backends
-from pybeam.audio import load_feature_extractor, read_wav
 from pybeam.cli import main
-from pybeam.models.speech import SpeechTransformer
-from pybeam.transcription import Transcription, load_transcription
+from pybeam.models.transformer.speech import SpeechTransformer
+from pybeam.speech import Transcription, load_feature_extractor, load_transcription, read_wav
 from session_driver import straight_line
 from speech_models import WHISPER_GENERATION, random_features, save_tiny_whisper, tone, write_wav
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from pybeam import arguments
-from pybeam.ops import Finishing
+from pybeam.contracts import Finishing
 
 OPTIONAL = (
     "is_ended",

@@ -307,7 +307,7 @@ def tree_append(
     survivor_log_prob: Tensor,
     eos_id: int,
 ) -> None:
-    """`pybeam.token_tree.TokenTree.append`."""
+    """`pybeam.kvcache.token_tree.TokenTree.append`."""
     num_sources = slot.numel()
     if num_sources == 0:
         return

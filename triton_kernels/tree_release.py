@@ -63,7 +63,7 @@ def tree_release(
     num_free_pages: Tensor,
     slot: Tensor,
 ) -> None:
-    """`pybeam.token_tree.TokenTree.release`."""
+    """`pybeam.kvcache.token_tree.TokenTree.release`."""
     if slot.numel() == 0:
         return
     release_kernel[(1,)](

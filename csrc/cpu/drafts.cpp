@@ -1,5 +1,5 @@
 // Draft and verify: one hypothesis per source, whose rows are its last token and guesses of what
-// follows. `pybeam/backends/drafts.py` says the same in torch.
+// follows. `pybeam/backends/torch_drafts.py` says the same in torch.
 #include <algorithm>
 #include <stdexcept>
 #include <string>

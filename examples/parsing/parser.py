@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import pybeam
-from pybeam.models.base import Model, Rows, Session
-from pybeam.models.cells import SourceCells
+from pybeam.backends.arrays import grown
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.pools import SourceCells
+from pybeam.models.base import Model, Session
 from pybeam.models.linear import PackedLinear, PlainLinear, can_pack
-from pybeam.search.processors.base import Processor
-from pybeam.token_tree import grown
-from pybeam.transfer import to_device
+from pybeam.models.rows import Rows
+from pybeam.processors.base import Processor
 
 SHIFT, LEFT, RIGHT, NEVER = range(4)
 INT = torch.int32

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pybeam.audio import read_wav
+from pybeam.speech import read_wav
 
 RATE = 22050  # of espeak-ng, in Hz
 WORDS = "zero one two three four five six seven eight nine".split()

@@ -22,7 +22,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import Speech2TextConfig, Speech2TextForConditionalGeneration
 
-from pybeam.audio import FeatureExtractor
+from pybeam.speech import FeatureExtractor
 
 NUM_RECORDINGS, NUM_UPDATES, BATCH = 2000, 2000, 32
 PEAK_RATE, WARMUP, CTC_SHARE, SMOOTHING = 3e-3, 100, 0.3, 0.1

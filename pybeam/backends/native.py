@@ -1,6 +1,6 @@
 """C++ on a CPU: the operators of `csrc/registration.cpp`, called directly.
 
-Contracts are in `pybeam.ops` and `pybeam.token_tree`. Every function checks what it would use as an
+Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`. Every function checks what it would use as an
 address, so a wrong argument raises and never corrupts memory.
 """
 

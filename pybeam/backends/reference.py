@@ -1,6 +1,6 @@
 """The oracle: every op in plain torch, as the contract reads, on any device and in float64 too.
 
-Contracts are in `pybeam.ops` and `pybeam.token_tree`; speed is no aim here.
+Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`; speed is no aim here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pybeam.backends import beams, drafts
-from pybeam.ops import PAGE_CELLS, Finishing
+from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_drafts as drafts
+from pybeam.contracts import PAGE_CELLS, Finishing
 
 INF = float("inf")
 

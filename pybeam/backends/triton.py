@@ -1,6 +1,6 @@
 """Triton on a GPU, or in Triton's interpreter on a CPU when TRITON_INTERPRET=1 is set.
 
-Contracts are in `pybeam.ops` and `pybeam.token_tree`. No function reads anything back from the
+Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`. No function reads anything back from the
 device, so arguments that are wrong only in value are not reported.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pybeam.backends import beams, drafts
+from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_drafts as drafts
 from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows

@@ -1,4 +1,5 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx` and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`,
+`profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -14,6 +15,7 @@ import click
 from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
+from pybeam.cli.profile import profile
 from pybeam.cli.score import score
 from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
@@ -31,6 +33,7 @@ def pybeam() -> None:
     pybeam transcribe --help    how to write down what is said in sound files
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
+    pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do
     """
 
@@ -40,18 +43,14 @@ pybeam.add_command(score)
 pybeam.add_command(transcribe)
 pybeam.add_command(graph)
 pybeam.add_command(export_onnx)
+pybeam.add_command(profile)
 pybeam.add_command(info)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    return run(pybeam, arguments, "pybeam")
-
-
-def run(command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
-    """Run a command under that name; returns the exit code."""
     try:
-        return command.main(arguments, prog_name=name, standalone_mode=False) or 0
+        return pybeam.main(arguments, prog_name="pybeam", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code

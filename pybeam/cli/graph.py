@@ -38,8 +38,8 @@ def graph(model_dir, text, output_path, source_lang, target_lang, max_length) ->
     """
     import pybeam
     from pybeam.graph import decoding_graph
-    from pybeam.graph.data import FORMATS
-    from pybeam.tokenizer import load_tokenizer, load_vocabularies
+    from pybeam.graph.graph import FORMATS
+    from pybeam.text.tokenizer import load_tokenizer, load_vocabularies
 
     if Path(output_path).suffix not in FORMATS:
         raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")

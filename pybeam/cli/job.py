@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pybeam.cli.output import Format, OrderedWriter
     from pybeam.cli.report import Report
     from pybeam.decoder import Decoder
-    from pybeam.schedule import Schedule
+    from pybeam.engine.schedule import Schedule
     from pybeam.search.algorithms import Algorithm
-    from pybeam.tokenizer import Tokenizer
-    from pybeam.transcription import Transcription
+    from pybeam.speech import Transcription
+    from pybeam.text.tokenizer import Tokenizer
 
 MAX_COUNTED_BYTES = 1 << 28
 
@@ -110,7 +110,7 @@ class Job:
         import torch
 
         import pybeam
-        from pybeam.tokenizer import load_tokenizer
+        from pybeam.text.tokenizer import load_tokenizer
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -180,7 +180,7 @@ class TranscribeJob(Job):
 
     @cached_property
     def _transcription(self) -> Transcription:
-        from pybeam.transcription import load_transcription
+        from pybeam.speech import load_transcription
 
         return load_transcription(self.model_dirs[0], self.language, self.task)
 
@@ -203,9 +203,9 @@ class TranscribeJob(Job):
 
     @contextlib.contextmanager
     def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
-        from pybeam.audio import load_feature_extractor
         from pybeam.cli.lines import LineReader
         from pybeam.cli.recordings import Recordings
+        from pybeam.speech import load_feature_extractor
 
         try:
             extract = load_feature_extractor(self.model_dirs[0])

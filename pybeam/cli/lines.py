@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from pybeam.request import Request, Result
-from pybeam.tokenizer import Tokenizer
+from pybeam.text.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
 PAUSE_SECONDS = 0.05

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from pybeam.audio import FeatureExtractor, WhisperFeatureExtractor, read_wav
 from pybeam.cli.lines import Sources
 from pybeam.request import Request, Result
+from pybeam.speech import FeatureExtractor, WhisperFeatureExtractor, read_wav
 
 
 class Recordings(Sources):

@@ -12,10 +12,10 @@ import click
 from pybeam.cli.sections import flag, with_flags
 
 if TYPE_CHECKING:
-    from pybeam.schedule import Schedule
+    from pybeam.engine.schedule import Schedule
+    from pybeam.processors import Processor
+    from pybeam.scoring import Scoring
     from pybeam.search.algorithms import Algorithm
-    from pybeam.search.processors import Processor
-    from pybeam.search.scoring import Scoring
 
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
 # options that are processors of these names, in the order in which they are applied

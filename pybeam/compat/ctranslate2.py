@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from pybeam.arguments import whole
-from pybeam.compat.checks import at_most, needs
-from pybeam.ops import Top
-from pybeam.search import processors
+from pybeam import processors
+from pybeam.arguments import at_most, needs, whole
+from pybeam.contracts import Top
+from pybeam.limits import FREE, PrefixRule
+from pybeam.processors.base import Processor
+from pybeam.scoring import power
 from pybeam.search.algorithms import Algorithm, fixed_beam
-from pybeam.search.limits import FREE, PrefixRule
-from pybeam.search.processors.base import Processor
-from pybeam.search.scoring import power
-from pybeam.search.stopping import Stop
+from pybeam.stopping import Stop
 
 HARD_PREFIX = PrefixRule(in_length=True, in_limits=True, leading_eos=True)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pybeam.compat.checks import at_most, needs
-from pybeam.search import processors
+from pybeam import processors
+from pybeam.arguments import at_most, needs
+from pybeam.limits import PrefixRule, SourceLimit
+from pybeam.processors.base import Processor
+from pybeam.scoring import power, raw
 from pybeam.search.algorithms import Algorithm, fixed_beam
-from pybeam.search.limits import PrefixRule, SourceLimit
-from pybeam.search.processors.base import Processor
-from pybeam.search.scoring import power, raw
 
 
 def beam_search(

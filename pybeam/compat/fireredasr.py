@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pybeam.compat.checks import at_most
-from pybeam.search import processors
+from pybeam import processors
+from pybeam.arguments import at_most
+from pybeam.limits import SourceLimit
+from pybeam.processors.base import Processor
+from pybeam.scoring import Scoring, raw
 from pybeam.search.algorithms import Algorithm, variable_beam
-from pybeam.search.limits import SourceLimit
-from pybeam.search.processors.base import Processor
-from pybeam.search.scoring import Scoring, raw
 
 
 def beam_search(

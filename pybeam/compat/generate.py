@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.compat import huggingface
 from pybeam.decoder import Decoder
+from pybeam.engine.schedule import Schedule
 from pybeam.models.huggingface import wrap
 from pybeam.request import Request, Result
-from pybeam.schedule import Schedule
 from pybeam.search.algorithms import Algorithm
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import Literal
 
 from torch import Tensor
 
-from pybeam.compat.checks import at_most
-from pybeam.models.base import Rows
-from pybeam.ops import Certificate
-from pybeam.search import processors
+from pybeam import processors
+from pybeam.arguments import at_most
+from pybeam.contracts import Certificate
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import log_softmax
+from pybeam.scoring import power
 from pybeam.search.algorithms import Algorithm, fixed_beam, greedy
-from pybeam.search.processing import log_softmax
-from pybeam.search.scoring import power
-from pybeam.search.stopping import Stop
+from pybeam.stopping import Stop
 
 
 def beam_search(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pybeam.compat.checks import at_most, needs
-from pybeam.search import processors
+from pybeam import processors
+from pybeam.arguments import at_most, needs
+from pybeam.limits import PrefixRule
+from pybeam.processors.base import Processor
+from pybeam.scoring import Scoring, raw
 from pybeam.search.algorithms import Algorithm, shrinking_beam
-from pybeam.search.limits import PrefixRule
-from pybeam.search.processors.base import Processor
-from pybeam.search.scoring import Scoring, raw
-from pybeam.search.stopping import top_finished
+from pybeam.stopping import top_finished
 
 
 def beam_search(

@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pybeam.models.onnx_files import DECODER, ENCODER, SEARCH, missing_package
+from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH, missing_package
 
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
-    from pybeam.models.transformer import Transformer
+    from pybeam.models.transformer.model import Transformer
 
 COPIED = (".json", ".model", ".spm", ".txt")  # what configurations and tokenizers consist of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
 from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
-from pybeam.models.transformer import Transformer
+from pybeam.models.transformer.model import Transformer
 
 
 def record_encoder(op: Builder, model: Transformer) -> Recorded:

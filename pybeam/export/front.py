@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pybeam.export.builder import FLOAT, INT, Builder, Value, value
 from pybeam.models.base import Model
-from pybeam.models.config import GATE
-from pybeam.models.speech import SpeechTransformer, Subsampler
+from pybeam.models.transformer.config import GATE
+from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 
 
 def source_inputs(model: Model) -> tuple[Value, Value]:

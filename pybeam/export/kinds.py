@@ -11,12 +11,12 @@ from pybeam.export.decoder import record_decoder, record_encoder
 from pybeam.export.rnn import record_rnn_decoder, record_rnn_encoder
 from pybeam.export.search import record_search
 from pybeam.models.ensemble import Ensemble
-from pybeam.models.onnx_files import DECODER, ENCODER, SEARCH
-from pybeam.models.onnx_model import OnnxModel, OnnxSpeechModel
-from pybeam.models.onnx_rnn import OnnxRnn
+from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH
+from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
+from pybeam.models.onnx.rnn import OnnxRnn
 from pybeam.models.rnn import Rnn
-from pybeam.models.speech import SpeechTransformer
-from pybeam.models.transformer import Transformer
+from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.speech import SpeechTransformer
 
 TRANSFORMER = {ENCODER: record_encoder, DECODER: record_decoder, SEARCH: record_search}
 RECORDERS = {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
 from pybeam.export.front import source_inputs
 from pybeam.export.transformer import KeyValue, Network, Places
-from pybeam.models.transformer import Transformer
+from pybeam.models.transformer.model import Transformer
 
 INF = float("inf")
 PADDING = -1

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
 from pybeam.export.front import subsample
-from pybeam.models.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.linear import Linear, PackedLinear
-from pybeam.models.speech import SpeechTransformer
-from pybeam.models.transformer import Transformer
+from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.speech import SpeechTransformer
 
 
 class KeyValue(NamedTuple):

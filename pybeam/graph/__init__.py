@@ -4,6 +4,6 @@ graph = pybeam.graph.decoding_graph(model, request)
 graph.save("graph.html")        # or .png, .svg, .json; in a notebook the graph shows itself
 """
 
-from pybeam.graph.data import DecodingGraph, decoding_graph
+from pybeam.graph.graph import DecodingGraph, decoding_graph
 
 __all__ = ["DecodingGraph", "decoding_graph"]

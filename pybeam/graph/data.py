@@ -1,31 +1,17 @@
-"""The numbers of a decoding graph, and how they are found."""
+"""The numbers of a decoding graph."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from pybeam.decoder import Decoder
-from pybeam.models.base import Model, Rows
-from pybeam.request import Request
-from pybeam.schedule import Batch
-from pybeam.search import processors
-from pybeam.search.algorithms import Algorithm, greedy
-from pybeam.search.drafts import Draft, Initialiser, pad
-
-FORMATS = (".html", ".png", ".svg", ".json")
+# the node that stands for the source
 SOURCE = -1
 
 
 @dataclass(frozen=True)
-class DecodingGraph:
+class GraphData:
     """One output, as `jacobi` finds it iteration by iteration.
 
     Lists of K iterations hold lists of the n generated tokens, EOS included.
@@ -60,162 +46,6 @@ class DecodingGraph:
     def to_json(self) -> str:
         """All of it, by the names of the attributes."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-
-    def to_html(self) -> str:
-        """One page that needs nothing else: hover for details, a slider over iterations."""
-        from pybeam.graph.page import page
-
-        return page(self)
-
-    def _repr_html_(self) -> str:
-        from pybeam.graph.page import fragment
-
-        return fragment(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write .html, .png, .svg or .json, as the suffix of `path` says; returns it.
-
-        Raises:
-            ValueError: the name ends otherwise.
-            ImportError: the library that draws it is not installed; the message has the command.
-        """
-        path = Path(path)
-        if path.suffix not in FORMATS:
-            raise ValueError(
-                f"a graph is saved as one of {', '.join(FORMATS)}, but not as {path.name!r}"
-            )
-        if path.suffix == ".json":
-            path.write_text(self.to_json() + "\n", encoding="utf-8")
-        elif path.suffix == ".html":
-            path.write_text(self.to_html(), encoding="utf-8")
-        else:
-            from pybeam.graph.picture import draw
-
-            draw(self, path)
-        return path
-
-
-def decoding_graph(
-    model: Model,
-    request: Any,
-    *,
-    algorithm: Algorithm | None = None,
-    initialiser: Initialiser | None = None,
-    labels: Mapping[int, str] | None = None,
-) -> DecodingGraph:
-    """Decode one request with `jacobi` and note what is right after every iteration.
-
-    Every iteration takes all tokens from the one before, ``y_i <- argmax p(y_i | y_1 .. y_i-1, x)``; the
-    first begins with `initialiser`. The length is that of the greedy output, which is found first.
-
-    Args:
-        model: from `pybeam.load_model`, or any other.
-        request: token ids or a `Request`, as for `Decoder.decode`.
-        algorithm: `greedy` with limits and processors; None: without.
-        initialiser: what is guessed first; None: the padding token.
-        labels: what to show in place of token ids; a token that is missing shows its id.
-
-    Raises:
-        ValueError: the request fails, gives no output, or gives more than 128 tokens.
-
-    See Santilli et al. 2023, section 3.5.
-    """
-    algorithm = greedy() if algorithm is None else algorithm
-    request = request if isinstance(request, Request) else Request(request)
-    tokens = _output(model, algorithm, request)
-    source = model.check(request.source)
-    sizes = model.room(source), model.source_length(source)
-    min_length = algorithm.overridden(request, *sizes).min_length
-    recorder = _Recorder(len(tokens), min_length)
-    chain = *algorithm.processors, processors.from_function(recorder, stage=_last_stage(algorithm))
-    draft = Draft(None, len(tokens), initialiser or pad(), feeds_all=True)
-    followed = dataclasses.replace(algorithm, processors=chain, draft=draft)
-    Decoder(model, followed, Batch(1)).decode([request], on_error="raise")
-    return _graph(tokens, recorder, labels or {})
-
-
-def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
-    """The generated tokens of greedy decoding, EOS included."""
-    (result,) = Decoder(model, algorithm, Batch(1)).decode([request])
-    if result.error is not None:
-        raise result.error
-    if not result.hypotheses or result.stop_reason == "empty_source":
-        raise ValueError("there is no graph: the source is empty, or nothing could be generated")
-    hypothesis = result.hypotheses[0]
-    generated = hypothesis.tokens[request.prefix_length :]
-    tokens = [*generated, hypothesis.eos_id] if hypothesis.ended else list(generated)
-    if len(tokens) > 128:
-        raise ValueError(
-            f"a graph shows 128 tokens at most, but this output has {len(tokens)}; "
-            "set `max_length`, or split the source"
-        )
-    return tokens
-
-
-def _last_stage(algorithm: Algorithm) -> str:
-    stages = [getattr(processor, "stage", "logits") for processor in algorithm.processors]
-    return stages[-1] if stages else "logits"
-
-
-class _Recorder:
-    """A processor that changes nothing and notes what each step says of every place."""
-
-    def __init__(self, num_tokens: int, min_length: int) -> None:
-        self._num_tokens, self._min_length = num_tokens, min_length
-        self.guesses: list[list[int]] = []
-        self.probabilities: list[list[float]] = []
-
-    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
-        places = rows.num_generated.tolist()
-        if places and places[0] >= 0:
-            self._note(places, logits, rows.eos_ids)
-        return logits
-
-    def _note(self, places: list[int], logits: Tensor, eos_ids: tuple[int, ...]) -> None:
-        values = logits.float().softmax(1)
-        logits = logits.clone()
-        is_short = torch.tensor([place < self._min_length for place in places])
-        for eos_id in eos_ids:
-            logits[is_short, eos_id] = -torch.inf
-        # the first of equal ones, as `select` has it
-        best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :1]
-        probability = values.gather(1, best)[:, 0].tolist()
-        none = [-1] * self._num_tokens, [0.0] * self._num_tokens
-        last = (self.guesses[-1], self.probabilities[-1]) if self.guesses else none
-        tokens, numbers = list(last[0]), list(last[1])
-        for place, token, number in zip(places, best[:, 0].tolist(), probability, strict=True):
-            if place < self._num_tokens:
-                tokens[place], numbers[place] = token, number
-        self.guesses.append(tokens)
-        self.probabilities.append(numbers)
-
-
-def _graph(tokens: list[int], recorder: _Recorder, labels: Mapping[int, str]) -> DecodingGraph:
-    guesses, n = recorder.guesses, len(tokens)
-    is_correct = [
-        [own == wanted for own, wanted in zip(line, tokens, strict=True)] for line in guesses
-    ]
-    # the last iteration proves everything
-    first = [
-        max((k + 1 for k, line in enumerate(is_correct) if not line[i]), default=0)
-        for i in range(n)
-    ]
-    num_iterations = max(first) + 1
-
-    def label(token: int) -> str:
-        return labels.get(token, str(token))
-
-    return DecodingGraph(
-        tokens=tokens,
-        labels=[label(token) for token in tokens],
-        guesses=guesses[:num_iterations],
-        guess_labels=[[label(token) for token in line] for line in guesses[:num_iterations]],
-        probabilities=recorder.probabilities[:num_iterations],
-        is_correct=is_correct[:num_iterations],
-        first=first,
-        in_parallel=[i > 0 and first[i] <= first[i - 1] for i in range(n)],
-        edges=dependencies(first),
-    )
 
 
 def dependencies(first: list[int]) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from pybeam.graph.data import DecodingGraph
+from pybeam.graph.data import GraphData
 from pybeam.graph.shapes import arcs, columns, has_numbers, highest_arc, shown
 
 BLUE, ORANGE, GREY = "#4393c3", "#e08214", "#8a8a8a"
@@ -36,7 +36,7 @@ h1 { font-size: 1.2rem; } p { max-width: 46rem; line-height: 1.45; }
 """
 
 
-def page(graph: DecodingGraph) -> str:
+def page(graph: GraphData) -> str:
     """A page that needs nothing else."""
     n, num_iterations = len(graph.tokens), graph.num_iterations
     output = escape(" ".join(graph.labels))
@@ -55,13 +55,13 @@ after the iteration that the slider shows.</p>
 """
 
 
-def fragment(graph: DecodingGraph) -> str:
+def fragment(graph: GraphData) -> str:
     """The drawing alone, for a page of somebody else's."""
     figure = _figure(graph)
     return figure.to_html(full_html=False, include_plotlyjs=True, post_script=PAINT, config=CONFIG)
 
 
-def _figure(graph: DecodingGraph):
+def _figure(graph: GraphData):
     try:
         import plotly.graph_objects as go
         from plotly.subplots import make_subplots
@@ -113,7 +113,7 @@ def _figure(graph: DecodingGraph):
     return figure
 
 
-def _nodes(go, graph: DecodingGraph):
+def _nodes(go, graph: GraphData):
     """The source and all tokens, with what they waited for."""
     texts = ["the source"]
     for j, label in enumerate(graph.labels):
@@ -134,7 +134,7 @@ def _nodes(go, graph: DecodingGraph):
     )
 
 
-def _strip(go, graph: DecodingGraph, iteration: int):
+def _strip(go, graph: GraphData, iteration: int):
     """The tokens after an iteration, written upwards."""
     return go.Scatter(
         x=list(range(len(graph.tokens))),
@@ -147,11 +147,11 @@ def _strip(go, graph: DecodingGraph, iteration: int):
     )
 
 
-def _strip_texts(graph: DecodingGraph, iteration: int) -> list[str]:
+def _strip_texts(graph: GraphData, iteration: int) -> list[str]:
     return [escape(label) for label in graph.guess_labels[iteration]]
 
 
-def _annotations(graph: DecodingGraph, iteration: int) -> list[dict]:
+def _annotations(graph: GraphData, iteration: int) -> list[dict]:
     """The words of the strip: annotations, since they can be turned."""
     notes = []
     for i, label in enumerate(graph.guess_labels[iteration]):
@@ -176,7 +176,7 @@ def _annotations(graph: DecodingGraph, iteration: int) -> list[dict]:
     return notes
 
 
-def _cells(go, graph: DecodingGraph, is_parallel: bool):
+def _cells(go, graph: GraphData, is_parallel: bool):
     """The matrix of probabilities where tokens are right, of one of the two colours."""
     values, texts, hovers = [], [], []
     for k in range(graph.num_iterations):
@@ -211,7 +211,7 @@ def _cells(go, graph: DecodingGraph, is_parallel: bool):
     )
 
 
-def _frame(graph: DecodingGraph, iteration: int) -> dict:
+def _frame(graph: GraphData, iteration: int) -> dict:
     """A frame around the iteration that is shown."""
     return dict(
         type="rect",
@@ -225,7 +225,7 @@ def _frame(graph: DecodingGraph, iteration: int) -> dict:
     )
 
 
-def _slider(graph: DecodingGraph) -> dict:
+def _slider(graph: GraphData) -> dict:
     steps = [
         dict(
             label=str(k + 1),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pybeam.graph.data import DecodingGraph
+from pybeam.graph.data import GraphData
 from pybeam.graph.shapes import arcs, columns, has_numbers, highest_arc, shown
 
 BLUE, ORANGE, INK = "#2166ac", "#d6604d", "#333333"
 
 
-def draw(graph: DecodingGraph, path: Path) -> None:
+def draw(graph: GraphData, path: Path) -> None:
     """Write the picture, in the format of the path's suffix."""
     try:
         import matplotlib
@@ -36,7 +36,7 @@ def draw(graph: DecodingGraph, path: Path) -> None:
         figure.savefig(path, dpi=160, metadata={"Date": None} if is_svg else None)
 
 
-def _draw_graph(graph: DecodingGraph, axes) -> None:
+def _draw_graph(graph: GraphData, axes) -> None:
     xs, ys = (
         [float("nan") if value is None else value for value in values] for values in arcs(graph)
     )
@@ -48,7 +48,7 @@ def _draw_graph(graph: DecodingGraph, axes) -> None:
     axes.set_title("depends on (orange: not on the token before)", loc="left", fontsize=8)
 
 
-def _draw_matrix(graph: DecodingGraph, axes) -> None:
+def _draw_matrix(graph: GraphData, axes) -> None:
     from matplotlib.patches import Rectangle
 
     n, num_iterations = len(graph.tokens), graph.num_iterations

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pybeam.graph.data import SOURCE, DecodingGraph
+from pybeam.graph.data import SOURCE, GraphData
 
 ARC_POINTS = 17
 MOST_TEXT_CELLS = 26  # columns up to which a cell has room for its number
 
 
-def arcs(graph: DecodingGraph) -> tuple[list[float | None], list[float | None]]:
+def arcs(graph: GraphData) -> tuple[list[float | None], list[float | None]]:
     """x and y of all edges, a gap (None) behind each; the source stands at x = -1."""
     xs: list[float | None] = []
     ys: list[float | None] = []
@@ -26,12 +26,12 @@ def arc_height(i: int, j: int) -> float:
     return (j - i) ** 0.5 / 2
 
 
-def highest_arc(graph: DecodingGraph) -> float:
+def highest_arc(graph: GraphData) -> float:
     """Of all edges."""
     return max(arc_height(i, j) for i, j in graph.edges)
 
 
-def has_numbers(graph: DecodingGraph) -> bool:
+def has_numbers(graph: GraphData) -> bool:
     """Whether cells are large enough for their numbers."""
     return len(graph.tokens) <= MOST_TEXT_CELLS
 
@@ -41,6 +41,6 @@ def shown(label: str, most: int = 12) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def columns(graph: DecodingGraph) -> list[int]:
+def columns(graph: GraphData) -> list[int]:
     """x of the source and of all tokens."""
     return [SOURCE, *range(len(graph.tokens))]

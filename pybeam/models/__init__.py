@@ -1,13 +1,14 @@
 """Models that can be searched: our transformer and LSTM, functions, those of transformers, ensembles."""
 
 from pybeam.models import huggingface
-from pybeam.models.base import Model, Rows, Session
+from pybeam.models.base import Model, Session
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
 from pybeam.models.rnn import Rnn
-from pybeam.models.speech import SpeechTransformer
-from pybeam.models.transformer import Transformer
+from pybeam.models.rows import Rows
+from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.speech import SpeechTransformer
 
 __all__ = [
     "Ensemble",

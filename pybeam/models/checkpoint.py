@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pybeam.models.config import read_json
+from pybeam.text.json_files import read_json
 
 PREFIX = "model."
 # duplicates of tied tables, tables computed from a formula and version marks: nothing is lost

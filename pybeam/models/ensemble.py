@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Alignment, Model, Rows, Session
+from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.rows import Rows
 
 try:
     from pybeam.backends import native

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments
-from pybeam.models.base import Model, Rows, Session
+from pybeam.models.base import Model, Session
+from pybeam.models.rows import Rows
 
 
 class FunctionModel(Model):

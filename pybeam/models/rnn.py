@@ -11,14 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from pybeam.models.base import Model, Rows, Session
-from pybeam.models.cells import SourceCells, cells_of_pages
+from pybeam.backends.arrays import grown
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.pools import SourceCells, cells_of_pages
+from pybeam.models.base import Model, Session
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.config import ATTENTIONAL_LSTM, positive, read_json, token_id
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
-from pybeam.token_tree import grown
-from pybeam.transfer import to_device
+from pybeam.models.transformer.config import ATTENTIONAL_LSTM
+from pybeam.text.json_files import positive, read_json, token_id
 
 
 @dataclass(frozen=True)

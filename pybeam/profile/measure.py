@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pybeam.decoder import Decoder
-from pybeam.engine import Stats
+from pybeam.engine.engine import Stats
 from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
 
 
@@ -49,7 +49,7 @@ class Profile:
     on_gpu: bool
     steps: int
     rows_per_step: float
-    phases: list[PhaseTime]  # those of `pybeam.phases`, then what is outside of them
+    phases: list[PhaseTime]  # those of `pybeam.engine.phases`, then what is outside of them
     computations: list[Computation]  # operators or kernels, of all steps
     seconds: list[float]  # of every run without the profiler
     seconds_profiled: list[float]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pybeam.phases import PHASES, RANGE_PREFIX
+from pybeam.engine.stats import PHASES, RANGE_PREFIX
 
 DECODE = RANGE_PREFIX + "decode"  # the range around all phases
 OUTSIDE = "outside"  # in the decode, but in no phase

@@ -1,6 +1,6 @@
 """The algorithms as data: one row each of the table in ARCHITECTURE.md.
 
-An algorithm never calls the model and never loops; `pybeam.engine` does both, once.
+An algorithm never calls the model and never loops; `pybeam.engine.engine` does both, once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pybeam.arguments import whole
-from pybeam.ops import MAX_WIDTH, Finishing
-from pybeam.request import Request
-from pybeam.search.drafts import Draft
-from pybeam.search.limits import FREE, PrefixRule, SourceLimit
-from pybeam.search.processors import base
-from pybeam.search.processors.base import AnyProcessor
+from pybeam.contracts import MAX_WIDTH, Finishing
+from pybeam.drafts import Draft
+from pybeam.limits import FREE, PrefixRule, SourceLimit
+from pybeam.processors import base
+from pybeam.processors.base import AnyProcessor
+from pybeam.scoring import Scoring, reward
 from pybeam.search.pruning import Pruning
-from pybeam.search.scoring import Scoring, reward
-from pybeam.search.stopping import COUNT, Stop, optimal
+from pybeam.stopping import COUNT, Stop, optimal
 
 DEFAULT_MAX_LENGTH = 256
 UNPRUNED, RAW = Pruning(), Scoring()
@@ -99,7 +98,20 @@ class Algorithm:
             )
         base.check_order(self.processors)
         if self.draft is not None:
-            self.draft.check(self)
+            self._check_draft()
+
+    def _check_draft(self) -> None:
+        """Raises ValueError unless the search follows one hypothesis to its end, by log-probabilities."""
+        if (self.width, self.num_groups, self.stop) != (1, 1, COUNT):
+            raise ValueError(
+                "an algorithm that guesses tokens ahead follows one hypothesis to its end, so `width` must "
+                f"be 1 and `stop` count(), but they are {self.width} and {self.stop}"
+            )
+        if self.perturbs or self.prefix.leading_eos:
+            raise ValueError(
+                "an algorithm that guesses tokens ahead takes the most probable token, so neither samples "
+                "nor rules about EOS behind a prefix go with it; use pybeam.greedy()"
+            )
 
     @property
     def refills(self) -> bool:
@@ -148,92 +160,7 @@ class Algorithm:
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
         return int(min(most, self.width, 2 if is_pruned else self.width))
 
-    def for_target(self, request: Request, max_positions: int | None) -> Algorithm:
-        """What scores the request's target: one row that nothing prunes, as long as the target and EOS.
 
-        Raises ValueError if the model has too few positions.
-        """
-        prefix_length, length = request.prefix_length, len(request.target) + 1
-        if max_positions is not None and prefix_length + length > max_positions:
-            raise ValueError(
-                f"`target` with EOS and the prefix must be at most the model's {max_positions} "
-                f"positions, but is {length} + {prefix_length}"
-            )
-        return dataclasses.replace(
-            self,
-            width=1,
-            pruning=UNPRUNED,
-            n_best=1,
-            min_length=0,
-            max_length=length,
-            stop=COUNT,
-            num_groups=1,
-            scoring=self.scoring if request.scoring is None else request.scoring,
-            prefix=FREE,
-            processors=base.overridden(self.processors, request.processors or ()),
-            draft=None if self.draft is None else self.draft.for_request(request),
-        )
-
-    def overridden(
-        self, request: Request, max_positions: int | None, source_length: int
-    ) -> Algorithm:
-        """The algorithm for one request; its limits count what is generated behind the prefix.
-
-        Raises ValueError if an override is invalid or the model has too few positions.
-        """
-        changes = {
-            name: getattr(request, name)
-            for name in ("width", "n_best", "min_length", "max_length", "scoring")
-            if getattr(request, name) is not None
-        }
-        pruning = {
-            name: getattr(request, name) for name in _PRUNING if getattr(request, name) is not None
-        }
-        if pruning:
-            changes["pruning"] = dataclasses.replace(self.pruning, **pruning)
-        if request.processors:
-            changes["processors"] = base.overridden(self.processors, request.processors)
-        prefix_length = request.prefix_length
-        longest = None if max_positions is None else max_positions - prefix_length
-        max_length = changes.get("max_length", self.max_length)
-        in_limits = prefix_length if self.prefix.in_limits else 0
-        if isinstance(max_length, SourceLimit):
-            max_length = max_length.tokens(source_length)
-            if longest is not None:
-                max_length = min(max_length, longest + in_limits)
-        if max_length is not None and max_length <= in_limits:
-            raise ValueError(
-                f"`max_length` counts the prefix here and must be more than its {in_limits} tokens, "
-                f"but is {max_length}"
-            )
-        if max_length is None:
-            if longest is not None and longest < 1:
-                raise ValueError(
-                    f"`prefix` must be shorter than the model's {max_positions} positions, "
-                    f"but has {prefix_length} tokens"
-                )
-            max_length = DEFAULT_MAX_LENGTH if longest is None else min(DEFAULT_MAX_LENGTH, longest)
-        elif longest is not None and max_length - in_limits > longest:
-            raise ValueError(
-                f"`max_length` plus the prefix must be at most the model's {max_positions} positions, "
-                f"but is {max_length - in_limits} + {prefix_length}"
-            )
-        else:
-            max_length -= in_limits
-            min_length = changes.get("min_length", self.min_length)
-            changes["min_length"] = max(min_length - in_limits, 0)
-        if prefix_length and self.prefix.in_length and not self.prefix.is_scored:
-            changes["scoring"] = changes.get("scoring", self.scoring).behind(prefix_length)
-        if self.draft is not None:
-            changes["draft"] = self.draft.for_request(request)
-        changes["max_length"] = max_length
-        # most requests ask for nothing else; processors may hold what cannot be compared
-        if "processors" not in changes and changes == {n: getattr(self, n) for n in changes}:
-            return self
-        return dataclasses.replace(self, **changes)
-
-
-_PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
 _FIXED = {"width", "finishing", "pruning", "num_groups"}
 _OPTIONS = {field.name for field in dataclasses.fields(Algorithm)} - _FIXED
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pybeam.drafts import PAD, UNCHANGED, Convergence, Draft, Initialiser
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm, greedy
-from pybeam.search.drafts import PAD, UNCHANGED, Convergence, Draft, Initialiser
 
 
 def jacobi(

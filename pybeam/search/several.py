@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from pybeam.arguments import whole
+from pybeam.processors.diversity import Diversity
+from pybeam.processors.gumbel import Gumbel
 from pybeam.search.algorithms import Algorithm, variable_beam
-from pybeam.search.processors.diversity import Diversity
-from pybeam.search.processors.gumbel import Gumbel
 
 
 def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:

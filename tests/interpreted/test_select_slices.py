@@ -9,7 +9,7 @@ import triton.language as tl
 import triton_process
 from asserts import assert_same_survivors
 from pybeam import ops
-from pybeam.ops import Finishing
+from pybeam.contracts import Finishing
 from pybeam.triton_kernels import select, select_row
 from test_select import INF, OPTIONS, ints, random_case
 

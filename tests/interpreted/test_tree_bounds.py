@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pybeam import backends
-from pybeam.ops import PAGE_CELLS
-from pybeam.token_tree import TokenTree
+from pybeam.contracts import PAGE_CELLS
+from pybeam.kvcache.token_tree import TokenTree
 
 EOS = 2
 CANARY = -1_000_003

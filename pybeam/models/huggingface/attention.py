@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
-from pybeam.models.base import Rows
 from pybeam.models.huggingface.cells import Cells
 from pybeam.models.huggingface.gathered import GatheredCells
+from pybeam.models.rows import Rows
 
 NAME = "pybeam"
 _current = threading.local()

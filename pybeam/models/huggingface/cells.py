@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.models.base import Rows
+from pybeam.models.rows import Rows
 
 
 class Cells(NamedTuple):

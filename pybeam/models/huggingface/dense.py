@@ -18,11 +18,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from pybeam.models.base import Rows, Session
+from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.encoding import batches, encoded
 from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
+from pybeam.models.rows import Rows
 
 CACHE_NAMES = ("past_key_values", "cache_params")  # of arguments of transformers models
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.base import Rows
 from pybeam.models.huggingface.cells import Cells, by_entry
+from pybeam.models.rows import Rows
 
 
 class GatheredCells:

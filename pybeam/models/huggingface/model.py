@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,8 +58,9 @@ class HuggingFaceModel(Model):
         network: PreTrainedModel,
         start_id: int | None,
         eos_id: int | Sequence[int] | None,
+        make_session: Callable[[HuggingFaceModel, Any], Session],
     ) -> None:
-        self.network = network
+        self.network, self._make_session = network, make_session
         config, generation = network.config, network.generation_config
         self.is_encoder_decoder = config.is_encoder_decoder
         text = config.get_text_config(decoder=True)
@@ -95,9 +96,7 @@ class HuggingFaceModel(Model):
 
     def session(self, backend) -> Session:
         """A fresh session that computes with this backend module."""
-        from pybeam.models.huggingface.sessions import session
-
-        return session(self, backend)
+        return self._make_session(self, backend)
 
     def check(self, source) -> Tensor | EncoderStates:
         """The ids as an int64 tensor [E] on the host, or features as they are.

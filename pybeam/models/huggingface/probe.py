@@ -13,15 +13,21 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam import backends
-from pybeam.models.base import Rows
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
-from pybeam.models.huggingface.dense import takes_mask
+from pybeam.models.huggingface.dense import DenseSession, takes_mask
 from pybeam.models.huggingface.encoding import encoded, padded
 from pybeam.models.huggingface.lines import can_be_padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel, Memory
 from pybeam.models.huggingface.relative import BiasTables
-from pybeam.models.huggingface.sessions import decoder_layers, prompt_layers
-from pybeam.token_tree import TokenTree
+from pybeam.models.huggingface.sessions import (
+    EncoderDecoderSession,
+    PromptSession,
+    decoder_layers,
+    prompt_layers,
+)
+from pybeam.models.rows import Rows
 
 # errors of logits relative to the largest: rounding, far below what a wrong position or mask does
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
@@ -44,7 +50,7 @@ def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
         )
     if cache not in ("auto", "tree", "dense"):
         raise ValueError(f"`cache` must be 'auto', 'tree' or 'dense', but is {cache!r}")
-    model = HuggingFaceModel(network, start_id, eos_id)
+    model = HuggingFaceModel(network, start_id, eos_id, _session)
     known = _known.setdefault(network, {})
     key = network.device, network.dtype, cache
     with model.lock:
@@ -57,6 +63,15 @@ def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
             stacklevel=4,
         )
     return model
+
+
+def _session(model: HuggingFaceModel, backend) -> Session:
+    """A fresh session, by how the model keeps keys and values."""
+    if model.memory.keeps == "dense":
+        return DenseSession(model, backend)
+    if model.is_encoder_decoder:
+        return EncoderDecoderSession(model, backend)
+    return PromptSession(model, backend)
 
 
 def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str | None]:

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.base import Rows
-from pybeam.models.cells import KeyValuePool, SourceCells
+from pybeam.kvcache.pools import KeyValuePool, SourceCells
 from pybeam.models.huggingface.cells import Cells, by_entry
+from pybeam.models.rows import Rows
 
 
 class PromptPool(KeyValuePool):

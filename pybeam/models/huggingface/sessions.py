@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from pybeam.models.base import Rows, Session
-from pybeam.models.cells import KeyValuePool, SourceCells, cells_of_pages
+from pybeam.backends.arrays import grown
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
+from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
 from pybeam.models.huggingface.cells import Cells, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
@@ -18,19 +20,7 @@ from pybeam.models.huggingface.model import Heads, HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
 from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
-from pybeam.token_tree import grown
-from pybeam.transfer import to_device
-
-
-def session(model: HuggingFaceModel, backend) -> Session:
-    """A fresh session, by how the model keeps keys and values."""
-    if model.memory.keeps == "dense":
-        from pybeam.models.huggingface.dense import DenseSession
-
-        return DenseSession(model, backend)
-    if model.is_encoder_decoder:
-        return EncoderDecoderSession(model, backend)
-    return PromptSession(model, backend)
+from pybeam.models.rows import Rows
 
 
 def _pool(heads: Heads, device: torch.device, kind=KeyValuePool) -> KeyValuePool:

@@ -1,0 +1,230 @@
+"""The arrays that hold every beam, one line per slot; `pybeam.state.beam_state` says what happens to them.
+
+They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
+Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
+`csrc/params.h` has the same columns and stop reasons in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+INT_COLUMNS = (
+    # what the engine hears of in every step stands first
+    "reason",  # why the source stopped, a number into STOP_REASONS
+    "num_rows",
+    "depth",  # tokens after the start token
+    "num_finished",
+    "steps",
+    "expansions",
+    "waited",  # steps in which it could have moved and did not
+    "num_entries",
+    "width",
+    "stop_at",
+    "max_candidates",
+    "min_length",
+    "max_length",
+    "prefix_length",
+    "certified",  # hypotheses that a stop rule other than counting is about
+    "num_found",  # hypotheses that have finished, kept or not
+    "has_topped",  # whether the best candidate of a step has ever ended in EOS
+    "target_length",  # tokens to be scored, EOS included; behind the prefix in `prefix`
+)
+NUM_REPORTED = INT_COLUMNS.index("waited")
+FLOAT_COLUMNS = (
+    "margin",
+    "local_margin",
+    "best_finished",
+    # of `Scoring`
+    "alpha",
+    "offset",
+    "scale",
+    "reward",
+    "cap",
+    "cut",
+)
+DRAFT_COLUMNS = (
+    "most",  # rows at most
+    "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
+    "horizon",  # generated tokens from which on nothing is guessed
+    "window",  # rows of the next step, where it adapts
+    "credit",  # that guesses have earned, in hundredths of a step
+    "price",  # of a guess
+    "round",  # iterations of this block so far
+    "max_changes",  # of `drafts.Convergence`
+    "max_rounds",
+    "fill",  # the guess where there is no other; -1: the token before
+    "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
+    "num_guesses",
+    "feeds_all",  # whether what stands behind a guessed EOS is fed too
+)
+STEP = 100  # a step, where credit and price are counted in hundredths
+MOST_NGRAM = 4
+# the last is the token that ended it, or -1
+FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_eos")
+FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS
+COLUMNS = dict(
+    ints=INT_COLUMNS,
+    floats=FLOAT_COLUMNS,
+    finished_ints=FINISHED_INT_COLUMNS,
+    finished_floats=FINISHED_FLOAT_COLUMNS,
+)
+DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
+PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
+
+NOBODY = 0
+STOP_REASONS = (
+    "running",
+    "width",
+    "n_best",
+    "top_finished",
+    "optimal",
+    "heuristic",  # `Certificate.CURRENT`
+    "empty_beam",
+    "max_length",
+    "error",
+)
+RUNNING, WIDTH, N_BEST, TOP_FINISHED, OPTIMAL, HEURISTIC, EMPTY_BEAM, MAX_LENGTH, NAN = range(9)
+
+
+def grown(tensor: Tensor, shape: tuple[int, ...], fill=0) -> Tensor:
+    """A copy of at least that shape; new places hold `fill`."""
+    shape = tuple(max(old, new) for old, new in zip(tensor.shape, shape, strict=True))
+    if shape == tuple(tensor.shape):
+        return tensor
+    grown = tensor.new_full(shape, fill)
+    grown[tuple(slice(0, n) for n in tensor.shape)] = tensor
+    return grown
+
+
+def roots(slot: Tensor, start_id: int) -> tuple:
+    """The survivors, as `TokenTree.append` takes them, that start empty slots [A] with one row each."""
+    none = slot.new_zeros(slot.numel())
+    one, token, log_prob = none + 1, none + start_id, none.float()
+    return none, one, -one[:, None], token[:, None], log_prob[:, None], -1
+
+
+class TreeArrays(NamedTuple):
+    """The arrays of a `TokenTree`, in the order in which operators take them."""
+
+    token: Tensor
+    parent: Tensor
+    log_prob: Tensor
+    num_nodes: Tensor
+    row_node: Tensor
+    row_cell: Tensor
+    live_cell: Tensor
+    live_mask: Tensor
+    num_live: Tensor
+    free_cell: Tensor
+    num_free: Tensor
+    page: Tensor
+    num_pages: Tensor
+    free_page: Tensor
+    num_free_pages: Tensor
+
+    @property
+    def pages(self) -> tuple[Tensor, ...]:
+        """Those that say which pages a slot holds, as `tree_release` takes them."""
+        counters = self.num_nodes, self.num_live, self.num_free
+        return *counters, self.page, self.num_pages, self.free_page, self.num_free_pages
+
+
+class Beams(NamedTuple):
+    """Beams of ``S`` slots with ``K`` entries and ``F = 2K + 1`` finished hypotheses each.
+
+    An *entry* is a place in a beam: a row that is alive, or a held hypothesis that has ended. Columns
+    can be read and written by name: ``beams.depth`` is [S], ``beams.finished_score`` is [S, F].
+    """
+
+    ints: Tensor  # [S, len(INT_COLUMNS)] int32
+    floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
+    prefix: Tensor  # [S, longest prefix with target] int32
+
+    score: Tensor  # [S, K] float32, best first
+    is_alive: Tensor  # [S, K] bool, False behind the last entry
+    ended_length: Tensor  # [S, K] int32, of held entries
+    eos_log_prob: Tensor  # [S, K] float32, of held entries
+    eos_token: Tensor  # [S, K] int32, of held entries
+
+    # the best first where the best are kept, else as they finished; the last place takes the writes of
+    # candidates that do not finish
+    finished_ints: Tensor  # [S, F, len(FINISHED_INT_COLUMNS)] int32
+    finished_floats: Tensor  # [S, F, len(FINISHED_FLOAT_COLUMNS)] float32
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in PLACES:
+            raise AttributeError(name)
+        array, column = PLACES[name]
+        return getattr(self, array)[..., column]
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Beams:
+        """No beams at all; `reserved` makes room."""
+        i, f, b = torch.int32, torch.float32, torch.bool
+        dtypes = (i, f, i, f, b, i, f, i, i, f)
+        dims = (2, 2, 2, 2, 2, 2, 2, 2, 3, 3)
+        pairs = zip(dims, dtypes, strict=True)
+        return cls(*[torch.zeros([0] * dim, dtype=dtype, device=device) for dim, dtype in pairs])
+
+    def reserved(self, num_slots: int, width: int, prefix: int) -> Beams:
+        """The same beams with room for that many slots, entries and tokens of prefix."""
+        num_finished = 2 * width + 1
+        shapes = (
+            [len(INT_COLUMNS)],
+            [len(FLOAT_COLUMNS)],
+            [prefix],
+            *[[width]] * 5,
+            [num_finished, len(FINISHED_INT_COLUMNS)],
+            [num_finished, len(FINISHED_FLOAT_COLUMNS)],
+        )
+        pairs = zip(self, shapes, strict=True)
+        return Beams(*[grown(array, (num_slots, *shape)) for array, shape in pairs])
+
+
+class Drafts(NamedTuple):
+    """What is guessed of sources that have one hypothesis, whose tokens are node 0, 1, … of the tree.
+
+    The rows of such a source are its last token and the guesses behind it. Columns can be read and
+    written by name, as those of `Beams`.
+    """
+
+    ints: Tensor  # [S, len(DRAFT_COLUMNS)] int32
+    guess: Tensor  # [S, longest] int32, of the generated tokens, or what n-grams are looked up in
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in DRAFT_PLACES:
+            raise AttributeError(name)
+        return self.ints[..., DRAFT_PLACES[name]]
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Drafts:
+        """None at all; `reserved` makes room."""
+        return cls(*[torch.zeros(0, 0, dtype=torch.int32, device=device) for _ in range(2)])
+
+    def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
+        """The same with room for that many slots and guesses each."""
+        shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
+        pairs = zip(self, shapes, strict=True)
+        return Drafts(*[grown(array, shape) for array, shape in pairs])
+
+
+class Moving(NamedTuple):
+    """What `select` needs to know of the ``A`` beams that move and of their entries.
+
+    There is room for ``B`` entries; those behind the last offset are padding.
+    """
+
+    score: Tensor  # [B] float32
+    offset: Tensor  # [A + 1] int32, entries of the a-th beam are offset[a] .. offset[a + 1]
+    is_ended: Tensor  # [B] bool
+    width: Tensor  # [A] int32, places that are left
+    max_candidates: Tensor  # [A] int32
+    margin: Tensor  # [A] float32
+    local_margin: Tensor  # [A] float32
+    best_finished: Tensor  # [A] float32
+    forced: Tensor  # [A] int32, next token of the prefix or -1
+    ban_eos: Tensor  # [A] bool

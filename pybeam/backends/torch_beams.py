@@ -1,0 +1,342 @@
+"""What a step reads of the beams and what it makes of them, in plain torch on any device.
+
+The program of the backends that have no operators of their own for it, and the oracle of the one that
+has. Nothing is read back from the device and every size is known before, so a step can be captured in a
+CUDA graph.
+
+``beam_read(token, row_node, row_cell, beams, slot, refills, num_rows, num_entries)``: the fields of `Rows`
+from `offset` to `cell`, and those of `Moving`, for slots [A] that move. The first three are arrays of the
+tree; with `refills` the places of finished hypotheses are there again. There is room for `num_rows` rows and
+`num_entries` entries. What is left is padding: rows of slot 0 whose cell is -1.
+
+``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
+these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
+
+``beam_commit(tree, beams, slot, *survivors, raw, eos_id, finishing, keeps_best, top, certificate)``:
+finish, append and stop; survivors become the beams of slots [A]. `raw` are their tokens [A, C] before every
+EOS became `eos_id`, None: there is one alone. The last three are those of `Stop`. Returns source and target
+entries [A * K] int32 for `Session.advance`.
+
+An empty slot may be named many times where a beam is read or committed, and stays as it is.
+
+``beam_close(tree, beams, slot)``: empty these slots [A] and give their pages back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import (
+    EMPTY_BEAM,
+    HEURISTIC,
+    MAX_LENGTH,
+    N_BEST,
+    NAN,
+    NOBODY,
+    OPTIMAL,
+    RUNNING,
+    TOP_FINISHED,
+    WIDTH,
+    Beams,
+    TreeArrays,
+    roots,
+)
+from pybeam.contracts import Certificate, Finishing, Top
+
+INF = float("inf")
+INT = torch.int32
+
+
+def beam_open(
+    tree_append: Callable[..., None],
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    ints: Tensor,
+    floats: Tensor,
+    start_id: int,
+) -> None:
+    i = slot.long()
+    beams.ints[i], beams.floats[i] = ints, floats
+    beams.is_alive[i, 0] = True
+    beams.score[i, 0] = 0.0
+    tree_append(*tree, slot, *roots(slot, start_id))
+
+
+def beam_read(
+    token: Tensor,
+    row_node: Tensor,
+    row_cell: Tensor,
+    beams: Beams,
+    slot: Tensor,
+    refills: bool,
+    num_rows: int,
+    num_entries: int,
+) -> tuple[Tensor, ...]:
+    i = slot.long()
+    depth, is_alive = beams.depth[i], beams.is_alive[i]  # [A], [A, K]
+    width = is_alive.shape[1]
+    place, is_row = _packed(is_alive, num_rows)
+    source = place.div(width, rounding_mode="floor")
+    row_slot = torch.where(is_row, i[source], NOBODY)
+    bit = torch.where(is_row, place - source * width, 0)
+    node = torch.where(is_row, row_node[row_slot, bit], 0)
+    rows = (
+        _offsets(beams.num_rows[i]),
+        torch.where(is_row, token[row_slot, node.long()], 0),
+        torch.where(is_row, depth[source], 0),
+        row_slot.to(INT),
+        bit.to(INT),
+        node,
+        torch.where(is_row, row_cell[row_slot, bit], -1),
+    )
+    place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
+    taken = 0 if refills else beams.num_finished[i]
+    prefix_length = beams.prefix_length[i]
+    next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
+    moving = (
+        torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
+        _offsets(beams.num_entries[i]),
+        is_entry & ~is_alive.flatten()[place],
+        beams.width[i] - taken,
+        beams.max_candidates[i],
+        beams.margin[i],
+        beams.local_margin[i],
+        beams.best_finished[i],
+        torch.where(depth < prefix_length, next_token, -1),
+        depth - prefix_length < beams.min_length[i],
+    )
+    return *rows, *moving
+
+
+def beam_commit(
+    tree_append: Callable[..., None],
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    token: Tensor,
+    parent: Tensor,
+    score: Tensor,
+    log_prob: Tensor,
+    count: Tensor,
+    num_finished: Tensor,
+    has_nan: Tensor,
+    raw: Tensor | None,
+    eos_id: int,
+    finishing: int,
+    keeps_best: bool,
+    top: int,
+    certificate: int,
+) -> tuple[Tensor, Tensor]:
+    i = slot.long()
+    column = i[:, None]
+    width, capacity = beams.score.shape[1], token.shape[1]
+    score, log_prob = score.float(), log_prob.float()  # `select` may have kept float64
+    first, last = num_finished[:, None], count[:, None]
+    moves = beams.num_entries[i] > 0  # [A]
+    beams.steps[i] += moves
+    beams.expansions[i] += beams.num_rows[i]
+    beams.depth[i] += moves
+    length = beams.depth[i] - beams.prefix_length[i]  # [A] generated tokens
+
+    old = parent.clamp(min=0).long()  # [A, C]
+    was_alive = beams.is_alive[column, old]
+    is_ended = token == eos_id
+    raw = token if raw is None else raw
+    ended_node = tree.row_node[column, old]
+    ended_length = torch.where(was_alive, length[:, None], beams.ended_length[column, old])
+    eos_log_prob = torch.where(was_alive, log_prob, beams.eos_log_prob[column, old])
+    eos_token = torch.where(was_alive, raw, beams.eos_token[column, old])
+    tree_append(*tree, slot, num_finished, count, parent, token, log_prob, eos_id)
+
+    entry = torch.arange(width, dtype=INT, device=slot.device)
+    rank = torch.arange(capacity, dtype=INT, device=slot.device)
+    place = (entry + first).clamp(max=capacity - 1).long()  # survivor that becomes each entry
+    is_alive = (entry < last - first) & ~is_ended.gather(1, place)  # [A, K]
+    num_rows = is_alive.sum(1, dtype=INT)
+    beams.score[i] = score.gather(1, place)
+    beams.is_alive[i] = is_alive
+    beams.num_entries[i] = count - num_finished
+    beams.num_rows[i] = num_rows
+    if finishing == Finishing.HELD:
+        beams.ended_length[i] = ended_length.gather(1, place)
+        beams.eos_log_prob[i] = eos_log_prob.gather(1, place)
+        beams.eos_token[i] = eos_token.gather(1, place)
+
+    live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
+    ended = _Ended(
+        torch.where(is_ended, ended_node, live_node),
+        torch.where(is_ended, ended_length, length[:, None]),
+        torch.where(is_ended, eos_token, -1),
+        score,
+        eos_log_prob,
+    )
+    finishes = rank < first  # [A, C]
+    if finishing == Finishing.REFILL and not keeps_best:
+        finishes &= beams.num_finished[column] + rank < beams.width[column]
+    _finish(beams, i, finishes, ended, keeps_best)
+    is_optimal = _certified(beams, i, certificate) if certificate else None
+    is_top = _topped(beams, i, raw, parent, score, first, last, top) if top else None
+    ends = _stop(
+        beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best
+    )
+    # what is left in a beam that ends finishes as it is
+    _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
+    source = torch.where(is_alive, column * width + old.gather(1, place), -1)
+    target = torch.where(is_alive, column * width + entry, -1)
+    return source.flatten().to(INT), target.flatten().to(INT)
+
+
+def beam_close(
+    tree_release: Callable[..., None], tree: TreeArrays, beams: Beams, slot: Tensor
+) -> None:
+    i = slot.long()
+    beams.ints[i] = 0
+    beams.is_alive[i] = False
+    tree_release(*tree.pages, slot)
+
+
+class _Ended(NamedTuple):
+    """What survivors [A, C] would be if they finished now; in the order of the arrays' columns."""
+
+    node: Tensor
+    length: Tensor
+    eos: Tensor  # the token that ended it, or -1
+    score: Tensor
+    log_prob: Tensor  # of EOS
+
+
+def _stop(
+    beams, i, length, num_rows, has_nan, moves, is_top, is_certified, certificate, keeps_best
+) -> Tensor:
+    """Decide which sources [A] are done; True for those whose beam ends with them."""
+    stop_at = beams.stop_at[i]
+    is_empty = num_rows == 0
+    is_cut = length >= beams.max_length[i]
+    reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
+    if is_certified is not None:
+        proof = OPTIMAL if certificate == Certificate.BOUND else HEURISTIC
+        reason = torch.where(is_certified, proof, reason)
+    if is_top is not None:
+        reason = torch.where(is_top, TOP_FINISHED, reason)
+    by_n_best = torch.where(stop_at < beams.width[i], N_BEST, WIDTH)
+    reason = torch.where(beams.num_found[i] >= stop_at, by_n_best, reason)
+    reason = torch.where(has_nan, NAN, reason)
+    beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
+    ends = (reason == EMPTY_BEAM) | (reason == MAX_LENGTH)
+    if keeps_best:
+        ends |= is_cut & ~has_nan  # where the best are kept, all that is left may be among them
+    return ends & moves
+
+
+def _topped(beams, i, token, parent, score, first, last, top) -> Tensor:
+    """[A], whether the best candidate of a step (see `Top`) has finished, and enough have."""
+    place = first.clamp(max=token.shape[1] - 1).long()  # of the best that goes on, if there is one
+
+    def at(values: Tensor) -> tuple[Tensor, Tensor]:
+        return values[:, 0], values.gather(1, place)[:, 0]
+
+    (own, other), (parent, next_parent), (token, next_token) = at(score), at(parent), at(token)
+    is_before = (parent < next_parent) | ((parent == next_parent) & (token < next_token))
+    is_best = (own > other) | ((own == other) & is_before) | (last <= first)[:, 0]
+    is_topped = (first[:, 0] > 0) & is_best
+    if top == Top.EVER:
+        is_topped |= beams.has_topped[i] > 0
+        beams.has_topped[i] = is_topped.to(INT)
+    return is_topped & (beams.num_found[i] >= beams.certified[i])
+
+
+def _certified(beams, i, certificate) -> Tensor:
+    """[A], whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
+    is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
+    is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
+    now = (beams.depth[i] - beams.prefix_length[i])[:, None]  # [A, 1]
+    most = (beams.max_length[i] + beams.cut[i])[:, None]
+    is_current = certificate == Certificate.CURRENT
+    lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
+    best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
+    terms = [_final_terms(beams, i, best, length) for length in lengths]
+    normed, rewards = zip(*terms, strict=True)
+    bound = (torch.stack(normed).amax(0) + torch.stack(rewards).amax(0)).float()
+    held = _final(beams, i, score, beams.ended_length[i])
+    bound = torch.maximum(bound[:, 0], torch.where(is_held, held, -INF).amax(1))
+    certified = beams.certified[i]
+    worst = beams.finished_final[i, certified.long() - 1]
+    return (beams.num_finished[i] >= certified) & (worst >= bound)
+
+
+def _final_terms(beams, i, score, length) -> tuple[Tensor, Tensor]:
+    """The two terms of `Scoring.final_score` in float64, for scores and lengths [A, n]."""
+    alpha, offset, scale, reward, cap = (
+        getattr(beams, name)[i][:, None].double()
+        for name in ("alpha", "offset", "scale", "reward", "cap")
+    )
+    normed = score.double() / ((offset + length) / scale) ** alpha
+    return normed, reward * torch.minimum(cap, length.double())
+
+
+def _final(beams, i, score, length) -> Tensor:
+    normed, reward = _final_terms(beams, i, score, length)
+    return (normed + reward).float()
+
+
+def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
+    """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
+    cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
+    final = _final(beams, i, ended.score, ended.length + cut)
+    ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
+    floats = torch.stack((ended.score, ended.log_prob, final), -1)
+    num_finished = beams.num_finished[i]
+    num_new = finishes.sum(1, dtype=INT)
+    total = num_finished + num_new
+    beams.num_found[i] += num_new
+    if keeps_best:
+        # stable, so that equal ones stand as they finished
+        capacity = beams.finished_ints.shape[1]
+        is_one = torch.cat((_counted(capacity, num_finished), finishes), 1)
+        finals = torch.cat((beams.finished_final[i], final), 1)
+        # one that finished at -inf, which a target may, stands before the places without any
+        finals = torch.where(is_one, finals.clamp(min=torch.finfo(finals.dtype).min), -INF)
+        order = finals.sort(dim=1, descending=True, stable=True).indices
+        order = order[:, :capacity, None]
+        ints, floats = (
+            torch.cat((beams.finished_ints[i], ints), 1),
+            torch.cat((beams.finished_floats[i], floats), 1),
+        )
+        beams.finished_ints[i] = ints.gather(1, order.expand(-1, -1, ints.shape[2]))
+        beams.finished_floats[i] = floats.gather(1, order.expand(-1, -1, floats.shape[2]))
+        beams.num_finished[i] = torch.minimum(total, beams.width[i])
+    else:
+        column, dump = i[:, None], beams.finished_ints.shape[1] - 1
+        place = num_finished[:, None] + finishes.cumsum(1, dtype=INT) - 1
+        place = torch.where(finishes, place, dump).long()
+        beams.finished_ints[column, place] = ints
+        beams.finished_floats[column, place] = floats
+        beams.num_finished[i] = total
+    best = torch.where(finishes, ended.score, -INF).amax(1)
+    beams.best_finished[i] = torch.maximum(beams.best_finished[i], best)
+
+
+def _counted(size: int, count: Tensor) -> Tensor:
+    """[A, size] bool, the first ``count[a]`` of every line."""
+    return torch.arange(size, dtype=INT, device=count.device) < count[:, None]
+
+
+def _packed(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Places [size] of the True elements of a mask, in order, and which of them there are [size]."""
+    mask = mask.flatten()
+    number = mask.cumsum(0, dtype=torch.long)  # how many stand up to here
+    target = torch.where(mask & (number <= size), number - 1, size)
+    place = number.new_zeros(size + 1)
+    place[target] = torch.arange(mask.numel(), device=mask.device)
+    total = number[-1:] if mask.numel() else number.new_zeros(1)
+    return place[:size], torch.arange(size, device=mask.device) < total
+
+
+def _offsets(count: Tensor) -> Tensor:
+    """[A] counts to [A + 1] offsets."""
+    return torch.nn.functional.pad(count.cumsum(0, dtype=INT), (1, 0))

@@ -1,0 +1,68 @@
+"""What the search, its state and the kernels agree on: limits, rules as numbers, results as tuples."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from torch import Tensor
+
+PAGE_CELLS = 16
+MAX_WIDTH = 128
+# candidates of one beam that the finishing rule sees on a GPU
+MAX_CANDIDATES_ON_GPU = 256
+
+
+class Finishing(IntEnum):
+    """What happens to a candidate that ends in EOS (kernel data of `select`)."""
+
+    NONE = 0  # EOS is a token like any other
+    HELD = 1  # it stays in the beam as a no-op; a leading run of ended candidates is popped
+    REFILL = (
+        2  # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
+    )
+    SHRINK = 3  # it finishes and leaves the beam; nothing takes its place
+
+
+class Certificate(IntEnum):
+    """What must not beat the finished hypotheses for a source to be done (kernel data of a commit)."""
+
+    NONE = 0
+    BOUND = 1  # the most that any continuation of the beam can still reach
+    CURRENT = 2  # what the beam would have if it ended as long as it is now, which proves nothing
+
+
+class Top(IntEnum):
+    """Whether it matters that the best candidate of a step ends in EOS (kernel data of a commit)."""
+
+    IGNORED = 0
+    NOW = 1  # in this step (OpenNMT)
+    EVER = 2  # in this step or an earlier one (CTranslate2)
+
+
+class Survivors(NamedTuple):
+    """What `select` keeps, best first. ``C`` is the capacity, `S` the number of beams.
+
+    The first ``num_finished[s]`` entries of beam ``s`` have finished, the entries up to ``count[s]``
+    are its next beam. The rest is filled with token -1, parent -1, score and log_prob -inf.
+    """
+
+    token: Tensor  # [S, C] int32
+    parent: Tensor  # [S, C] int32, entry of the beam it continues
+    score: Tensor  # [S, C] float32 (float64 on the reference backend with float64 logits)
+    log_prob: Tensor  # [S, C] log-probability of `token`; 0 for a held entry
+    count: Tensor  # [S] int32
+    num_finished: Tensor  # [S] int32
+    has_nan: (
+        Tensor  # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
+    )
+
+
+class Acceptance(NamedTuple):
+    """What `accept_draft` decides about ``R`` rows of ``Q`` draft positions."""
+
+    token: Tensor  # [R, Q] int32, output of every position; -1 where there is none
+    log_prob: Tensor  # [R, Q] float32 (reference: float64 for float64 logits), of `token`; or -inf
+    accepted: Tensor  # [R] int32, 1 to Q: the first so many outputs are final
+    eos_position: Tensor  # [R] int32, position of EOS among the accepted outputs, or -1
+    has_nan: Tensor  # [R] bool, the last accepted output is -1 because of a NaN or +inf

@@ -1,0 +1,156 @@
+"""Alternatives at a position: the most probable next tokens, and how an output goes on after each.
+
+Two searches of the one loop: the first has one step and finds the next tokens of every request, the
+second goes on from all of them at once, with the tokens as prefixes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+from numbers import Real
+
+from pybeam import scoring
+from pybeam.arguments import whole
+from pybeam.contracts import MAX_WIDTH
+from pybeam.limits import FREE
+from pybeam.models.base import Model
+from pybeam.request import Hypothesis, Request, Result
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.overrides import overridden
+
+Decode = Callable[[list[Request]], list[Result]]
+
+
+def alternatives(
+    decode: Decode,
+    model: Model,
+    algorithm: Algorithm,
+    requests: Sequence[Request],
+    num: int,
+    min_probability: float,
+) -> list[Result]:
+    """See `Decoder.alternatives`."""
+    num_eos = len(model.eos_ids)  # all of which may be among the best, and are no alternatives
+    whole("num", num, 1, MAX_WIDTH - num_eos)
+    if not isinstance(min_probability, Real):
+        raise TypeError(f"`min_probability` must be a number, but is {min_probability!r}")
+    if not 0 <= min_probability <= 1:
+        raise ValueError(f"`min_probability` must be 0 to 1, but is {min_probability}")
+    if algorithm.prefix != FREE:
+        raise ValueError(
+            f"alternatives are for algorithms whose prefixes count for nothing, but `prefix` is "
+            f"{algorithm.prefix!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
+        )
+    requests = [_numbered(i, request) for i, request in enumerate(requests)]
+    results = decode([_first_step(request, num + num_eos) for request in requests])
+    least = math.log(min_probability) if min_probability else -math.inf
+    plans = [
+        _Plan(request, result, algorithm, model, num, least)
+        for request, result in zip(requests, results, strict=True)
+        if result.error is None and result.stop_reason != "empty_source"
+    ]
+    going_on = iter(decode([request for plan in plans for request in plan.requests]))
+    for plan in plans:
+        results[plan.first.index] = plan.joined(list(islice(going_on, len(plan.requests))))
+    return results
+
+
+def _numbered(index: int, request: Request) -> Request:
+    if request.target is not None:
+        raise ValueError(f"request {index} has a `target`, to which there are no alternatives")
+    if getattr(request.scoring, "coverage", 0):
+        raise ValueError(
+            f"request {index} has a `scoring` with coverage, which cannot rank alternatives; leave it out"
+        )
+    source_id = index if request.source_id is None else request.source_id
+    return dataclasses.replace(request, source_id=source_id)
+
+
+def _first_step(request: Request, width: int) -> Request:
+    """A search of one step that finds the best `width` tokens, whatever the algorithm."""
+    unpruned = dict.fromkeys(
+        ("threshold", "max_candidates", "relative_threshold", "local_threshold"), math.inf
+    )
+    return dataclasses.replace(
+        request,
+        width=width,
+        n_best=width,
+        min_length=0,
+        max_length=1,
+        scoring=scoring.raw(),
+        **unpruned,
+    )
+
+
+class _Plan:
+    """What one request goes on from, and how the two parts of an output become one."""
+
+    def __init__(
+        self,
+        request: Request,
+        first: Result,
+        algorithm: Algorithm,
+        model: Model,
+        num: int,
+        least: float,
+    ) -> None:
+        self.first = first
+        self._starts = [h for h in first.hypotheses if not h.ended and h.score >= least][:num]
+        source = model.check(request.source)
+        length = model.source_length(source)
+        limits = overridden(algorithm, request, model.room(source), length)
+        self._scoring = limits.scoring
+        self._source_length = length
+        changes = dict(
+            n_best=1,
+            max_length=limits.max_length - 1,
+            min_length=max(limits.min_length - 1, 0),
+        )
+        # the request again, once for every alternative, which is now part of its prefix
+        self.requests = [
+            dataclasses.replace(request, prefix=start.tokens, **changes)
+            for start in self._starts
+            if limits.max_length > 1
+        ]
+
+    def joined(self, rests: list[Result]) -> Result:
+        """The alternatives, each with what it goes on with."""
+        first = self.first
+        error = next((rest.error for rest in rests if rest.error is not None), None)
+        if error is not None:
+            hypotheses = []
+        elif not rests:
+            hypotheses = [self._join(start, start, num_more=0) for start in self._starts]
+        else:
+            hypotheses = [
+                self._join(start, end, len(end.tokens) - len(start.tokens) + end.ended, end.score)
+                for start, rest in zip(self._starts, rests, strict=True)
+                for end in rest.hypotheses
+            ]
+        return dataclasses.replace(
+            first,
+            hypotheses=hypotheses,
+            stop_reason="alternatives" if error is None else "error",
+            steps=first.steps + max((rest.steps for rest in rests), default=0),
+            expansions=first.expansions + sum(rest.expansions for rest in rests),
+            error=error,
+        )
+
+    def _join(
+        self, start: Hypothesis, end: Hypothesis, num_more: int, score: float = 0.0
+    ) -> Hypothesis:
+        total = start.score + score
+        log_probs = start.log_probs
+        if log_probs is not None and num_more:
+            log_probs = log_probs + end.log_probs
+        return dataclasses.replace(
+            end,
+            score=total,
+            final_score=self._scoring.final_score(
+                total, 1 + num_more, self._source_length, has_ended=end.ended
+            ),
+            log_probs=log_probs,
+        )

@@ -1,0 +1,75 @@
+"""Attention of finished hypotheses over their source, and the coverage penalty that it gives.
+
+After the search, not in it: final hypotheses are fed through the decoder once more, all positions at once, so
+that a search that asks for nothing of this pays nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pybeam.engine.source import Source
+from pybeam.models.base import Alignment, Session
+from pybeam.request import Hypothesis, Result
+
+
+def attended(
+    session: Session, alignment: Alignment | None, sources: Sequence[Source], results: list[Result]
+) -> list[Result]:
+    """The results [A] of these sources with attention, where it was asked for, and coverage in final scores.
+
+    Hypotheses are all that were kept, best first, and so are those returned. Without `alignment` none
+    gets `Hypothesis.attention`; coverage is then that of ``Alignment()``.
+    """
+    wanted = [
+        result.hypotheses if source.limits.scoring.coverage else _best(source, result, alignment)
+        for source, result in zip(sources, results, strict=True)
+    ]
+    asking = [i for i, hypotheses in enumerate(wanted) if hypotheses]
+    if not asking:
+        return results
+    attention = session.attention(
+        [sources[i].content for i in asking],
+        [[hypothesis.tokens for hypothesis in wanted[i]] for i in asking],
+        alignment or Alignment(),
+    )
+    results = list(results)
+    for i, rows in zip(asking, attention, strict=True):
+        pairs = zip(wanted[i], rows, strict=True)
+        own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
+        own += results[i].hypotheses[len(own) :]
+        # stable: ties as they stood
+        own.sort(key=lambda hypothesis: -hypothesis.final_score)
+        results[i] = dataclasses.replace(results[i], hypotheses=own)
+    return results
+
+
+def _best(source: Source, result: Result, alignment: Alignment | None) -> list[Hypothesis]:
+    return [] if alignment is None else result.hypotheses[: source.limits.n_best]
+
+
+def _with(hypothesis: Hypothesis, rows: Tensor, source: Source, keeps: bool) -> Hypothesis:
+    """A hypothesis with what its attention [tokens + 1, E] gives; the last row is that of EOS."""
+    num_tokens = len(hypothesis.tokens)
+    generated = rows[len(source.prefix) : num_tokens + hypothesis.ended]
+    penalty = coverage_penalty(generated, source.limits.scoring.coverage)
+    return dataclasses.replace(
+        hypothesis,
+        final_score=hypothesis.final_score + penalty,
+        attention=rows[:num_tokens].clone() if keeps else None,
+    )
+
+
+def coverage_penalty(attention: Tensor, weight: float) -> float:
+    """``weight * sum_e log(min(sum_t attention[t, e], 1))`` for attention [T, E]; 0 for weight 0.
+
+    Source positions that got no attention at all are left out.
+    """
+    if not weight:
+        return 0.0
+    coverage = attention.double().sum(0).tolist()
+    return weight * sum(math.log(min(value, 1.0)) for value in coverage if value > 0)

@@ -1,0 +1,195 @@
+"""Schedules: who is admitted, and which rows move. Results do not depend on them.
+
+Every schedule takes
+
+* ``n``: sources decoded at once; or ``tokens``: source tokens decoded at once (at least one source);
+* ``row_budget``: rows sent through the model in one step. With it, up to ``n * width`` sources may be
+  live, whole beams move, and sources are admitted while their rows do not fill the budget;
+* ``max_wait``: steps after which a paused source is moved again (Yang et al. 2020, footnote 3);
+* ``window``: requests among which the queue is sorted by source length, so that neighbours are of like
+  length; default ``16 * n``. Requests are read that far ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from pybeam.arguments import whole
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Base of `Batch`, `Streaming` and `Fifo`.
+
+    Args:
+        n, tokens, row_budget, max_wait, window: see the module.
+
+    Raises:
+        TypeError, ValueError: a value is no such number.
+    """
+
+    n: int = 64
+    tokens: int | None = field(default=None, kw_only=True)
+    row_budget: int | None = field(default=None, kw_only=True)
+    max_wait: int | None = field(default=None, kw_only=True)
+    window: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("n", "tokens", "row_budget", "max_wait", "window"):
+            value = getattr(self, name)
+            if value is not None or name == "n":
+                whole(name, value, 1)
+        epsilon = getattr(self, "epsilon", 0.0)
+        if not isinstance(epsilon, Real):
+            raise TypeError(f"`epsilon` must be a number, but is {epsilon!r}")
+        if not 0 <= epsilon <= 1:
+            raise ValueError(f"`epsilon` must be between 0 and 1, but is {epsilon}")
+
+    @property
+    def queue_window(self) -> int:
+        return 16 * self.n if self.window is None else self.window
+
+    def check_width(self, width: int) -> None:
+        """Raises ValueError if a beam of that width could never move."""
+        if self.row_budget is not None and width > self.row_budget:
+            raise ValueError(
+                f"`row_budget` must be at least the width {width}, but is {self.row_budget}; "
+                "a beam moves as a whole"
+            )
+
+    def refills(self, num_live: int, live_tokens: int, live_rows: int) -> bool:
+        """Whether it is time to admit sources."""
+        if num_live == 0:
+            return True
+        if self._fills_budget:
+            return live_rows < self.row_budget
+        load, limit = self._load(num_live, live_tokens)
+        return load <= getattr(self, "epsilon", 0.0) * limit
+
+    def has_room(
+        self, num_live: int, live_tokens: int, live_rows: int, source_length: int, width: int
+    ) -> bool:
+        """Whether one more source of that length may be admitted; the first one always may."""
+        if num_live == 0:
+            return True
+        if self._fills_budget:
+            return live_rows < self.row_budget and num_live < self.n * width
+        load, limit = self._load(num_live, live_tokens)
+        return load + (1 if self.tokens is None else source_length) <= limit
+
+    @property
+    def moves_all(self) -> bool:
+        """Whether every source moves in every step for which there is room."""
+        return self.row_budget is None
+
+    def plan(
+        self, depth: Tensor, num_rows: Tensor, waited: Tensor, limit: int | None = None
+    ) -> Tensor:
+        """Which sources move now, as a mask [L] over the live ones in order of admission.
+
+        Args:
+            depth: [L] int32, tokens each source's rows have.
+            num_rows: [L], rows it would send through the model; 0 for one that cannot move.
+            waited: [L] int32, steps since it last moved.
+            limit: rows that there is room for beside the budget; those that waited longest go first.
+        """
+        moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
+        limits = [most for most in (self.row_budget, limit) if most is not None]
+        if not limits:
+            return moves
+        key = -waited if self.row_budget is None else self._precedence(depth)
+        if self.max_wait is not None:
+            key = torch.where(waited >= self.max_wait, torch.iinfo(key.dtype).min, key)
+        key = torch.where(moves, key, torch.iinfo(key.dtype).max)
+        order = torch.argsort(key, stable=True)
+        fits = torch.zeros_like(moves)
+        fits[order] = num_rows[order].cumsum(0) <= min(limits)
+        return moves & fits
+
+    @property
+    def _fills_budget(self) -> bool:
+        return self.row_budget is not None
+
+    def _load(self, num_live: int, live_tokens: int) -> tuple[int, int]:
+        return (num_live, self.n) if self.tokens is None else (live_tokens, self.tokens)
+
+    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
+        """Which of the sources that have rows may move, were there no limit."""
+        return num_rows > 0
+
+    def _precedence(self, depth: Tensor) -> Tensor:
+        return depth
+
+
+@dataclass(frozen=True)
+class Batch(Schedule):
+    """Admit n sources when none is live; all of them move until the last one is done.
+
+    Args:
+        n, tokens, row_budget, max_wait, window: see `pybeam.engine.schedule`.
+
+    Raises:
+        TypeError, ValueError: a value is no such number.
+    """
+
+    @property
+    def _fills_budget(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Streaming(Schedule):
+    """Refill to n when at most ``epsilon * n`` sources are live; the least advanced ones move.
+
+    With a row budget, whole beams move in the order of (tokens generated, admission) until the next one
+    would exceed it.
+
+    Args:
+        epsilon: 0 to 1; the share of `n` (or `tokens`) that is left when it refills.
+        n, tokens, row_budget, max_wait, window: see `pybeam.engine.schedule`.
+
+    Raises:
+        TypeError, ValueError: a value is no such number.
+
+    See VAR-STREAM of Yang et al. 2020, Algorithm 1.
+    """
+
+    epsilon: float = 1 / 6
+
+    @property
+    def moves_all(self) -> bool:
+        return False
+
+    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
+        if self.row_budget is not None:
+            return num_rows > 0
+        depth = torch.where(num_rows > 0, depth, torch.iinfo(depth.dtype).max)
+        is_least = depth == depth.min()
+        return is_least if self.max_wait is None else is_least | (waited >= self.max_wait)
+
+
+@dataclass(frozen=True)
+class Fifo(Schedule):
+    """Refill to n when at most ``epsilon * n`` sources are live; all move, whatever their lengths.
+
+    ``epsilon = 1`` is continuous batching: a free place is taken at once. With a row budget, the most
+    advanced beams go first.
+
+    Args:
+        epsilon: 0 to 1; the share of `n` (or `tokens`) that is left when it refills.
+        n, tokens, row_budget, max_wait, window: see `pybeam.engine.schedule`.
+
+    Raises:
+        TypeError, ValueError: a value is no such number.
+
+    See VAR-STR-FIFO of Yang et al. 2020, A.2, where padding made it slow; nothing is padded here.
+    """
+
+    epsilon: float = 1.0
+
+    def _precedence(self, depth: Tensor) -> Tensor:
+        return -depth

@@ -1,0 +1,161 @@
+"""The token tree: every hypothesis of a source as a path in one append-only tree.
+
+A beam step never moves keys or values. Each slot owns nodes (token, parent); a node's key and value
+are written once, into a *cell* of a pool made of pages of ``PAGE_CELLS`` cells. Which rows may see a
+node is a bit mask per *live* node: after `append`, bit b is set for the ancestors of row b and for
+itself. A node that no row sees leaves the live list and its cell is used again; its token stays, so
+that finished hypotheses can be read back. Closing a slot returns its pages.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import TreeArrays, grown, roots
+from pybeam.contracts import MAX_WIDTH, PAGE_CELLS
+
+INT = torch.int32
+
+
+class TokenTree:
+    """Nodes, rows and live lists of ``S`` slots of up to ``K`` rows, ``N`` nodes each.
+
+    Attributes (all on one device):
+        token, parent: [S, N] int32; node 0 is the root (the start token), its parent is -1.
+        log_prob: [S, N] float32, log-probability of each node's token given its path.
+        num_nodes: [S] int32.
+        row_node, row_cell: [S, K] int32, node and cell of every entry of the beam; an ended entry keeps
+            the node it ended from, its cell is -1.
+        live_cell: [S, U] int32; live_mask: [S, U, W] int64; num_live: [S] int32.
+        free_cell: [S, F] int32, a stack; num_free: [S] int32.
+        page: [S, P] int32; num_pages: [S] int32; free_page: [pages] int32, a stack; num_free_pages: [1].
+    """
+
+    def __init__(self, backend, device: torch.device) -> None:
+        self._backend = backend
+
+        def empty(*shape: int, dtype=INT) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.token, self.parent, self.log_prob = (
+            empty(0, 0),
+            empty(0, 0),
+            empty(0, 0, dtype=torch.float32),
+        )
+        self.row_node, self.row_cell = empty(0, 0), empty(0, 0)
+        self.live_cell, self.live_mask = empty(0, 0), empty(0, 0, 1, dtype=torch.int64)
+        self.free_cell, self.page = empty(0, 0), empty(0, 0)
+        self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
+        self.free_page, self.num_free_pages = empty(0), empty(1)
+        self.length = 0  # tokens of a hypothesis that there is room for, start included
+        self.num_total_pages = 0
+        self.max_pages: int | None = (
+            None  # the pool doubles up to here; the caller asks for no more
+        )
+
+    @property
+    def arrays(self) -> TreeArrays:
+        """All arrays as they are now; `reserve` replaces them when they grow."""
+        return TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
+
+    @property
+    def num_cells(self) -> int:
+        """Cells in the pool: what keys and values need room for."""
+        return self.num_total_pages * PAGE_CELLS
+
+    @property
+    def pages_per_step(self) -> int:
+        """Pages that one beam may need to append its survivors."""
+        return -(-self.row_node.shape[1] // PAGE_CELLS)
+
+    def reserve(
+        self, num_slots: int, width: int, length: int, num_nodes: int | None = None
+    ) -> None:
+        """Make room for that many slots, rows per slot and tokens per hypothesis (start included).
+
+        `num_nodes` per slot; None: as many as a beam may need.
+        """
+        assert width <= MAX_WIDTH
+        self.length = max(self.length, length)
+        num_nodes = width * length if num_nodes is None else num_nodes
+        num_pages = -(-num_nodes // PAGE_CELLS) + 1
+        for name in ("token", "parent", "log_prob"):
+            # the parent of a root is -1, that of slots which were never used too
+            fill = -1 if name == "parent" else 0
+            setattr(self, name, grown(getattr(self, name), (num_slots, num_nodes), fill))
+        for name in ("row_node", "row_cell"):
+            setattr(self, name, grown(getattr(self, name), (num_slots, width)))
+        self.live_cell = grown(self.live_cell, (num_slots, num_nodes))
+        self.live_mask = grown(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
+        self.free_cell = grown(self.free_cell, (num_slots, num_pages * PAGE_CELLS))
+        self.page = grown(self.page, (num_slots, num_pages))
+        for name in ("num_nodes", "num_live", "num_free", "num_pages"):
+            setattr(self, name, grown(getattr(self, name), (num_slots,)))
+
+    def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
+        """Make sure that `num_new` pages are free; returns how many were added. The pool doubles.
+
+        `num_free` are free for certain; without it the device is asked.
+        """
+        num_free = int(self.num_free_pages) if num_free is None else num_free
+        if num_free >= num_new:
+            return 0
+        old = self.num_total_pages
+        doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
+        total = max(old + num_new - num_free, doubled)
+        self.free_page = grown(self.free_page, (total,))
+        added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)
+        place = torch.arange(total - old, device=added.device) + self.num_free_pages
+        self.free_page[place] = added
+        self.num_free_pages += total - old
+        self.num_total_pages = total
+        return total - old
+
+    def open(self, slot: Tensor, start_id: int) -> None:
+        """Start empty slots [A] with one row each: the start token."""
+        self.append(slot, *roots(slot, start_id))
+
+    def append(
+        self,
+        slot: Tensor,
+        first: Tensor,
+        count: Tensor,
+        parent: Tensor,
+        token: Tensor,
+        log_prob: Tensor,
+        eos_id: int,
+    ) -> None:
+        """Replace the rows of slots [A] by survivors ``first[a] .. count[a]`` of [A, C], in order.
+
+        ``new_mask[n]`` has bit b iff ``old_mask[n]`` has bit ``parent[b]``. A survivor whose token is
+        `eos_id` has ended: it keeps its parent's node and gets neither node nor cell nor bit.
+        """
+        self._backend.tree_append(*self.arrays, slot, first, count, parent, token, log_prob, eos_id)
+
+    def paths(self, slot: Tensor, node: Tensor, capacity: int | None = None) -> Tensor:
+        """The tokens down to these nodes, start first: [n, capacity] int32, padded with -1 on the right.
+
+        Without `capacity`, as many as there is room for.
+        """
+        capacity = self.length if capacity is None else capacity
+        return self._backend.backtrace(self.token, self.parent, slot, node, capacity)[0]
+
+    def release(self, slot: Tensor) -> None:
+        """Empty these slots; their pages go back to the pool."""
+        self._backend.tree_release(*self.arrays.pages, slot)
+
+    def check(self) -> None:
+        """Assert the invariants: every owned cell is either live or free, no cell or page has two owners."""
+        pages = self.free_page[: int(self.num_free_pages)].tolist()
+        for p in range(self.num_nodes.numel()):
+            owned = self.page[p, : int(self.num_pages[p])].tolist()
+            cells = [q * PAGE_CELLS + i for q in owned for i in range(PAGE_CELLS)]
+            live = self.live_cell[p, : int(self.num_live[p])].tolist()
+            free = self.free_cell[p, : int(self.num_free[p])].tolist()
+            assert sorted(live + free) == sorted(cells), f"slot {p} has lost or doubled a cell"
+            assert (self.live_mask[p, : len(live)] != 0).any(-1).all(), (
+                f"slot {p} keeps a node no row sees"
+            )
+            pages += owned
+        assert sorted(pages) == list(range(self.num_total_pages)), "a page has two owners or none"

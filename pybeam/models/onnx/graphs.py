@@ -1,0 +1,114 @@
+"""Graphs that ONNX Runtime computes on tensors where they lie, and the index tables that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from pybeam.models.base import Model
+from pybeam.models.rnn import RnnConfig
+from pybeam.models.transformer.config import TransformerConfig
+
+ENCODER, DECODER, SEARCH = "encoder.onnx", "decoder.onnx", "search.onnx"
+
+
+def missing_package(error: ImportError) -> ImportError:
+    """The error with the remedy."""
+    return ImportError(
+        f"ONNX needs packages that are not installed ({error}); run `pip install 'pybeam[onnx]'`, "
+        "or `pip install onnx onnx-ir onnxruntime`"
+    )
+
+
+class Graph:
+    """One graph, with as many threads as torch had when it was loaded."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        # between two steps the cores belong to torch
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
+        self._names = [one.name for one in self._session.get_inputs()]
+
+    def __call__(
+        self, inputs: Sequence[Tensor] | dict[str, Tensor], *outputs: str, **memory: Tensor
+    ) -> list[Tensor]:
+        """These outputs, for inputs by name or in the graph's order; others go to `memory`, by name."""
+        if not isinstance(inputs, dict):
+            inputs = dict(zip(self._names, inputs, strict=True))
+        binding = self._session.io_binding()
+        held = {name: tensor.contiguous() for name, tensor in inputs.items()}
+        for name, tensor in held.items():
+            binding.bind_cpu_input(name, tensor.numpy())
+        for name in outputs:
+            binding.bind_output(name)
+        for name, tensor in memory.items():
+            binding.bind_output(name, "cpu", 0, np.float32, tensor.shape, tensor.data_ptr())
+        self._session.run_with_iobinding(binding)
+        found = binding.get_outputs()[: len(outputs)]
+        return [torch.from_numpy(one.numpy()) for one in found]
+
+
+def load_graphs(directory: Path) -> tuple[Graph, Graph]:
+    """Encoder and decoder step.
+
+    Raises:
+        ImportError: onnxruntime is not installed.
+        ValueError: a file cannot be read.
+    """
+    try:
+        return Graph(directory / ENCODER), Graph(directory / DECODER)
+    except ImportError as error:
+        raise missing_package(error) from error
+    except Exception as error:  # its exceptions have no other base class
+        raise ValueError(
+            f"{ENCODER} and {DECODER} in {directory} must be graphs that pybeam has exported, but "
+            f"cannot be read: {error}"
+        ) from error
+
+
+class ExportedModel(Model):
+    """What `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
+
+    It has as many threads as torch had when it was loaded.
+    """
+
+    def __init__(self, config: TransformerConfig | RnnConfig) -> None:
+        self.encoder, self.decoder = load_graphs(config.path.parent)
+        self.config, self.device = config, torch.device("cpu")
+        self.dtype = self.weight_dtype = torch.float32
+        self.vocab_size, self.start_id = config.vocab_size, config.start_id
+        self.eos_id = config.eos_id
+
+
+def padded(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sources [B, E] or [B, E, F] as the encoder takes them, and their lengths [B]."""
+    length = torch.tensor([len(source) for source in sources])
+    return pad_sequence(list(sources), batch_first=True), length
+
+
+def places(offset: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Where rows grouped by these offsets [A + 1] stand in a table: see `pybeam.export`'s `Places`."""
+    count = offset.diff().long()  # [A]
+    source = torch.arange(count.numel()).repeat_interleave(count)  # [R]
+    row = torch.arange(num_rows)
+    width = max(1, int(count.max()))
+    place = source * width + row - offset[source]
+    table = row.new_zeros(count.numel() * width)
+    table[place] = row
+    return table.view(-1, width), place
+
+
+def counted(size: int, count: Tensor) -> Tensor:
+    """[A, size] bool, the first ``count[a]`` of every line."""
+    return torch.arange(size) < count[:, None]

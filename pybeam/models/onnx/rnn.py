@@ -1,0 +1,55 @@
+"""An exported attentional LSTM: graphs read and write, the state of rows moves as in `Rnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
+from pybeam.models.rnn import Rnn, RnnSession
+from pybeam.models.rows import Rows
+
+
+class OnnxRnn(ExportedModel):
+    """An `Rnn` that `pybeam.load_model` found as ONNX graphs."""
+
+    can_draft = False
+    max_positions = None
+    # the same facts under the same names
+    check, source_length = Rnn.check, Rnn.source_length
+
+    def __repr__(self) -> str:
+        return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"
+
+    def session(self, backend) -> OnnxRnnSession:
+        """A fresh session; this backend module moves its states."""
+        return OnnxRnnSession(self, backend)
+
+
+class OnnxRnnSession(RnnSession):
+    """As `RnnSession`, whose products a graph computes."""
+
+    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
+        token, length = padded(sources)
+        states, last = self._model.encoder((token, length), "states", "last")
+        kept = counted(token.shape[1], length)  # [B, E]
+        self._pool[cells.long(), 0] = states[kept]
+        self._state[0, list(slots), 0] = last
+
+    def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
+        logits, new = old.new_empty(len(old), self._model.vocab_size), torch.empty_like(old)
+        num_rows = int(rows.offset[-1])
+        if not num_rows:
+            return logits, new
+        slot = rows.slot.long()
+        length = self._source.length[slot]  # [A]
+        cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
+        mask = counted(cell.shape[1], length)
+        # what stands where there is nothing must be a cell too
+        known = torch.where(mask, cell, 0), mask, self._pool[:, 0]
+        token, place = rows.token[:num_rows].long(), places(rows.offset, num_rows)
+        inputs = token, old[:num_rows], *place, *known
+        self._model.decoder(inputs, logits=logits[:num_rows], new_state=new[:num_rows])
+        return logits, new

@@ -1,0 +1,232 @@
+"""What the JSON files of a Hugging Face directory say about an encoder-decoder transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pybeam.text.json_files import positive, read_json, token_id
+
+
+@dataclass(frozen=True)
+class Family:
+    """What all checkpoints of one `model_type` have in common."""
+
+    is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
+    has_embedding_norm: bool  # a norm after token and position are added
+    has_final_norm: bool  # a norm after the last layer
+    positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
+    scale_embedding: bool = False  # this and the rest: what a config that does not say it means
+    activation: str = "gelu"
+    ties_embeddings: bool = True
+    start_id: int | None = 2
+    hears: bool = False  # sources are features of sound, see `pybeam.models.transformer.speech`
+    has_key_bias: bool = True  # of all projections to keys
+
+
+GATE = "glu"  # a * sigmoid(b) of channels a and b
+ATTENTIONAL_LSTM = "attentional_lstm"  # no transformer; see `pybeam.models.rnn`
+FAMILIES = {
+    "m2m_100": Family(True, False, True, "sinusoidal", scale_embedding=True, activation="relu"),
+    "mbart": Family(True, True, True, "learned", start_id=None),
+    "bart": Family(False, True, False, "learned"),
+    "marian": Family(False, False, False, "marian", start_id=58100),
+    "fsmt": Family(
+        False,
+        False,
+        False,
+        "sinusoidal",
+        scale_embedding=True,
+        activation="relu",
+        ties_embeddings=False,
+    ),
+    "speech_to_text": Family(
+        True, False, True, "sinusoidal", scale_embedding=True, activation="relu", hears=True
+    ),
+    "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
+}
+
+# old configs spell the family out; a config that contradicts it describes another network
+FAMILY_FLAGS = {
+    "normalize_before": "is_pre_norm",
+    "normalize_embedding": "has_embedding_norm",
+    "add_final_layer_norm": "has_final_norm",
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Over time, with zeros beyond the ends, so that n positions become ceil(n / stride)."""
+
+    name: str  # of its weights, below "encoder."
+    kernel_size: int  # odd
+    stride: int
+    num_channels: int  # before a gate halves them
+
+
+@dataclass(frozen=True)
+class FrontConfig:
+    """Shapes of the convolutions that shorten what a speech encoder reads."""
+
+    num_features: int
+    convolutions: tuple[Convolution, ...]
+    activation: str  # behind each of them: GATE or "gelu"
+
+    def num_positions(self, num_frames: int) -> int:
+        """What so many frames become behind all convolutions."""
+        for convolution in self.convolutions:
+            num_frames = -(-num_frames // convolution.stride)
+        return num_frames
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Shapes and facts of one checkpoint. `source_vocab_size` may differ from `vocab_size`."""
+
+    path: Path
+    model_type: str
+    family: Family
+    source_vocab_size: int
+    vocab_size: int
+    hidden_size: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    num_encoder_heads: int
+    num_decoder_heads: int
+    encoder_inner_size: int
+    decoder_inner_size: int
+    max_positions: int
+    max_source_positions: int
+    activation: str
+    embedding_scale: float
+    ties_embeddings: bool
+    pad_id: int
+    start_id: int
+    eos_id: int
+    front: FrontConfig | None = None  # of a speech model
+
+
+def read_config(directory: Path) -> TransformerConfig:
+    """Read `config.json` and, if there is one, `generation_config.json`.
+
+    Start and EOS come from the generation config if it names them, as in `generate`. Tokens that
+    `generate` would force (`forced_bos_token_id` and the like) are not the model's business.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+        ValueError: a file or field is missing or wrong, or the architecture is not supported.
+    """
+    path = directory / "config.json"
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
+        )
+    config = read_json(path)
+    generation_path = directory / "generation_config.json"
+    generation = read_json(generation_path) if generation_path.exists() else {}
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        raise ValueError(
+            f"`model_type` in {path} must be one of {', '.join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))}, "
+            f"but is {model_type!r}; other models can be decoded through `pybeam.models.FunctionModel`"
+        )
+    for flag, fact in FAMILY_FLAGS.items():
+        if flag in config and bool(config[flag]) != getattr(family, fact):
+            raise ValueError(
+                f"`{flag}` in {path} must be {getattr(family, fact)} for model type "
+                f"{model_type!r}, but is {config[flag]}; is `model_type` the right one?"
+            )
+    return _build(path, config, generation, model_type, family)
+
+
+def _build(
+    path: Path, config: dict, generation: dict, model_type: str, family: Family
+) -> TransformerConfig:
+    size = partial(positive, path, config)
+    source_name, target_name = "vocab_size", "vocab_size"
+    if model_type == "fsmt":
+        source_name, target_name = "src_vocab_size", "tgt_vocab_size"
+    elif model_type == "marian" and not config.get("share_encoder_decoder_embeddings", True):
+        target_name = "decoder_vocab_size"
+    hidden_size = size("d_model")
+    for heads in ("encoder_attention_heads", "decoder_attention_heads"):
+        if hidden_size % size(heads):
+            raise ValueError(
+                f"`d_model` in {path} must be a multiple of `{heads}`, "
+                f"but they are {hidden_size} and {size(heads)}"
+            )
+    vocab_size = size(target_name)
+    # which transformers reads of a Whisper config, but scales nothing
+    is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
+    start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
+    if start_id is None:
+        start_id = token_id("bos_token_id", path, config, generation, None)
+    eos_id = token_id("eos_token_id", path, config, generation, None)
+    for name, token in (("decoder_start_token_id", start_id), ("eos_token_id", eos_id)):
+        if token is None or not 0 <= token < vocab_size:
+            raise ValueError(
+                f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
+                f"add it to {path.name} or generation_config.json in {path.parent}"
+            )
+    pad_id = config.get("pad_token_id")
+    positions = source_positions = "max_position_embeddings"
+    if family.hears:
+        positions, source_positions = "max_target_positions", "max_source_positions"
+    return TransformerConfig(
+        path=path,
+        model_type=model_type,
+        family=family,
+        source_vocab_size=size(source_name),
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_encoder_layers=size("encoder_layers"),
+        num_decoder_layers=size("decoder_layers"),
+        num_encoder_heads=size("encoder_attention_heads"),
+        num_decoder_heads=size("decoder_attention_heads"),
+        encoder_inner_size=size("encoder_ffn_dim"),
+        decoder_inner_size=size("decoder_ffn_dim"),
+        max_positions=size(positions),
+        max_source_positions=size(source_positions),
+        activation=config.get("activation_function", family.activation),
+        embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
+        ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
+        pad_id=1 if pad_id is None else pad_id,
+        start_id=start_id,
+        eos_id=eos_id,
+        front=FRONTS[model_type](path, config, size) if family.hears else None,
+    )
+
+
+def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+    kernels = config.get("conv_kernel_sizes")
+    is_sound = isinstance(kernels, list) and all(
+        isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels
+    )
+    if not is_sound or len(kernels) != config.get("num_conv_layers", len(kernels)) or not kernels:
+        raise ValueError(
+            f"`conv_kernel_sizes` in {path} must be `num_conv_layers` odd integers, but is {kernels!r}"
+        )
+    channels = size("conv_channels")
+    if channels % 2:
+        raise ValueError(f"`conv_channels` in {path} must be even, but is {channels}")
+    num_channels = config.get("input_channels", 1)
+    if num_channels != 1:
+        raise ValueError(f"`input_channels` in {path} must be 1, but is {num_channels!r}")
+    rows = [channels] * (len(kernels) - 1) + [2 * size("d_model")]
+    convolutions = tuple(
+        Convolution(f"conv.conv_layers.{i}", kernel, 2, num)
+        for i, (kernel, num) in enumerate(zip(kernels, rows, strict=True))
+    )
+    return FrontConfig(size("input_feat_per_channel"), convolutions, GATE)
+
+
+def _whisper_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+    d = size("d_model")
+    convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
+    return FrontConfig(size("num_mel_bins"), convolutions, "gelu")
+
+
+FRONTS = {"speech_to_text": _gated_front, "whisper": _whisper_front}

@@ -1,0 +1,323 @@
+"""An encoder-decoder transformer: its weights, a decode call of it, and its attention over given outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
+from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.linear import Linear
+from pybeam.models.rows import Rows
+from pybeam.models.source_ids import checked_ids
+from pybeam.models.transformer.config import TransformerConfig
+from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
+
+MAX_ENCODER_TOKENS = 4096
+
+
+class Transformer(Model):
+    """M2M100, NLLB, mBART, BART, Marian or FSMT; made by `pybeam.load_model`.
+
+    A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
+    a padding token inside a hypothesis is a token like any other.
+    """
+
+    can_capture = True
+    has_attention = True
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoder: Stack,
+        decoder: Stack,
+        cross_key_value: Linear,
+        output: Linear,
+        dtype: torch.dtype,
+        weight_dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.encoder, self.decoder = encoder, decoder
+        self.cross_key_value = cross_key_value  # [layers * 2 * d, d], of all decoder layers at once
+        self.output = output  # [V, d]
+        self.dtype = dtype  # of activations, keys and values, and logits
+        self.weight_dtype = weight_dtype  # of matrices and token tables
+        self.device = device
+        self.vocab_size = config.vocab_size
+        self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.pad_id = config.pad_id
+        self.max_positions = config.max_positions
+        self.max_source_positions = config.max_source_positions
+
+    def __repr__(self) -> str:
+        config = self.config
+        weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
+        return (
+            f"{type(self).__name__}({config.model_type}, {config.num_encoder_layers}+"
+            f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
+            f"{self.dtype}{weights}, {self.device})"
+        )
+
+    def session(self, backend) -> TransformerSession:
+        """A fresh session that computes with this backend module."""
+        return TransformerSession(self, backend)
+
+    def check(self, source) -> Tensor:
+        """The ids as an int64 tensor [E] on the host.
+
+        Raises:
+            TypeError: the source is not a sequence of integers.
+            ValueError: it is not one-dimensional, too long, or an id is out of range.
+        """
+        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
+        if ids.numel() > self.max_source_positions:
+            raise ValueError(
+                f"`source` must have at most {self.max_source_positions} ids (`max_position_embeddings`), "
+                f"but has {ids.numel()}; split the text"
+            )
+        return ids
+
+    def check_alignment(self, alignment: Alignment) -> None:
+        """Raises ValueError if there is no such layer or head."""
+        num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
+        if not -num_layers <= alignment.layer < num_layers:
+            raise ValueError(
+                f"`layer` must be {-num_layers} to {num_layers - 1} for a decoder of {num_layers} layers, "
+                f"but is {alignment.layer}"
+            )
+        if max(alignment.heads or [0]) >= num_heads:
+            raise ValueError(
+                f"`heads` must be 0 to {num_heads - 1}, but one is {max(alignment.heads)}"
+            )
+
+    def source_length(self, source: Tensor) -> int:
+        """Number of ids."""
+        return source.numel()
+
+    def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
+        """What the encoder's layers get [n, d] of checked sources, one after another.
+
+        `position` [n] counts from 0 in each; n is the sum of their `source_length`.
+        """
+        token = to_device(torch.cat(list(sources)), torch.long, self.device)  # [n]
+        return self.encoder.embed(token, position)
+
+
+class TransformerSession(Session):
+    """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
+
+    def __init__(self, model: Transformer, backend) -> None:
+        self.model, self._backend = model, backend
+        decoder, config = model.decoder, model.config
+        self._is_pre_norm = config.family.is_pre_norm
+        self._head_size = config.hidden_size // decoder.num_heads
+        self._scale = self._head_size**-0.5
+        pool = (len(decoder.layers), decoder.num_heads, self._head_size, model.dtype, model.device)
+        self._own = KeyValuePool(*pool)
+        self._cross = KeyValuePool(*pool)
+        self._source = SourceCells(model.device)
+        # kept on a CPU, where fresh memory of this size costs a page fault every few rows
+        self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
+
+    def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
+        self._own.grow(num_cells)
+        self._source.reserve(num_slots)
+
+    def encode(
+        self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
+    ) -> None:
+        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
+            self._encode(sources[part], slots[part])
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._source.release(slots)
+
+    def buffers(self) -> Sequence[Tensor]:
+        return self._own.memory, self._cross.memory, self._source.cell, self._source.length
+
+    def most_bytes(self, num_cells: int, source_length: int) -> int:
+        of_source = cells_of_pages(source_length) * self._cross.cell_bytes
+        return num_cells * self._own.cell_bytes + of_source
+
+    def step(self, rows: Rows) -> Tensor:
+        model, decoder, own, cross = self.model, self.model.decoder, self._own, self._cross
+        backend, tree, source, scale = self._backend, rows.tree, self._source, self._scale
+        attention = backend.tree_attention
+        heads, size = decoder.num_heads, self._head_size
+        x = decoder.embed(rows.token, rows.position)  # [R, d]
+        for i, layer in enumerate(decoder.layers):
+            y = self.before(layer.self_norm, x)
+            qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
+            backend.scatter_rows(own.both[i], rows.cell, qkv[:, 1:])
+            y = attention(
+                qkv[:, 0],
+                own.key[i],
+                own.value[i],
+                rows.offset,
+                rows.slot,
+                tree.live_cell,
+                tree.num_live,
+                tree.live_mask,
+                rows.bit,
+                scale,
+            )  # [R, H, D]
+            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
+            y = layer.cross_query(self.before(layer.cross_norm, x))  # [R, d]
+            y = attention(
+                y.view(-1, heads, size),
+                cross.key[i],
+                cross.value[i],
+                rows.offset,
+                rows.slot,
+                source.cell,
+                source.length,
+                None,
+                None,
+                scale,
+            )  # [R, H, D]
+            x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
+            x = self.inner(layer, x)
+        if decoder.final_norm is not None:
+            x = decoder.final_norm(x)
+        if x.is_cuda:
+            return model.output(x)  # [R, V]
+        if self._logits.shape[0] < x.shape[0]:
+            self._logits = x.new_empty(x.shape[0], model.vocab_size)
+        return model.output(x, self._logits)  # [R, V]
+
+    def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
+        """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
+        model = self.model
+        lengths = self._lengths(sources)
+        cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
+        self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
+        if not cell.numel():
+            return
+        state = self.encoder_states(sources)  # [n, d]
+        key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
+        key_value = key_value.view(
+            cell.numel(), len(model.decoder.layers), *self._cross.both[0].shape[1:]
+        )
+        for i, pool in enumerate(self._cross.both):
+            self._backend.scatter_rows(pool, cell, key_value[:, i])
+
+    def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
+        """Hidden states [n, d] of these sources, packed one after another without padding."""
+        model, encoder, device = self.model, self.model.encoder, self.model.device
+        length = torch.tensor(self._lengths(sources), dtype=torch.int32)  # [A]
+        offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
+        within = torch.arange(int(length.max()), dtype=torch.int32)
+        cell = offset[:-1, None] + within  # [A, U], the rows of each source are its cells
+        start = offset[:-1].repeat_interleave(length)  # [n]
+        position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
+        slot = torch.arange(len(sources), dtype=torch.int32)
+        length, offset, cell, position, slot = (
+            to_device(tensor, tensor.dtype, device)
+            for tensor in (length, offset, cell, position, slot)
+        )
+        x = model.embed_sources(sources, position)  # [n, d]
+        size = x.shape[1] // encoder.num_heads
+        for layer in encoder.layers:
+            y = self.before(layer.self_norm, x)
+            query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
+            y = self._backend.tree_attention(
+                query, key, value, offset, slot, cell, length, None, None, size**-0.5
+            )  # [n, H, D]
+            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
+            x = self.inner(layer, x)
+        return x if encoder.final_norm is None else encoder.final_norm(x)
+
+    def attention(
+        self,
+        sources: Sequence[Tensor],
+        hypotheses: Sequence[Sequence[Sequence[int]]],
+        alignment: Alignment,
+    ) -> list[list[Tensor]]:
+        found = []
+        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
+            states = self.encoder_states(sources[part])  # [n, d]
+            lengths = self._lengths(sources[part])
+            for state, own in zip(states.split(lengths), hypotheses[part], strict=True):
+                found.append(cross_attention(self, state, own, alignment))
+        return found
+
+    def _lengths(self, sources: Sequence[Tensor]) -> list[int]:
+        return [self.model.source_length(source) for source in sources]
+
+    def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
+        y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]
+        return self.after(layer.inner_norm, layer.inner_out.add(x, y))
+
+    def before(self, norm: Norm, x: Tensor) -> Tensor:
+        return norm(x) if self._is_pre_norm else x
+
+    def after(self, norm: Norm, x: Tensor) -> Tensor:
+        return x if self._is_pre_norm else norm(x)
+
+
+def _chunks(lengths: Sequence[int], most: int) -> Iterator[slice]:
+    """Slices of neighbours whose lengths sum to at most `most`, or of one that is longer."""
+    start, total = 0, 0
+    for i, length in enumerate(lengths):
+        if i > start and total + length > most:
+            yield slice(start, i)
+            start, total = i, 0
+        total += length
+    if start < len(lengths):
+        yield slice(start, len(lengths))
+
+
+def _doubled(old: int, needed: int) -> int:
+    return old if needed <= old else max(2 * old, needed)
+
+
+def cross_attention(
+    session: TransformerSession,
+    state: Tensor,
+    hypotheses: Sequence[Sequence[int]],
+    alignment: Alignment,
+) -> list[Tensor]:
+    """``mean over heads of softmax(q k^T / sqrt(D))`` of one layer, [tokens + 1, E] for each hypothesis.
+
+    Args:
+        session: of the model.
+        state: [E, d], the encoder's states of the source.
+        hypotheses: ids without start token and EOS.
+        alignment: the layer and the heads.
+    """
+    model, decoder = session.model, session.model.decoder
+    heads = decoder.num_heads
+    num, longest = len(hypotheses), 1 + max(map(len, hypotheses))
+    # what is behind an output is seen by nobody before it
+    padded = [[model.start_id, *one, *[0] * (longest - 1 - len(one))] for one in hypotheses]
+    token = to_device(padded, torch.int32, model.device).view(-1)  # [B * T]
+    position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)
+    key_value = model.cross_key_value(state)  # [E, layers * 2 * d]
+    key_value = key_value.view(state.shape[0], len(decoder.layers), 2, heads, -1)
+    x = decoder.embed(token, position)  # [B * T, d]
+    last = alignment.layer % len(decoder.layers)
+    for i, layer in enumerate(decoder.layers):
+        qkv = layer.qkv(session.before(layer.self_norm, x)).view(num, longest, 3, heads, -1)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        y = y.transpose(1, 2).reshape(num * longest, -1)  # [B * T, d]
+        x = session.after(layer.self_norm, layer.self_out.add(x, y))
+        query = layer.cross_query(session.before(layer.cross_norm, x))
+        query = query.view(num, longest, heads, -1).transpose(1, 2)  # [B, H, T, D]
+        key, value = key_value[:, i].permute(1, 2, 0, 3)  # [H, E, D] each
+        score = query.float() @ key.float().transpose(1, 2) * query.shape[-1] ** -0.5
+        weight = score.softmax(-1)  # [B, H, T, E]
+        if i == last:
+            break
+        y = (weight.to(value.dtype) @ value).transpose(1, 2).reshape(num * longest, -1)
+        x = session.after(layer.cross_norm, layer.cross_out.add(x, y))
+        x = session.inner(layer, x)
+    if alignment.heads is not None:
+        weight = weight[:, list(alignment.heads)]
+    mean = weight.mean(1).cpu()  # [B, T, E]
+    return [rows[: len(one) + 1] for rows, one in zip(mean, hypotheses, strict=True)]

@@ -1,0 +1,39 @@
+"""Tables of position embeddings: row i is the i-th token's, whatever the family's offset."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pybeam.models.transformer.config import TransformerConfig
+
+
+def position_offset(config: TransformerConfig) -> int:
+    """Rows of the family's own table that come before the first token."""
+    offsets = {"learned": 2, "stored": 0, "sinusoidal": config.pad_id + 1, "marian": 0}
+    return offsets[config.family.positions]
+
+
+def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:
+    """The family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
+
+    "sinusoidal" is tensor2tensor's: frequencies ``10000 ** (-j / (d / 2 - 1))``; "marian" is the
+    paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them.
+    """
+    if num_positions is None:
+        num_positions = config.max_positions
+    num = position_offset(config) + num_positions
+    d = config.hidden_size
+    half = d // 2
+    if config.family.positions == "marian":
+        exponent = torch.arange((d + 1) // 2, dtype=torch.float64) * 2 / d
+        position = torch.arange(num, dtype=torch.float64)
+        angle = position[:, None] / 10000**exponent  # [num, (d + 1) // 2]
+        return torch.cat((angle.sin(), angle[:, :half].cos()), dim=1).float()
+    # float32 throughout, as the models were trained
+    frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angle = torch.arange(num).float()[:, None] * frequency  # [num, half]
+    table = torch.cat((angle.sin(), angle.cos()), dim=1)
+    return torch.nn.functional.pad(table, (0, d % 2))

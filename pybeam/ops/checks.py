@@ -1,0 +1,242 @@
+"""Checks at the door: shapes, dtypes, devices and index ranges, before any kernel sees them.
+
+An error names the argument, what it must be, what it is, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.contracts import MAX_WIDTH
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+WORD_BITS = 64
+
+
+def _fail(name: str, expected: object, actual: object, remedy: str = "") -> None:
+    raise ValueError(f"`{name}` must be {expected}, but is {actual}{remedy and '; ' + remedy}")
+
+
+def _shape(
+    name: str, value: Tensor, dims: str, shape: Sequence[int | None], remedy: str = ""
+) -> None:
+    """`value` has this shape; None stands for any size."""
+    actual = list(value.shape)
+    if len(actual) != len(shape) or any(
+        want is not None and want != got for want, got in zip(shape, actual, strict=True)
+    ):
+        sizes = ", ".join("*" if want is None else str(want) for want in shape)
+        _fail(name, f"{dims} = [{sizes}]", actual, remedy)
+
+
+def _dtype(name: str, value: Tensor, *dtypes: torch.dtype) -> None:
+    if value.dtype not in dtypes:
+        _fail(name, " or ".join(str(dtype) for dtype in dtypes), value.dtype, "convert it")
+
+
+def _device(name: str, value: Tensor, device: torch.device) -> None:
+    if value.device != device:
+        _fail(name, f"on {device}", f"on {value.device}", f"move it with `.to('{device}')`")
+
+
+def _ints(
+    name: str, value: Tensor, dims: str, shape: Sequence[int | None], device, remedy: str = ""
+) -> None:
+    _dtype(name, value, torch.int32)
+    _device(name, value, device)
+    _shape(name, value, dims, shape, remedy)
+
+
+def _range(name: str, value: Tensor, low: int, high: int, remedy: str = "") -> None:
+    """Every element is at least `low` and below `high`."""
+    if value.numel() == 0:
+        return
+    least, most = (int(bound) for bound in value.aminmax())
+    if least < low or most >= high:
+        _fail(name, f"from {low} to {high - 1}", least if least < low else most, remedy)
+
+
+def _distinct(name: str, value: Tensor) -> None:
+    ordered = value.sort().values
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if again.numel():
+        _fail(name, "free of repeats", f"{int(again[0])} more than once")
+
+
+def _unit_stride(name: str, value: Tensor) -> None:
+    if value.shape[-1] > 1 and value.stride(-1) != 1:
+        _fail(name, "of last stride 1", value.stride(-1), "call `.contiguous()`")
+
+
+def _contiguous_rows(name: str, value: Tensor) -> None:
+    if value.dim() == 0:
+        _fail(name, "a tensor of rows", "a scalar")
+    if value.shape[0] and not value[0].is_contiguous():
+        strides = list(value.stride())
+        _fail(
+            name,
+            "contiguous in all but the first dimension",
+            f"of strides {strides}",
+            "call `.contiguous()`",
+        )
+
+
+def _offsets(name: str, value: Tensor, end: int, of: str) -> None:
+    """`value` starts at 0, never falls and ends at `end`."""
+    first, last = int(value[0]), int(value[-1])
+    if first != 0:
+        _fail(name, "0 at the start", first)
+    if last != end:
+        _fail(name, f"{end} at the end, the number of {of}", last)
+    if bool((value[1:] < value[:-1]).any()):
+        _fail(name, "without a fall", value.tolist())
+
+
+def select(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, is_ended: Tensor | None
+) -> int:
+    """Check the arguments that every call of `ops.select` has; returns the number of beams."""
+    device = logits.device
+    _dtype("logits", logits, *FLOATS)
+    _shape("logits", logits, "[R, V]", (None, None))
+    _unit_stride("logits", logits)
+    # float64 logits are for laws, and then the scores may be as exact
+    exact = (torch.float64,) if logits.dtype == torch.float64 else ()
+    _dtype("score", score, torch.float32, *exact)
+    _device("score", score, device)
+    _shape("score", score, "[B]", (None,))
+    _ints("width", width, "[S]", (None,), device)
+    num_beams, num_entries = width.numel(), score.numel()
+    _ints("offset", offset, "[S + 1]", (num_beams + 1,), device, "one more than `width` has")
+    _offsets("offset", offset, num_entries, "entries in `score`")
+    _range("width", width, 0, MAX_WIDTH + 1)
+    num_rows = num_entries
+    if is_ended is not None:
+        _dtype("is_ended", is_ended, torch.bool)
+        _device("is_ended", is_ended, device)
+        _shape("is_ended", is_ended, "[B]", (num_entries,), "one for every entry of `score`")
+        num_rows -= int(is_ended.sum())
+    _shape(
+        "logits", logits, "[R, V]", (num_rows, None), "one row for every entry that has not ended"
+    )
+    if num_rows and logits.shape[1] == 0:
+        _fail("logits", "at least one column wide", list(logits.shape))
+    if bool(score.isnan().any()):
+        _fail("score", "free of NaN", "NaN somewhere")
+    return num_beams
+
+
+def per_beam(
+    name: str, value: Tensor | None, num_beams: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Check an optional argument [S]."""
+    if value is None:
+        return
+    _dtype(name, value, dtype)
+    _device(name, value, device)
+    _shape(name, value, "[S]", (num_beams,), "one for every entry of `width`")
+
+
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: Tensor,
+    slot: Tensor,
+    cell: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    bit: Tensor | None,
+) -> None:
+    """Check the arguments of `ops.tree_attention`."""
+    device = query.device
+    _dtype("query", query, *FLOATS)
+    _shape("query", query, "[R, H, D]", (None, None, None))
+    num_rows, num_heads, size = query.shape
+    _shape("key", key, "[cells, G, D]", (None, None, size), "D is that of `query`")
+    _shape("value", value, "[cells, G, D]", tuple(key.shape), "as `key`")
+    for name, tensor in (("key", key), ("value", value)):
+        _dtype(name, tensor, query.dtype)
+        _device(name, tensor, device)
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _unit_stride(name, tensor)
+    if key.shape[1] == 0 or num_heads % key.shape[1]:
+        _fail("query", f"of a multiple of the {key.shape[1]} heads of `key`", f"of {num_heads}")
+    _ints("slot", slot, "[A]", (None,), device)
+    _ints("offset", offset, "[A + 1]", (slot.numel() + 1,), device, "one more than `slot` has")
+    _offsets("offset", offset, num_rows, "rows of `query`")
+    _ints("cell", cell, "[S, U]", (None, None), device)
+    num_slots, max_cells = cell.shape
+    _ints("num_cells", num_cells, "[S]", (num_slots,), device, "one for every row of `cell`")
+    _range("slot", slot, 0, num_slots, "`cell` lists the cells of every slot")
+    used = num_cells[slot.long()]
+    _range("num_cells", used, 0, max_cells + 1, "`cell` has that many columns")
+    is_used = torch.arange(max_cells, device=device) < used[:, None]
+    _range("cell", cell[slot.long()][is_used], 0, key.shape[0], "`key` has that many cells")
+    if (mask is None) != (bit is None):
+        missing = "mask" if mask is None else "bit"
+        raise ValueError(f"`mask` and `bit` go together, but `{missing}` is None")
+    if mask is not None and bit is not None:
+        _dtype("mask", mask, torch.int64)
+        _device("mask", mask, device)
+        _shape("mask", mask, "[S, U, W]", (num_slots, max_cells, None), "as `cell`")
+        _ints("bit", bit, "[R]", (num_rows,), device, "one for every row of `query`")
+        _range("bit", bit, 0, WORD_BITS * mask.shape[2], "`mask` has that many bits")
+
+
+def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
+    """Check the arguments of `ops.gather_rows`."""
+    device = tensors[0].device if tensors else source.device
+    _ints("source", source, "[n]", (None,), device)
+    _ints("target", target, "[n]", (source.numel(),), device, "as `source`")
+    for i, tensor in enumerate(tensors):
+        name = f"tensors[{i}]"
+        _contiguous_rows(name, tensor)
+        _device(name, tensor, device)
+        if tensor.shape[0] != tensors[0].shape[0]:
+            _fail(name, f"of {tensors[0].shape[0]} rows, as tensors[0]", f"of {tensor.shape[0]}")
+    if tensors:
+        _range("source", source, -1, tensors[0].shape[0], "the tensors have that many rows")
+        _range("target", target, -1, tensors[0].shape[0], "the tensors have that many rows")
+    _distinct("target", target[target >= 0])
+
+
+def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Check the arguments of `ops.scatter_rows`."""
+    _contiguous_rows("pool", pool)
+    _contiguous_rows("rows", rows)
+    _ints("index", index, "[n]", (None,), pool.device)
+    _dtype("rows", rows, pool.dtype)
+    _device("rows", rows, pool.device)
+    _shape("rows", rows, "[n, ...]", (index.numel(), *pool.shape[1:]), "rows like those of `pool`")
+    _range("index", index, -1, pool.shape[0], "`pool` has that many rows")
+    _distinct("index", index[index >= 0])
+
+
+def backtrace(token: Tensor, parent: Tensor, slot: Tensor, node: Tensor) -> None:
+    """Check the arguments of `ops.backtrace`."""
+    device = token.device
+    _ints("token", token, "[S, N]", (None, None), device)
+    _ints("parent", parent, "[S, N]", tuple(token.shape), device, "as `token`")
+    _ints("slot", slot, "[n]", (None,), device)
+    _ints("node", node, "[n]", (slot.numel(),), device, "as `slot`")
+    _range("slot", slot, 0, token.shape[0], "`token` has that many slots")
+    _range("node", node, -1, token.shape[1], "`token` has that many nodes")
+    used = parent[slot.long()]  # [n, N]
+    node_number = torch.arange(token.shape[1], dtype=torch.int32, device=device)
+    is_used = node_number <= node[:, None]
+    if bool(((used >= node_number) & is_used).any()) or bool(((used < -1) & is_used).any()):
+        _fail("parent", "-1 or smaller than the node it belongs to", "not for some node")
+
+
+def accept_draft(logits: Tensor, draft: Tensor) -> None:
+    """Check the arguments of `ops.accept_draft`."""
+    _dtype("logits", logits, *FLOATS)
+    _shape("logits", logits, "[R, Q, V]", (None, None, None))
+    _unit_stride("logits", logits)
+    if 0 in logits.shape[1:]:
+        _fail("logits", "of at least one position and one token", list(logits.shape))
+    _ints("draft", draft, "[R, Q]", tuple(logits.shape[:2]), logits.device, "as `logits`")

@@ -1,0 +1,178 @@
+"""What a processor is, and what requests may change about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pybeam.models.base import Model
+from pybeam.models.rows import Rows
+
+INF = math.inf
+INT = torch.int32
+
+Stage = Literal["logits", "log_probs"]
+
+
+class Processor(ABC):
+    """Changes what the model says of the next token, before `select` sees it; subclass it for your own.
+
+    A plain function ``(logits [R, V], rows) -> logits [R, V]`` is a processor too, of stage "logits". A
+    class may have, beyond that, what is kept on the device: parameters that differ between requests,
+    constants, and state that follows hypotheses. Subclasses are frozen dataclasses.
+
+    Attributes:
+        stage: "logits": it is given logits, and what it takes from one token the others get, since
+            they are normalised afterwards. "log_probs": it is given log-probabilities, and what it
+            makes of them is added to scores as it is, whatever it sums to.
+        per_request: fields that `Request.processors` may change; `parameters` must follow from them.
+        state: dtypes of the numbers that it keeps for every hypothesis, see `__call__`.
+        perturbs: whether what it returns ranks hypotheses without being log-probabilities. Then
+            `Hypothesis.log_probs` and `score` are those of what it was given, and `final_score` is what
+            ranked. Such a processor is the last.
+        can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
+            nothing read back.
+    """
+
+    stage: Stage = "logits"
+    per_request: ClassVar[tuple[str, ...]] = ()
+    state: ClassVar[tuple[torch.dtype, ...]] = ()
+    perturbs: ClassVar[bool] = False
+    can_capture: ClassVar[bool] = True
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        """What a request has to say, on the host: a number each, or ids padded with -1 on the right."""
+        return ()
+
+    def constants(self) -> tuple[Tensor, ...]:
+        """What is the same for all requests, on the host."""
+        return ()
+
+    def check(self, model: Model) -> None:
+        """Raises ValueError if this makes no sense with that model."""
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        """What `select` shall see instead.
+
+        Args:
+            logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
+                overwritten and returned.
+            rows: the rows; `Rows.history` has their tokens, `Rows.seen` those of prompts too.
+            data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of
+                each dtype: a place for every node of the token tree, to be written at the rows' nodes
+                and read at their parents'.
+        """
+
+
+@dataclass(frozen=True)
+class Function(Processor):
+    function: Callable[[Tensor, Rows], Tensor]
+    stage: Stage = "logits"
+    can_capture: bool = False
+
+    def __post_init__(self) -> None:
+        check_stage(self.stage)
+        if not callable(self.function):
+            raise TypeError(f"`function` must be a function, but is {self.function!r}")
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        return self.function(logits, rows)
+
+
+AnyProcessor = Processor | Callable[[Tensor, Rows], Tensor]
+
+
+def stage_of(processor: AnyProcessor) -> Stage:
+    return processor.stage if isinstance(processor, Processor) else "logits"
+
+
+def perturbs(processor: AnyProcessor) -> bool:
+    return isinstance(processor, Processor) and processor.perturbs
+
+
+def check_order(processors: Sequence[AnyProcessor]) -> None:
+    """Raises TypeError for what is no processor, ValueError for one in the wrong place."""
+    for i, processor in enumerate(processors):
+        if not callable(processor):
+            raise TypeError(
+                f"`processors` must hold functions or what pybeam.processors makes, "
+                f"but number {i} is {processor!r}"
+            )
+    for processor in processors[:-1]:
+        if perturbs(processor):
+            raise ValueError(
+                f"`processors` must have {processor!r} last, since what it returns are no "
+                f"log-probabilities, but {processors[-1]!r} is the last"
+            )
+    stages = [stage_of(processor) for processor in processors]
+    for i in range(1, len(stages)):
+        if stages[i] == "logits" and stages[i - 1] == "log_probs":
+            raise ValueError(
+                f"`processors` must have those of stage 'logits' first, but {processors[i]!r} follows "
+                f"{processors[i - 1]!r} of stage 'log_probs'; change the order, or the stage"
+            )
+
+
+def overridden(
+    processors: Sequence[AnyProcessor], changes: Iterable[Processor]
+) -> tuple[AnyProcessor, ...]:
+    """The processors with each of `changes` in place of the one of its class.
+
+    Raises TypeError or ValueError if there is no such one, or two, or if it differs in what a request
+    cannot change.
+    """
+    processors = list(processors)
+    if not isinstance(changes, Iterable):
+        raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")
+    for change in changes:
+        if not isinstance(change, Processor):
+            raise TypeError(
+                "`Request.processors` must hold what pybeam.processors makes, "
+                f"but holds {change!r}; give functions to the algorithm"
+            )
+        name = type(change).__name__
+        places = [i for i, own in enumerate(processors) if type(own) is type(change)]
+        if len(places) != 1:
+            raise ValueError(
+                f"`Request.processors` must change one of the algorithm's processors, but of class "
+                f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
+            )
+        own = processors[places[0]]
+        for field in dataclasses.fields(change):
+            ours, theirs = getattr(own, field.name), getattr(change, field.name)
+            if field.name not in change.per_request and ours != theirs:
+                raise ValueError(
+                    f"`{field.name}` of a {name} must be the same for all requests, {ours!r}, "
+                    f"but is {theirs!r}; a request may change: {', '.join(change.per_request)}"
+                )
+        processors[places[0]] = change
+    return tuple(processors)
+
+
+def check_stage(stage: object) -> None:
+    if stage not in get_args(Stage):
+        raise ValueError(f"`stage` must be 'logits' or 'log_probs', but is {stage!r}")
+
+
+def check_ids(name: str, values: Iterable[int], model: Model) -> None:
+    """Raises ValueError for an id that is not in the model's vocabulary."""
+    largest = max(values, default=0)
+    if largest >= model.vocab_size:
+        raise ValueError(
+            f"`{name}` must hold ids of the model's vocabulary, 0 to {model.vocab_size - 1}, "
+            f"but holds {largest}"
+        )
+
+
+def ban(logits: Tensor, token: Tensor, is_banned: Tensor) -> Tensor:
+    """Put -inf in place at tokens [R, n], some of which may stand there twice, where is_banned [R, n]."""
+    limit = torch.where(is_banned, -INF, INF).to(logits.dtype)
+    return logits.scatter_reduce_(1, token.long(), limit, "amin")

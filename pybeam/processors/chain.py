@@ -1,0 +1,177 @@
+"""Processors at work: what they keep on the device for the slots of one workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from pybeam.backends.arrays import grown
+from pybeam.backends.transfer import to_device
+from pybeam.contracts import Survivors
+from pybeam.models.rows import Rows
+from pybeam.processors.base import INF, AnyProcessor, Processor, perturbs, stage_of
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+class Processing:
+    """The processors of an algorithm, applied to a step's logits in their order.
+
+    Attributes:
+        normalises: whether what comes out are logits still, which `select` must normalise.
+        perturbs: whether what comes out are no log-probabilities, see `Processor`.
+        log_probs: [R, V], what they would be; of the last call, where `perturbs`.
+        has_state: whether one of them keeps numbers per node.
+        prompts: [S, P] int32, what hypotheses go on from, see `Rows.prompt`.
+    """
+
+    def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
+        self._processors = [_Kept(p, device) for p in processors]
+        self.normalises = all(stage_of(p) == "logits" for p in processors)
+        self.perturbs = any(map(perturbs, processors))
+        self.log_probs: Tensor | None = None
+        self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
+        self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
+
+    def reserve(self, num_slots: int, num_nodes: int) -> None:
+        """Make room for that many slots and nodes per slot."""
+        for kept in self._processors:
+            kept.reserve(num_slots, num_nodes)
+        self.prompts = grown(self.prompts, (num_slots, 0), -1)
+
+    def open(
+        self,
+        slots: Sequence[int],
+        processors: Sequence[tuple[AnyProcessor, ...]],
+        prompts: Sequence[Tensor | None] = (),
+    ) -> None:
+        """What the requests in these slots say, as processors in the order of the algorithm's.
+
+        `prompts` are as `Model.prompt` gives them.
+        """
+        for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
+            kept.open(slots, column)
+        if self._processors and any(prompt is not None for prompt in prompts):
+            self._open_prompts(slots, prompts)
+
+    def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
+        # they end in one column, so that what is generated follows all of them
+        padded = pad_sequence(
+            list(prompts), batch_first=True, padding_value=-1, padding_side="left"
+        )
+        missing = padded.shape[1] - self.prompts.shape[1]
+        if missing > 0:
+            self.prompts = F.pad(self.prompts, (missing, 0), value=-1)
+        padded = F.pad(padded, (max(-missing, 0), 0), value=-1)
+        slot = to_device(slots, torch.long, self.prompts.device)
+        self.prompts[slot] = to_device(padded, torch.int32, self.prompts.device)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        """All arrays as they are now; a captured step refers to them."""
+        arrays = tuple(array for kept in self._processors for array in kept.arrays)
+        return *arrays, self.prompts
+
+    def dtype(self, logits: Tensor) -> torch.dtype:
+        """Of what comes out."""
+        # a penalty or a division in half precision would make ties of distinct logits
+        halves = bool(self._processors) and logits.dtype in HALVES
+        return torch.float32 if halves else logits.dtype
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+        """What `select` shall see [R, V]; the logits may be overwritten."""
+        if not self._processors:
+            return logits
+        result = logits.to(self.dtype(logits))
+        are_logits = True
+        for kept in self._processors:
+            if are_logits and kept.stage == "log_probs":
+                result, are_logits = log_softmax(result), False
+            if perturbs(kept.processor):
+                self.log_probs = result
+            result = kept(result, rows)
+            is_tensor = isinstance(result, Tensor)
+            if not is_tensor or result.shape != logits.shape or not result.dtype.is_floating_point:
+                found = f"{result.dtype} {list(result.shape)}" if is_tensor else repr(result)
+                raise ValueError(
+                    f"{kept.processor!r} must return floats [R, V] = {list(logits.shape)}, "
+                    f"but returned {found}"
+                )
+        return result
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities [R, V]; a row of which nothing is allowed stays -inf."""
+    is_dead = logits.amax(1, keepdim=True) == -INF
+    return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
+
+
+def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor) -> Survivors:
+    """The survivors of `select` with their log-probs [R, V] in place of what ranked them.
+
+    `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have.
+    """
+    if not log_probs.shape[0]:
+        return chosen  # nothing moves
+    slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
+    row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
+    numbers = torch.arange(log_probs.shape[0], device=slot.device)
+    row_of[rows.row_slot.long(), rows.bit.long()] = numbers
+    own = log_probs[row_of[slot, parent], chosen.token.clamp(min=0).long()]
+    is_new = is_alive[slot, parent] & (chosen.token >= 0)
+    own = torch.where(is_new, own.to(chosen.log_prob.dtype), chosen.log_prob)
+    return chosen._replace(log_prob=own)
+
+
+class _Kept:
+    """A processor with its parameters by slot, constants and state on the device."""
+
+    def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
+        self.processor, self.stage, self._device = processor, stage_of(processor), device
+        self._num_parameters = 0
+        self.arrays: list[Tensor] = []
+        if not isinstance(processor, Processor):
+            return
+        self._own = processor.parameters()
+        self._num_parameters = len(self._own)
+        self.arrays += [
+            torch.full((0, *value.shape), -1, dtype=value.dtype, device=device)
+            for value in self._own
+        ]
+        self.arrays += [to_device(value, value.dtype, device) for value in processor.constants()]
+        self.arrays += [torch.zeros(0, 0, dtype=dtype, device=device) for dtype in processor.state]
+
+    def reserve(self, num_slots: int, num_nodes: int) -> None:
+        for i in range(self._num_parameters):
+            array = self.arrays[i]
+            self.arrays[i] = grown(array, (num_slots, *array.shape[1:]), -1)
+        if isinstance(self.processor, Processor) and self.processor.state:
+            kept = len(self.processor.state)
+            self.arrays[-kept:] = [
+                grown(array, (num_slots, num_nodes)) for array in self.arrays[-kept:]
+            ]
+
+    def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
+        if not self._num_parameters:
+            return
+        given = [self._own if p is self.processor else p.parameters() for p in processors]
+        slot = to_device(slots, torch.long, self._device)
+        for i, values in enumerate(zip(*given, strict=True)):
+            shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
+            padded = torch.stack([grown(value, tuple(shape), -1) for value in values])
+            array = grown(self.arrays[i], (0, *shape), -1)
+            # what is behind the values of these requests is another's
+            padded = grown(padded, (len(slots), *array.shape[1:]), -1)
+            array[slot] = to_device(padded, padded.dtype, self._device)
+            self.arrays[i] = array
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
+        if not isinstance(self.processor, Processor):
+            return self.processor(logits, rows)
+        parameters = [
+            array.index_select(0, rows.row_slot) for array in self.arrays[: self._num_parameters]
+        ]
+        return self.processor(logits, rows, (*parameters, *self.arrays[self._num_parameters :]))

@@ -1,0 +1,147 @@
+"""Processors that say how hypotheses begin and where they may end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pybeam.arguments import ids, number, whole
+from pybeam.models.base import Model
+from pybeam.models.rows import Rows
+from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
+
+
+@dataclass(frozen=True)
+class MinLength(Processor):
+    length: int
+    counts_prefix: bool = False
+    stage: Stage = "logits"
+    per_request: ClassVar = ("length",)
+
+    def __post_init__(self) -> None:
+        whole("length", self.length, 0)
+        check_stage(self.stage)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(self.length, dtype=INT),)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        (length,) = data  # [R]
+        done = rows.position if self.counts_prefix else rows.num_generated
+        for eos_id in rows.eos_ids:
+            logits[:, eos_id].masked_fill_(done < length, -INF)
+        return logits
+
+
+@dataclass(frozen=True)
+class FirstToken(Processor):
+    token: int | None = None
+    stage: ClassVar[Stage] = "log_probs"
+    per_request: ClassVar = ("token",)
+
+    def __post_init__(self) -> None:
+        ids("token", self._tokens)
+
+    @property
+    def _tokens(self) -> list[int]:
+        return [] if self.token is None else [self.token]
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (torch.tensor(-1 if self.token is None else self.token, dtype=INT),)
+
+    def check(self, model: Model) -> None:
+        check_ids("token", self._tokens, model)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        token = data[0][:, None]  # [R, 1]
+        is_forced = (rows.position[:, None] == 0) & (token >= 0)
+        place = token.clamp(min=0).long()
+        value = torch.where(is_forced, 0.0, logits.gather(1, place))
+        return logits.masked_fill_(is_forced, -INF).scatter_(1, place, value)
+
+
+@dataclass(frozen=True)
+class LastToken(Processor):
+    is_scored: bool = True
+    stage: ClassVar[Stage] = "log_probs"
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        is_last = rows.is_last
+        of_eos = [logits[:, eos_id].clone() for eos_id in rows.eos_ids]
+        logits.masked_fill_(is_last[:, None], -INF)
+        for eos_id, value in zip(rows.eos_ids, of_eos, strict=True):
+            logits[:, eos_id] = value if self.is_scored else torch.where(is_last, 0.0, value)
+        return logits
+
+
+@dataclass(frozen=True)
+class EosGrowth(Processor):
+    start: int
+    factor: float
+    stage: ClassVar[Stage] = "log_probs"
+    per_request: ClassVar = ("start", "factor")
+
+    def __post_init__(self) -> None:
+        whole("start", self.start, 0)
+        number("factor", self.factor, 0)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return torch.tensor(self.start, dtype=INT), torch.tensor(self.factor, dtype=torch.float32)
+
+    def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
+        start, factor = data  # [R] each
+        late = (rows.num_generated - start).clamp(min=0)
+        growth = factor.to(logits.dtype) ** late - 1
+        for eos_id in rows.eos_ids:
+            value = logits[:, eos_id]
+            logits[:, eos_id] = torch.where(value > -INF, value + value.abs() * growth, value)
+        return logits
+
+
+def eos_growth(start: int, factor: float) -> EosGrowth:
+    """``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` once t > start tokens are generated.
+
+    Above 1 hypotheses end earlier, the more so the longer they are. What comes out may be positive. Of
+    stage "log_probs". Per request: both. transformers' exponential_decay_length_penalty.
+
+    Raises:
+        TypeError, ValueError: `start` is not a whole number from 0 on, or `factor` not positive.
+    """
+    return EosGrowth(start, factor)
+
+
+def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logits") -> MinLength:
+    """Forbid EOS until `length` tokens have been generated. Per request: the length.
+
+    CTranslate2's min_decoding_length, where the forced prefix counts (``counts_prefix=True``). Of stage
+    "log_probs" it does what the `min_length` of an algorithm does.
+
+    Raises:
+        TypeError, ValueError: the length is not a whole number from 0 on.
+    """
+    return MinLength(length, counts_prefix, stage)
+
+
+def first_token(token: int | None = None) -> FirstToken:
+    """Allow nothing but this token behind the start token, at log-prob 0; None: anything.
+
+    Unlike `Request.prefix`, whose tokens take its place if there are any, it is a generated token and
+    counts in every length. Of stage "log_probs". Per request: the token. transformers'
+    forced_bos_token_id.
+
+    Raises:
+        TypeError, ValueError: it is no token id.
+    """
+    return FirstToken(token)
+
+
+def force_eos(*, is_scored: bool = True) -> LastToken:
+    """Allow nothing but EOS as the last token that there is room for (`max_length`).
+
+    With ``is_scored=False`` its log-prob is 0 there, else its own. Of stage "log_probs". fairseq, and
+    not scored: transformers' forced_eos_token_id and Yang et al. 2020.
+    """
+    return LastToken(is_scored)

@@ -1,0 +1,18 @@
+"""Recordings as sources: features of sound, and what a model must be told to transcribe it."""
+
+from pybeam.speech.features import (
+    FeatureExtractor,
+    WhisperFeatureExtractor,
+    load_feature_extractor,
+    read_wav,
+)
+from pybeam.speech.transcription import Transcription, load_transcription
+
+__all__ = [
+    "FeatureExtractor",
+    "Transcription",
+    "WhisperFeatureExtractor",
+    "load_feature_extractor",
+    "load_transcription",
+    "read_wav",
+]

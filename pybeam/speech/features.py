@@ -1,0 +1,234 @@
+"""From sound to the features that a speech model reads."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import wave
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.text.json_files import positive, read_json
+
+SMALLEST_DEVIATION = 1e-8  # of a bin that never changes, as in digital silence
+WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
+# sizes by their names in the file, and what one that does not name them means
+WHISPER_SIZES = {
+    "feature_size": 80,
+    "sampling_rate": 16000,
+    "n_fft": 400,
+    "hop_length": 160,
+    "chunk_length": 30,
+}
+
+
+class FeatureExtractor:
+    """Speech2Text's: log-mel filter banks as Kaldi computes them, normalised over each recording.
+
+    Frames of 25 ms every 10 ms, the first and last ones whole; of each frame the mean is taken away,
+    ``x[t] - 0.97 x[t - 1]``, a Povey window, the power spectrum, triangles on the mel scale from 20 Hz to
+    half the sampling rate, the natural logarithm. Then per bin ``(x - mean) / deviation`` over the frames
+    (Kaldi's "cepstral" mean and variance normalisation).
+
+    Args:
+        num_mel_bins: F.
+        sampling_rate: of the samples, in Hz.
+        normalize_means, normalize_vars: whether the mean is taken away and whether the deviation divides.
+
+    Raises:
+        ImportError: the package kaldi-native-fbank is missing.
+    """
+
+    def __init__(
+        self,
+        num_mel_bins: int = 80,
+        sampling_rate: int = 16000,
+        normalize_means: bool = True,
+        normalize_vars: bool = True,
+    ) -> None:
+        self._fbank = _fbank_package()
+        self.num_mel_bins, self.sampling_rate = num_mel_bins, sampling_rate
+        self._normalize_means, self._normalize_vars = normalize_means, normalize_vars
+        self._options = self._fbank.FbankOptions()
+        self._options.frame_opts.samp_freq = sampling_rate
+        self._options.frame_opts.dither = 0.0
+        self._options.mel_opts.num_bins = num_mel_bins
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
+        computer = self._fbank.OnlineFbank(self._options)
+        # Kaldi's filter banks are those of 16-bit integers
+        computer.accept_waveform(self.sampling_rate, (samples * 2.0**15).tolist())
+        computer.input_finished()
+        frames = [computer.get_frame(i) for i in range(computer.num_frames_ready)]
+        if not frames:
+            return torch.zeros(0, self.num_mel_bins)
+        features = torch.from_numpy(np.stack(frames))  # [E, F]
+        if self._normalize_means:
+            features -= features.mean(0)
+        if self._normalize_vars:
+            features /= features.std(0, correction=0).clamp_min(SMALLEST_DEVIATION)
+        return features
+
+
+class WhisperFeatureExtractor:
+    """Whisper's: log-mel spectrogram of a recording that is filled up with silence.
+
+    Every `hop_length` samples the power spectrum of `n_fft` samples around that place (a periodic Hann
+    window, the ends mirrored, the last frame dropped), triangles of area 1, evenly spaced on Slaney's mel
+    scale from 0 to 8 kHz (``3 f / 200`` below 1 kHz, ``15 + 27 ln(f / 1000) / ln 6.4`` above),
+    ``y = log10(max(x, 1e-10))``, and ``(max(y, max(y) - 8) + 4) / 4`` with the maximum over the recording.
+
+    Args:
+        num_mel_bins: F.
+        sampling_rate: of the samples, in Hz; 16000 or more.
+        n_fft, hop_length: in samples.
+        chunk_length: seconds that recordings are filled up to; longer ones are refused.
+
+    See Radford et al. 2022 (arXiv:2212.04356), section 2.2, and Slaney's Auditory Toolbox (1998).
+    """
+
+    def __init__(
+        self,
+        num_mel_bins: int = 80,
+        sampling_rate: int = 16000,
+        n_fft: int = 400,
+        hop_length: int = 160,
+        chunk_length: int = 30,
+    ) -> None:
+        self.num_mel_bins, self.sampling_rate = num_mel_bins, sampling_rate
+        self.chunk_length = chunk_length
+        self._hop_length = hop_length
+        self._window = torch.hann_window(n_fft)
+        frequency = np.linspace(0, sampling_rate // 2, n_fft // 2 + 1)
+        self._filters = torch.from_numpy(_slaney_filters(frequency, num_mel_bins)).float()
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Features [E, F] float32 of samples [n] from -1 to 1; E is that of `chunk_length`, 3000.
+
+        Raises:
+            ValueError: the recording is longer than `chunk_length`.
+        """
+        size = self.chunk_length * self.sampling_rate
+        if len(samples) > size:
+            raise ValueError(
+                f"a recording must have at most {self.chunk_length} s ({size} samples), but has "
+                f"{len(samples) / self.sampling_rate:.1f} s; cut it: `ffmpeg -i in.wav -f segment "
+                f"-segment_time {self.chunk_length} -c copy part%03d.wav`"
+            )
+        filled = F.pad(samples.float(), (0, size - len(samples)))
+        window = self._window
+        spectrum = torch.stft(
+            filled, len(window), self._hop_length, window=window, return_complex=True
+        )
+        mel = self._filters @ spectrum[:, :-1].abs().square()  # [F, E]
+        log_mel = mel.clamp_min(1e-10).log10()
+        return (log_mel.clamp_min(float(log_mel.max()) - 8).t().contiguous() + 4) / 4
+
+
+def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
+    """[F, bins]: how much of the power at each frequency counts in each mel bin."""
+    highest = 15 + 27 * np.log(WHISPER_HIGHEST / 1000) / np.log(6.4)
+    mel = np.linspace(0, highest, num_mel_bins + 2)
+    edge = np.where(
+        mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27)
+    )  # [F + 2]
+    low, centre, high = (edge[i : i + num_mel_bins, None] for i in range(3))
+    rising, falling = (frequency - low) / (centre - low), (high - frequency) / (high - centre)
+    return np.minimum(rising, falling).clip(min=0) * 2 / (high - low)
+
+
+def load_feature_extractor(path: str | os.PathLike) -> FeatureExtractor | WhisperFeatureExtractor:
+    """The feature extractor of a speech model's directory, from its `preprocessor_config.json`.
+
+    Or from the `feature_extractor` of its `processor_config.json`, where transformers 5 writes it.
+
+    Raises:
+        ValueError: the file is missing, or describes features that pybeam does not compute.
+        ImportError: the package kaldi-native-fbank is missing, for features of Speech2Text.
+    """
+    path, config = _extractor_config(Path(path))
+    kind = config.get("feature_extractor_type")
+    if kind not in EXTRACTORS:
+        raise ValueError(
+            f"`feature_extractor_type` in {path} must be {' or '.join(EXTRACTORS)}, but is {kind!r}; "
+            "compute the features elsewhere and hand them to pybeam.Decoder"
+        )
+    return EXTRACTORS[kind](path, config)
+
+
+def _extractor_config(directory: Path) -> tuple[Path, dict]:
+    path = directory / "preprocessor_config.json"
+    whole = directory / "processor_config.json"
+    if not path.exists() and whole.exists():
+        config = read_json(whole).get("feature_extractor")
+        if isinstance(config, dict):
+            return whole, config
+    return path, read_json(path)
+
+
+def _speech2text(path: Path, config: dict) -> FeatureExtractor:
+    config = {"num_mel_bins": 80, "sampling_rate": 16000} | config
+    sizes = {name: positive(path, config, name) for name in ("num_mel_bins", "sampling_rate")}
+    # the typing error is the file format's
+    normalizes = config.get("do_ceptral_normalize", True)
+    return FeatureExtractor(
+        **sizes,
+        normalize_means=normalizes and config.get("normalize_means", True),
+        normalize_vars=normalizes and config.get("normalize_vars", True),
+    )
+
+
+def _whisper(path: Path, config: dict) -> WhisperFeatureExtractor:
+    for name in ("dither", "do_normalize", "padding_value"):
+        if config.get(name):
+            raise ValueError(
+                f"`{name}` in {path} must be 0 or false, but is {config[name]!r}; compute the features "
+                "elsewhere and hand them to pybeam.Decoder"
+            )
+    config = WHISPER_SIZES | config
+    num_mel_bins, sampling_rate, *sizes = (positive(path, config, name) for name in WHISPER_SIZES)
+    if sampling_rate < 2 * WHISPER_HIGHEST:
+        raise ValueError(
+            f"`sampling_rate` in {path} must be at least {2 * WHISPER_HIGHEST}, but is {sampling_rate}"
+        )
+    return WhisperFeatureExtractor(num_mel_bins, sampling_rate, *sizes)
+
+
+EXTRACTORS = {"Speech2TextFeatureExtractor": _speech2text, "WhisperFeatureExtractor": _whisper}
+
+
+def read_wav(path: str | os.PathLike, sampling_rate: int) -> Tensor:
+    """Samples [n] float32, from -1 to 1, of a WAV file: 16-bit PCM, one channel, at this rate.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is not such a file.
+    """
+    remedy = f"convert it: `ffmpeg -i {path} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav`"
+    try:
+        with wave.open(str(path), "rb") as file:
+            found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
+            samples = file.readframes(file.getnframes())
+    except (wave.Error, EOFError) as error:  # some without a message
+        raise ValueError(
+            f"{path} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
+        ) from error
+    names = ("Hz", "channels", "bits per sample")
+    for value, expected, name in zip(found, (sampling_rate, 1, 16), names, strict=True):
+        if value != expected:
+            raise ValueError(f"{path} must have {expected} {name}, but has {value}; {remedy}")
+    return torch.from_numpy(np.frombuffer(samples, dtype="<i2").astype(np.float32) / 2.0**15)
+
+
+def _fbank_package():
+    try:
+        return importlib.import_module("kaldi_native_fbank")
+    except ImportError as error:
+        raise ImportError(
+            "features of sound need the package kaldi-native-fbank: `pip install 'pybeam[speech]'`"
+        ) from error

@@ -1,0 +1,110 @@
+"""What a speech model is asked for: the tokens that its outputs begin with, and those it never writes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pybeam import processors
+from pybeam.processors import Processor
+from pybeam.text.json_files import positive, read_json
+
+SUPPRESSED = {
+    "suppress_tokens": processors.suppress_tokens,
+    "begin_suppress_tokens": processors.suppress_tokens_at_start,
+}
+REMEDY = "take generation_config.json from the model's current release"
+
+
+@dataclass(frozen=True)
+class Transcription:
+    """How a speech model is asked to transcribe.
+
+    Attributes:
+        prefix: what `Request.prefix` must be, behind the start token.
+        processors: what the algorithm must have, behind its own processors.
+    """
+
+    prefix: tuple[int, ...] = ()
+    processors: tuple[Processor, ...] = ()
+
+
+def load_transcription(
+    path: str | os.PathLike, language: str | None = None, task: str | None = None
+) -> Transcription:
+    """Prefix and processors with which a speech model's directory is decoded, without timestamps.
+
+    Those of transformers' ``generate`` for a Whisper model, from `generation_config.json`: the prefix is the
+    language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the last alone where
+    the model knows English only; `suppress_tokens` and `begin_suppress_tokens` act on log-probabilities.
+    The language is not detected. Other models need none of it.
+
+    Args:
+        path: the directory.
+        language: what is spoken, such as "en" or "<|en|>"; None: what the file says, if it does.
+        task: "transcribe", or "translate" into English; None: what the file says, or else "transcribe".
+
+    Raises:
+        ValueError: a file is missing or lacks a field, or the language or task is missing, unknown or given
+            to a model that knows one only.
+    """
+    directory = Path(path)
+    asked = {"language": language, "task": task}
+    config_path = directory / "config.json"
+    config = read_json(config_path)
+    if config.get("model_type") != "whisper":
+        _refuse(asked, f"the model in {directory} is not a Whisper model")
+        return Transcription()
+    # transformers asks this file alone where there is one
+    if (directory / "generation_config.json").exists():
+        config_path = directory / "generation_config.json"
+        config = read_json(config_path)
+    return Transcription(_prefix(config_path, config, asked), _processors(config_path, config))
+
+
+def _prefix(path: Path, config: dict, asked: dict[str, str | None]) -> tuple[int, ...]:
+    if "no_timestamps_token_id" not in config:
+        raise ValueError(f"`no_timestamps_token_id` is missing in {path}; {REMEDY}")
+    last = positive(path, config, "no_timestamps_token_id")
+    if not config.get("is_multilingual", "lang_to_id" in config):
+        _refuse(asked, f"the model in {path.parent} knows English and its transcription alone")
+        return (last,)
+    language = asked["language"] or config.get("language")
+    task = asked["task"] or config.get("task") or "transcribe"
+    return (
+        _token("language", language, "lang_to_id", path, config),
+        _token("task", task, "task_to_id", path, config),
+        last,
+    )
+
+
+def _token(name: str, value: str | None, table: str, path: Path, config: dict) -> int:
+    ids = config.get(table)
+    if not isinstance(ids, dict):
+        raise ValueError(f"`{table}` is missing in {path}; {REMEDY}")
+    for token in (value, f"<|{value}|>"):
+        if isinstance(ids.get(token), int):
+            return ids[token]
+    names = [token.strip("<|>") for token in ids]
+    some = ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
+    raise ValueError(
+        f"`{name}` must be one that the model in {path.parent} knows ({some}), but is {value!r}"
+    )
+
+
+def _refuse(asked: dict[str, str | None], reason: str) -> None:
+    for name, value in asked.items():
+        if value is not None:
+            raise ValueError(f"`{name}` must be None, since {reason}, but is {value!r}")
+
+
+def _processors(path: Path, config: dict) -> tuple[Processor, ...]:
+    chain = []
+    for name, build in SUPPRESSED.items():
+        try:
+            if config.get(name):
+                chain.append(build(config[name], stage="log_probs"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`{name}` in {path} must be token ids: {error}") from error
+    return tuple(chain)

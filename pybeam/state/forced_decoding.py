@@ -1,0 +1,111 @@
+"""Scoring of given outputs: a source whose target is known follows it, at the model's own log-probs.
+
+A target may end before EOS does: then it is a prefix that is scored, and the search goes on from it.
+
+A beam with a target has one row. `select` chooses for it as for any other beam, so that its logits are
+read once and by the same rules; then the token that the target has there takes the place of the chosen
+one. The chosen token ``t`` is the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and so
+
+    log_prob[y] = (logit[y] - logit[t]) + log_prob[t]
+
+is what `select` would have given the target's token y, to the last bit. Nothing is read back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import Beams, Moving
+from pybeam.contracts import Survivors
+from pybeam.models.rows import Rows
+
+INF = float("inf")
+
+
+def next_target(beams: Beams, slot: Tensor) -> Tensor:
+    """[A] int32, the token that comes next in the target of these slots [A]; -1: there is none."""
+    i = slot.long()
+    depth, start = beams.depth[i], beams.prefix_length[i]
+    token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
+    is_inside = (depth >= start) & (depth < start + beams.target_length[i])
+    return torch.where(is_inside, token, -1)
+
+
+def startable(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
+    """Scores [B] for `select`, which drops what continues -inf; a target [A] may have to."""
+    if not score.numel():
+        return score
+    # an empty beam stands where the next one does, and has no target
+    entry = offset[:-1].clamp(max=score.numel() - 1).long()
+    own = score[entry]
+    return score.scatter_reduce(
+        0, entry, torch.where((target >= 0) & (own == -INF), 0.0, own), "amax"
+    )
+
+
+def followed(
+    chosen: Survivors,
+    target: Tensor,
+    rows: Rows,
+    moving: Moving,
+    logits: Tensor,
+    eos_id: int,
+    normalises: bool,
+) -> Survivors:
+    """What `select` has chosen, with the target's token [A] in place of it where there is one.
+
+    EOS finishes the beam. A token that cannot follow gets -inf, and the target goes on. Where `select`
+    does not normalise, what it was given are the log-probs.
+    """
+    if not logits.shape[0]:
+        return chosen  # nothing moves
+    # an empty beam may stand behind the last row, but has no target
+    row = rows.offset[:-1].clamp(max=logits.shape[0] - 1).long()  # [A]
+    entry = moving.offset[:-1].clamp(max=moving.score.numel() - 1).long()
+    dtype = chosen.log_prob.dtype
+    log_prob = logits[row, target.clamp(min=0).long()].to(dtype)  # [A]
+    if normalises:
+        largest = logits[row, chosen.token[:, 0].clamp(min=0).long()].to(dtype)
+        log_prob = log_prob - largest + chosen.log_prob[:, 0]
+    # a row without any possible token has nothing chosen
+    log_prob = torch.where(chosen.count > 0, log_prob, -INF)
+    first = dict(
+        token=target,
+        parent=torch.zeros_like(target),
+        score=moving.score[entry] + log_prob,
+        log_prob=log_prob,
+    )
+    follows = (target >= 0) & ~chosen.has_nan
+    for name, value in first.items():
+        column = getattr(chosen, name)[:, 0]
+        column.copy_(torch.where(follows, value, column))
+    count = torch.where(follows, 1, chosen.count).to(chosen.count.dtype)
+    is_end = (target == eos_id).to(count.dtype)
+    return chosen._replace(
+        count=count, num_finished=torch.where(follows, is_end, chosen.num_finished)
+    )
+
+
+def led(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
+    """What a step of slots [A] has chosen where EOS right behind a prefix must be the best candidate.
+
+    Another EOS does not finish, and the next beam has one row less than it has places; see `PrefixRule`.
+    """
+    i = slot.long()
+    is_behind = (beams.depth[i] == beams.prefix_length[i]) & (beams.prefix_length[i] > 0)
+    # one row has one EOS, and what goes on stands behind it; of equal scores the smaller token is better
+    ended, other = chosen.score[:, 0], chosen.score[:, 1]
+    is_best = (ended > other) | ((ended == other) & (chosen.token[:, 0] < chosen.token[:, 1]))
+    is_late = is_behind & (chosen.num_finished > 0) & (chosen.count > 1) & ~is_best
+    columns = torch.arange(chosen.token.shape[1], device=slot.device) + is_late[:, None]
+    columns = columns.clamp(max=chosen.token.shape[1] - 1)
+    left = torch.minimum(chosen.count - 1, beams.width[i] - 1)
+    return chosen._replace(
+        **{
+            name: getattr(chosen, name).gather(1, columns)
+            for name in ("token", "parent", "score", "log_prob")
+        },
+        count=torch.where(is_late, left, chosen.count),
+        num_finished=torch.where(is_late, 0, chosen.num_finished),
+    )

@@ -1,0 +1,239 @@
+"""Text to source ids and target ids to text, with the files that lie beside the weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pybeam.text.json_files import read_json
+from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
+
+# M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
+M2M100_LANGUAGES = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha "
+    "he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my "
+    "ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz "
+    "vi wo xh yi yo zh zu"
+).split()
+PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
+FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
+
+
+class Tokenizer:
+    """Encodes sources as the model was trained to read them and decodes what it generates.
+
+    Attributes:
+        prefix: ids that every hypothesis must begin with (`pybeam.Request.prefix`): the target
+            language's tag, where the model wants one there.
+        unk_id: what stands for an unknown word among generated ids, None if nothing does.
+    """
+
+    def __init__(
+        self, pieces: Pieces, before: Sequence[int], after: Sequence[int], prefix: Sequence[int]
+    ) -> None:
+        self._pieces, self._before, self._after = pieces, list(before), list(after)
+        self.prefix = list(prefix)
+        self.unk_id = pieces.target_id("<unk>")
+
+    def encode(self, text: str) -> list[int]:
+        """Source ids of a text, tags and EOS included."""
+        return [*self._before, *self._pieces.encode(text), *self._after]
+
+    def encode_target(self, text: str) -> list[int]:
+        """Target ids of a text, without tags and EOS: what `decode` gives the text of."""
+        return self._pieces.encode_target(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of generated ids; EOS, tags and other control tokens leave nothing."""
+        return self._pieces.decode([int(token) for token in ids])
+
+
+def load_tokenizer(
+    path: str | os.PathLike, source_lang: str | None = None, target_lang: str | None = None
+) -> Tokenizer:
+    """The tokenizer of a model directory.
+
+    Looked for in this order: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm` and
+    `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100);
+    `sentencepiece.model` or `spm.model`, whose ids are used as they are (package sentencepiece).
+
+    Args:
+        path: the directory, with `config.json`.
+        source_lang, target_lang: languages as the model's files name them ("en" or "eng_Latn" or
+            "en_XX"), for models with language tags; by default those of `tokenizer_config.json`.
+            A Marian model's target language is a tag before the source.
+
+    Raises:
+        FileNotFoundError: no such directory, or no tokenizer file that can be read in it.
+        ValueError: a language is missing, unknown or given to a model without tags, or a file is
+            broken.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
+        )
+    files = _Files(directory)
+    pieces = _pieces(files)
+    eos_id = files.setting("eos_token_id")
+    if not isinstance(eos_id, int):
+        raise ValueError(
+            f"`eos_token_id` of {directory} must be one token id, but is {eos_id!r}; "
+            "write the one to use into generation_config.json"
+        )
+    return _framed(files, pieces, eos_id, source_lang, target_lang)
+
+
+def load_vocabularies(path: str | os.PathLike) -> Vocabularies | None:
+    """The ids of source and target tokens as the tokenizer files of a model directory give them.
+
+    None if there are no such files. Raises ValueError if one is broken.
+    """
+    files = _Files(Path(path))
+    if files.has(*FSMT_VOCABULARIES):
+        source, target = map(files.vocabulary, FSMT_VOCABULARIES)
+        return source, target
+    try:
+        return _pieces(files).vocabularies()
+    except FileNotFoundError:
+        return None
+
+
+class _Files:
+    """The JSON files of a model directory, read once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = self._read("config.json")
+        self.generation_config = self._read("generation_config.json")
+        self.tokenizer_config = self._read("tokenizer_config.json")
+
+    def has(self, *names: str) -> bool:
+        return all((self.directory / name).exists() for name in names)
+
+    def setting(self, name: str):
+        """A setting of the generation config or else of the model's."""
+        value = self.generation_config.get(name)
+        return self.config.get(name) if value is None else value
+
+    def vocabulary(self, name: str) -> dict[str, int]:
+        return self._read(name)
+
+    def added_tokens(self) -> dict[str, int]:
+        """Tokens outside the vocabulary file, as far as the files give their ids."""
+        added = self._read("added_tokens.json")
+        for token_id, token in self.tokenizer_config.get("added_tokens_decoder", {}).items():
+            added[token["content"]] = int(token_id)
+        return added
+
+    def listed_tokens(self) -> list[str]:
+        """Additional special tokens in the order of their ids, which the files do not give."""
+        for content in (self._read("special_tokens_map.json"), self.tokenizer_config):
+            listed = content.get("additional_special_tokens") or content.get("extra_special_tokens")
+            if listed and isinstance(listed, list):
+                return [token["content"] if isinstance(token, dict) else token for token in listed]
+        if self.tokenizer_config.get("language_codes") == "m2m100":
+            return [f"__{language}__" for language in M2M100_LANGUAGES]
+        return []
+
+    @property
+    def tokenizer_class(self) -> str:
+        return (
+            self.tokenizer_config.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
+        )
+
+    def _read(self, name: str) -> dict:
+        path = self.directory / name
+        return read_json(path) if path.exists() else {}
+
+
+def _pieces(files: _Files) -> Pieces:
+    directory = files.directory
+    if files.has("tokenizer.json"):
+        return JsonPieces(directory / "tokenizer.json")
+    if files.has("source.spm", "target.spm", "vocab.json"):
+        source = files.vocabulary("vocab.json")
+        target = files.vocabulary("target_vocab.json") or source
+        return MappedPieces(directory / "source.spm", directory / "target.spm", source, target)
+    if files.has("sentencepiece.bpe.model", "vocab.json"):
+        model = directory / "sentencepiece.bpe.model"
+        vocabulary = files.vocabulary("vocab.json")
+        # the ids of M2M100's language tags follow the vocabulary, in the order of the list
+        missing = [token for token in files.listed_tokens() if token not in vocabulary]
+        listed = {token: len(vocabulary) + i for i, token in enumerate(missing)}
+        vocabulary = {**listed, **files.added_tokens(), **vocabulary}
+        return MappedPieces(model, model, vocabulary, vocabulary)
+    for name in PLAIN_SENTENCEPIECE:
+        if files.has(name):
+            return SentencePieces(directory / name)
+    remedy = (
+        "save one with transformers: `AutoTokenizer.from_pretrained(path).save_pretrained(path)`"
+    )
+    if files.config.get("model_type") == "fsmt":
+        remedy = "FSMT's own tokenizer (Moses and BPE) is not built in, so give token ids"
+    raise FileNotFoundError(
+        f"no tokenizer in {directory}: looked for tokenizer.json, source.spm with target.spm and "
+        f"vocab.json, sentencepiece.bpe.model with vocab.json, {', '.join(PLAIN_SENTENCEPIECE)}; "
+        f"{remedy}"
+    )
+
+
+def _framed(
+    files: _Files,
+    pieces: Pieces,
+    eos_id: int,
+    source_lang: str | None,
+    target_lang: str | None,
+) -> Tokenizer:
+    """Add what the family puts around a source and before a target."""
+    forced = files.setting("forced_bos_token_id")
+    prefix = [forced] if isinstance(forced, int) else []
+    tags = pieces.languages()
+    if not tags:
+        for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
+            if language is not None:
+                raise ValueError(
+                    f"`{name}` must be None, as the tokenizer of {files.directory} has no language "
+                    f"tags, but is {language!r}"
+                )
+        return Tokenizer(pieces, pieces.before, [eos_id], prefix)
+
+    def tag(name: str, language: str | None) -> int:
+        for token in (language, f"__{language}__", f">>{language}<<"):
+            if token in tags:
+                return pieces.token_id(token)
+        raise ValueError(
+            f"`{name}` must be one of the languages of {files.directory} ({_some(tags)}), "
+            f"but is {language!r}"
+        )
+
+    source_lang = source_lang or files.tokenizer_config.get("src_lang")
+    target_lang = target_lang or files.tokenizer_config.get("tgt_lang")
+    if files.config.get("model_type") == "marian":
+        before = [] if target_lang is None else [tag("target_lang", target_lang)]
+        return Tokenizer(pieces, before, [eos_id], prefix)
+    source = tag("source_lang", source_lang)
+    is_mbart_25 = files.config.get("model_type") == "mbart" and not (
+        "MBart50" in files.tokenizer_class or "sl_SI" in tags
+    )
+    if target_lang is not None or not (prefix or is_mbart_25):
+        prefix = [tag("target_lang", target_lang)]
+    if is_mbart_25:
+        # here the tag is the start token, which is the model's and not the tokenizer's
+        start_id = files.setting("decoder_start_token_id")
+        if target_lang is not None and prefix != [start_id]:
+            raise ValueError(
+                f"`target_lang` {target_lang!r} must be the language that `decoder_start_token_id` "
+                f"= {start_id} of {files.directory} names; change it in generation_config.json to "
+                f"{prefix[0]}"
+            )
+        return Tokenizer(pieces, [], [eos_id, source], [])
+    if files.tokenizer_config.get("legacy_behaviour"):
+        return Tokenizer(pieces, [], [eos_id, source], prefix)
+    return Tokenizer(pieces, [source], [eos_id], prefix)
+
+
+def _some(tags: Sequence[str]) -> str:
+    names = sorted(tag.strip("_<>") for tag in tags)
+    return ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
