@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from tests import aot
+from tests.support import aot
 
 BUDGET = {torch.float32: 31.0, torch.bfloat16: 15.6, torch.float16: 15.6}
 VOCAB_SIZE = 58101

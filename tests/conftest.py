@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-import triton_process
 from pybeam import backends
+from pybeam.backends import transfer
+from pybeam.engine.engine import Engine
+from support import cuda_on_cpu, triton_process
+from support.device_loop import NoReading, NoWaiting
 
 ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 # what the fixtures `backend` and `kernel` take in turn
@@ -34,8 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     device = metafunc.config.getoption("--device") if "device" in metafunc.fixturenames else "cpu"
     for fixture in VARIANTS.keys() & set(metafunc.fixturenames):
         variants = _variants(metafunc.config, fixture, device)
-        if fixture == "kernel" and device == "cuda" and _native_runs(metafunc.module):
-            variants.append("native")
+        if fixture == "kernel" and _op(metafunc.module) == "select":
+            variants += _cuda_variants(metafunc.config, device)
         metafunc.parametrize(fixture, variants, indirect=True)
 
 
@@ -75,14 +79,22 @@ def _reason_to_leave_out(config: pytest.Config, name: str, device: str) -> str |
     return None
 
 
-def _native_runs(module) -> bool:
-    """Whether the op that this module tests has a CUDA C++ kernel here."""
-    op = module.__name__.rpartition("test_")[2]
-    return (
-        op == "select"
-        and "native" in backends.available()
-        and torch._C._dispatch_has_kernel_for_dispatch_key(f"pybeam::{op}", "CUDA")
-    )
+def _op(module) -> str:
+    """The op whose tests stand in this module, by its name."""
+    name = module.__name__.rpartition("test_")[2]
+    return "select" if name.startswith("select") else name
+
+
+def _cuda_variants(config: pytest.Config, device: str) -> list:
+    """The CUDA C++ kernel of `select`: on its device, or compiled for the CPU."""
+    if device == "cuda":
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        is_there = "native" in backends.available() and has_kernel("pybeam::select", "CUDA")
+        return ["native"] if is_there else []
+    if config.getoption("--backend") != "all":
+        return []
+    short, long = (f"{cuda_on_cpu.NAME}-{machine}" for machine in cuda_on_cpu.MACHINES)
+    return [short, pytest.param(long, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="session")
@@ -103,9 +115,19 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kernel(request: pytest.FixtureRequest):
     """The name of every backend but the reference, native on every instruction set."""
-    name, _, isa = request.param.partition("-")
-    with _native_with(isa) if isa else nullcontext():
+    name, _, variant = request.param.partition("-")
+    if name == cuda_on_cpu.NAME:
+        place = cuda_on_cpu.installed(request.getfixturevalue("cuda_on_cpu"), variant)
+    else:
+        place = _native_with(variant) if variant else nullcontext()
+    with place:
         yield name
+
+
+@pytest.fixture(scope="session", name="cuda_on_cpu")
+def cuda_on_cpu_library(tmp_path_factory):
+    """The CUDA kernel of `select`, compiled for the CPU."""
+    return cuda_on_cpu.compiled(tmp_path_factory.mktemp("cuda_on_cpu"))
 
 
 @pytest.fixture(params=ISAS)
@@ -135,3 +157,33 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def one_thread():
+    """Tiny products only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """Guards every step; counts steps, reports and results that the host reads."""
+    counts = SimpleNamespace(steps=0, reads=0)
+    advance, read = Engine._advance, transfer.HostCopy.numpy
+
+    def guarded(self):
+        counts.steps += 1
+        with NoWaiting(), NoReading():
+            advance(self)
+
+    def counted(self):
+        counts.reads += 1
+        return read(self)
+
+    monkeypatch.setattr(Engine, "_advance", guarded)
+    monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
+    return counts

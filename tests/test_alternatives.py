@@ -7,8 +7,7 @@ import torch
 
 import pybeam
 from pybeam.models import FunctionModel
-from search_models import BOS, EOS, next_logits, random_model
-from test_decoder import constant_model
+from support.search_models import BOS, EOS, constant_model, next_logits, random_model
 
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=9),

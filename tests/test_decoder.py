@@ -9,12 +9,7 @@ import torch
 import pybeam
 from pybeam.models import FunctionModel
 from pybeam.stopping import Stop
-from search_models import BOS, EOS, random_model
-
-
-def constant_model(log_probs: list[float], vocab_size: int | None = None) -> FunctionModel:
-    row = torch.tensor(log_probs)
-    return FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), len(row), BOS, EOS)
+from support.search_models import BOS, EOS, constant_model, random_model
 
 
 def decoder(**options) -> pybeam.Decoder:

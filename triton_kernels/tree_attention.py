@@ -236,7 +236,7 @@ class Variant(NamedTuple):
 def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
     """The variant for that many query rows (rows times heads that share a key) of so many sources.
 
-    Nothing of it may spill to memory: `tests/test_triton_tree_attention.py` looks.
+    Nothing of it may spill to memory: `tests/ops/test_triton_tree_attention.py` looks.
     """
     block_d = max(16, triton.next_power_of_2(head_size))
     # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a

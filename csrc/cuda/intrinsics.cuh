@@ -1,4 +1,4 @@
-// Instructions that C++ has no name for; tests/cuda_on_cpu.h has the same functions for a CPU.
+// Instructions that C++ has no name for; tests/ops/cuda_on_cpu.h has the same functions for a CPU.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,0 +1,369 @@
+"""The command line on the example model: what is written, in which order, and how it ends."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import pybeam
+from pybeam.cli import main
+from pybeam.cli.job import describe_lines
+from pybeam.cli.lines import LineReader, cut
+from support.paths import MODEL
+
+LINES = [
+    "Y dijo Dios: Sea la luz; y fué la luz.",
+    "Jehová es mi pastor; nada me faltará.",
+    "Y el rey dijo.",
+    "Entonces el rey mandó llamar á todos los sabios de Babilonia, y les contó su sueño.",
+]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """Translations of `LINES` by the library itself, width 5."""
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    decoder = pybeam.Decoder(pybeam.load_model(MODEL), pybeam.fixed_beam(5))
+    results = decoder.decode([tokenizer.encode(line) for line in LINES])
+    return [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
+
+
+@pytest.fixture
+def translate(tmp_path, capfd):
+    """Run `pybeam translate` in this process on lines; returns exit code, stdout, stderr."""
+
+    def run(lines, *options: str, ending: str = "\n"):
+        path = tmp_path / "in.txt"
+        text = lines if isinstance(lines, bytes) else ("\n".join(lines) + ending).encode()
+        path.write_bytes(text)
+        code = main(["translate", "--model", str(MODEL), "--input", str(path), *options])
+        output = capfd.readouterr()
+        return code, output.out.split("\n")[:-1], output.err
+
+    return run
+
+
+def start(*options: str, **pipes) -> subprocess.Popen:
+    command = [sys.executable, "-m", "pybeam", "translate", "--model", str(MODEL), *options]
+
+    def heed_interrupts() -> None:
+        # a test run in the background ignores SIGINT, and its children would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        **pipes,
+    )
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "streaming", "batch"])
+def test_order_is_that_of_the_input(translate, expected, schedule):
+    code, lines, errors = translate(LINES, "--schedule", schedule, "--batch-size", "2")
+    assert (code, lines) == (0, expected)
+    assert "4 lines in" in errors and "expansions" in errors and "width 4" in errors
+
+
+def test_quiet_says_nothing(translate, expected):
+    assert translate(LINES, "--quiet") == (0, expected, "")
+
+
+def test_input_without_a_final_newline_and_with_windows_line_ends(translate, expected):
+    assert translate(LINES, "--quiet", ending="")[1] == expected
+    text = "\ufeff" + "\r\n".join(LINES)
+    assert translate(text.encode(), "--quiet")[1] == expected
+
+
+def test_empty_lines_stay_empty(translate, expected):
+    lines = ["", LINES[0], "", "  ", LINES[1], ""]
+    code, out, _ = translate(lines)
+    assert code == 0
+    assert out == ["", expected[0], "", "", expected[1], ""]
+
+
+def test_empty_input(translate):
+    code, lines, errors = translate(b"")
+    assert (code, lines) == (0, [])
+    assert "0 lines" in errors
+
+
+def test_overlong_line_is_cut_with_a_warning(translate, expected):
+    code, lines, errors = translate([LINES[0], "Y dijo Dios. " * 400, LINES[1]], "--max-length=40")
+    assert code == 0
+    assert len(lines) == 3 and lines[0] == expected[0] and lines[2] == expected[1]
+    assert "warning: line 2" in errors and "cut" in errors
+
+
+def test_invalid_utf8_is_an_error_after_the_lines_before_it(translate, expected):
+    text = "\n".join(LINES[:2]).encode() + b"\nPadr\xe9 nuestro\n" + LINES[2].encode() + b"\n"
+    code, lines, errors = translate(text)
+    assert (code, lines) == (1, expected[:2])
+    assert "line 3" in errors and "byte 5 is 0xe9" in errors and "iconv" in errors
+
+
+def test_scores(translate, expected):
+    _, lines, _ = translate(LINES, "--scores", "--quiet")
+    assert [line.split("\t")[1] for line in lines] == expected
+    assert all(float(line.split("\t")[0]) < 0 for line in lines)
+
+
+def test_n_best_is_in_the_format_of_moses(translate, expected):
+    _, lines, _ = translate(LINES[:2], "--n-best", "3", "--quiet")
+    records = [line.split(" ||| ") for line in lines]
+    assert [record[0] for record in records] == ["0"] * 3 + ["1"] * 3
+    assert [records[0][1], records[3][1]] == expected[:2]
+    scores = [float(record[2]) for record in records[:3]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_json(translate, expected):
+    options = ["--json", "--n-best", "2", "--scoring", "power:1", "--quiet"]
+    _, lines, _ = translate([*LINES[:2], ""], *options)
+    records = [json.loads(line) for line in lines]
+    assert [record["index"] for record in records] == [0, 1, 2]
+    best, second = records[0]["hypotheses"]
+    assert best["ended"] and best["final_score"] > second["final_score"] > best["score"]
+    assert records[0]["steps"] > 0 and records[0]["expansions"] > records[0]["steps"]
+    assert records[2] == {
+        "index": 2,
+        "hypotheses": [{"text": "", "score": 0.0, "final_score": 0.0, "ended": True}],
+        "stop_reason": "empty_source",
+        "steps": 0,
+        "expansions": 0,
+    }
+
+
+def test_output_file(translate, expected, tmp_path):
+    path = tmp_path / "out.txt"
+    assert translate(LINES, "--output", str(path), "--quiet") == (0, [], "")
+    assert path.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_variable_beam_and_greedy_run(translate):
+    options = ["--algorithm=variable", "--width=20", "--threshold=1.5", "--max-candidates=3"]
+    assert all(translate(LINES, *options, "--row-budget=40", "--threads=2", "--quiet")[1])
+    greedy = translate(LINES, "--algorithm=greedy", "--batch-tokens=50", "--quiet")[1]
+    assert all(greedy)
+    options = "--algorithm=hybrid-jacobi", "--block=4", "--horizon=9", "--quiet"
+    assert translate(LINES, *options)[1] == greedy
+    assert translate(LINES, "--algorithm=adaptive-jacobi", "--quiet")[1] == greedy
+
+
+def test_processors(translate, expected):
+    model, tokenizer = pybeam.load_model(MODEL), pybeam.load_tokenizer(MODEL)
+    first, second = tokenizer.encode("And God")[:2]
+    p = pybeam.processors
+    chain = [
+        p.no_unk(3),
+        p.temperature(1.2),
+        p.repetition_penalty(1.3),
+        p.no_repeat_ngram(2),
+        p.suppress_sequences([[first, second], [9]]),
+        p.eos_penalty(0.9),
+    ]
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5, processors=chain))
+    results = decoder.decode([tokenizer.encode(line) for line in LINES])
+    wanted = [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
+    options = ["--temperature=1.2", "--repetition-penalty=1.3", "--no-repeat-ngram=2", "--no-unk"]
+    options += [f"--suppress={first},{second}", "--suppress=9", "--eos-penalty=0.9", "--quiet"]
+    assert translate(LINES, *options) == (0, wanted, "")
+    assert wanted != expected
+
+
+def test_bfloat16_changes_few_words(translate, expected):
+    lines = translate(LINES, "--dtype=bfloat16", "--quiet")[1]
+    same = [a == b for a, b in zip(lines, expected, strict=True)]
+    assert sum(same) >= len(LINES) - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "0"], "--temperature"),
+        (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
+        (["--suppress", "the"], "token ids joined by commas"),
+        (["--suppress", "1,-5"], "token ids joined by commas"),
+        (["--suppress", "99999"], "--suppress"),
+        (["--threshold", "1.5"], "--threshold has no meaning with --algorithm fixed"),
+        (["--algorithm", "greedy", "--width", "3"], "--width has no meaning"),
+        (["--algorithm", "greedy", "--n-best", "2"], "--n-best 2"),
+        (["--algorithm", "jacobi", "--n-best", "2"], "--n-best 2"),
+        (["--algorithm", "jacobi", "--block", "2"], "--block has no meaning"),
+        (["--algorithm", "hybrid-jacobi", "--width", "2"], "--width has no meaning"),
+        (["--n-best", "6"], "use --width 6"),
+        (["--schedule", "batch", "--epsilon", "0.5"], "--epsilon has no meaning"),
+        (["--batch-size", "2", "--batch-tokens", "9"], "either --batch-size"),
+        (["--scoring", "power"], "power:A"),
+        (["--scoring", "gnmt:x"], "gnmt:x"),
+        (["--algorithm", "variable", "--local-threshold", "2"], "--local-threshold must be"),
+        (["--min-length", "5", "--max-length", "5"], "--min-length must be"),
+        (["--row-budget", "2"], "--row-budget must be"),
+        (["--max-length", "100000"], "--max-length must be"),
+        (["--temperature", "nan"], "--temperature must be finite, greater than 0, but is nan"),
+        (["--repetition-penalty", "inf"], "--repetition-penalty must be finite"),
+        (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
+        (["--dtype", "float7"], "float7"),
+        (["--width", "129"], "129"),
+        (["--beams", "3"], "--beams"),
+    ],
+)
+def test_wrong_options_name_the_option(translate, options, message):
+    code, lines, errors = translate(LINES, *options)
+    assert (code, lines) == (2, [])
+    assert message in errors
+
+
+def test_a_language_for_a_model_without_languages(translate):
+    code, lines, errors = translate(LINES, "--source-lang", "es")
+    assert (code, lines) == (1, [])
+    assert "--source-lang must be left out" in errors
+
+
+def test_a_cut_source_keeps_what_ends_every_source():
+    assert cut([9, 5, 6, 7, 2], frame=[9, 2], limit=3) == [9, 5, 2]
+    assert cut([5, 6, 7, 2, 9], frame=[2, 9], limit=4) == [5, 6, 2, 9]
+
+
+def test_missing_files(capfd, tmp_path):
+    assert main(["translate", "--model", str(tmp_path / "none")]) == 1
+    assert "none" in capfd.readouterr().err
+    absent = str(tmp_path / "absent.txt")
+    assert main(["translate", "--model", str(MODEL), "--input", absent]) == 1
+    assert "absent.txt: No such file" in capfd.readouterr().err
+
+
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
+    """By the commands that load a model; an exported one needs onnxruntime."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    (tmp_path / "decoder.onnx").touch()
+    shutil.copy(MODEL / "config.json", tmp_path)
+    for command in ("translate", "profile"):
+        assert main([command, "--model", str(tmp_path)]) == 1
+        assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
+
+
+def test_output_must_not_be_the_input(translate, tmp_path):
+    code, _, errors = translate(LINES, "--output", str(tmp_path / "in.txt"))
+    assert code == 2 and "is the input" in errors
+    assert (tmp_path / "in.txt").read_text(encoding="utf-8").split("\n")[:-1] == LINES
+
+
+def test_a_full_disk_is_an_error(translate):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full here")
+    code, _, errors = translate(LINES, "--output", "/dev/full")
+    assert code == 1 and "cannot write the output" in errors
+
+
+def test_a_line_that_fails_leaves_the_others(translate, expected, monkeypatch):
+    encode = pybeam.load_tokenizer(MODEL).encode
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    monkeypatch.setattr(
+        type(tokenizer), "encode", lambda _, text: [10**6] if "rey dijo" in text else encode(text)
+    )
+    code, lines, errors = translate(LINES)
+    assert (code, lines) == (1, [*expected[:2], "", expected[3]])
+    assert "error: line 3" in errors
+
+
+def test_a_line_comes_out_before_the_input_ends(expected):
+    with start("--quiet") as process:
+        for line, translation in zip(LINES[:2], expected, strict=False):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == translation + "\n"
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(timeout=120) == 0
+        assert process.stderr.read() == b""
+
+
+def test_closed_output_ends_cleanly(expected):
+    with start("--quiet") as process:
+        process.stdin.write("\n".join(LINES * 50).encode())
+        process.stdin.close()
+        assert process.stdout.readline().decode() == expected[0] + "\n"
+        process.stdout.close()
+        assert process.wait(timeout=120) == 141
+        assert process.stderr.read() == b""
+
+
+def test_interrupt_writes_what_is_finished(expected):
+    with start() as process:
+        process.stdin.write(LINES[0].encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == expected[0] + "\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+        errors = process.stderr.read().decode()
+        assert "1 lines in" in errors and "Traceback" not in errors
+
+
+def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
+    read_end, write_end = os.pipe()
+    has_ended = threading.Event()
+
+    def interrupt() -> None:
+        time.sleep(0.2)  # until the reader waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        has_ended.wait(10)
+        os.close(write_end)  # so that a reader that does not heed it ends as well
+
+    thread = threading.Thread(target=interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            list(LineReader(read_end).run())
+        assert thread.is_alive(), "the interrupt was heeded only when the input had ended"
+    finally:
+        has_ended.set()
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
+        os.close(read_end)
+
+
+def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
+    path = tmp_path / "out.txt"
+    # the first line is the shortest of a window of 512, so it comes last
+    with start("--output", str(path), "--batch-size", "32", "--scoring", "power:1") as process:
+        process.stdin.write("\n".join([LINES[0], *[LINES[3] * 3] * 1000]).encode())
+        process.stdin.close()
+        while not path.exists():
+            time.sleep(0.05)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+        errors = process.stderr.read().decode()
+        assert "Traceback" not in errors
+        lines = path.read_text(encoding="utf-8").split("\n")
+        if len(lines) > 1:
+            assert lines[0] == "" and lines[1] != ""
+            assert "not finished: line 1" in errors
+
+
+def test_describe_lines():
+    assert describe_lines([0, 3, 4, 5, 9, 10]) == "line 1, lines 4-6, lines 10-11"
+
+
+def test_info(capfd):
+    assert main(["info"]) == 0
+    text = capfd.readouterr().out
+    for word in ("pybeam", "python", "torch", "threads", "cpu", "reference: available", "native:"):
+        assert word in text
+
+
+def test_help_teaches(capfd):
+    assert main(["translate", "--help"]) == 0
+    text = capfd.readouterr().out
+    for phrase in ("Examples:", "Exit codes:", "--threshold NATS", "Pruning"):
+        assert phrase in text

@@ -1,0 +1,271 @@
+"""The step is a program for the device: nothing is read back in it and no size depends on data."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import backends, compat, processors
+from pybeam.engine.cuda_graphs import StepGraphs, bucket
+from pybeam.engine.stats import PhaseClock
+from pybeam.engine.workspace import Workspace
+from pybeam.models import load_model
+from support.device_loop import (
+    REQUESTS,
+    NoReading,
+    NoWaiting,
+    Replays,
+    assert_alike,
+    run,
+    torch_beams,
+)
+from support.laws import ALGORITHMS, THIRDS, essence, some_schedules
+from support.tiny_models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("m2m_100")
+    save_tiny_model(directory, "m2m_100")
+    return load_model(directory)
+
+
+DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("third", THIRDS)
+def test_a_step_never_waits(name, third, transformer, guard):
+    """What the host reads is one report a step, and results once for all sources that leave together."""
+    algorithm = ALGORITHMS[name]
+    for schedule in some_schedules(name, third):
+        guard.steps = guard.reads = 0
+        workspace = Workspace(transformer, algorithm, torch_beams())
+        options = dict(reads_late=True, wants_partials=True)
+        results, stats = run(workspace, transformer, algorithm, schedule, **options)
+        results = [result for result in results if isinstance(result, pybeam.Result)]
+        assert not any(result.error for result in results)
+        assert guard.steps == stats.steps
+        assert guard.reads <= stats.steps - 1 + len(results)
+
+
+def test_a_step_of_groups_never_waits(transformer, guard):
+    """Each group has results of its own, and what it chose is read with them."""
+    for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Batch(4, row_budget=5)):
+        guard.steps = guard.reads = 0
+        workspace = Workspace(transformer, DIVERSE, torch_beams())
+        results, stats = run(workspace, transformer, DIVERSE, schedule, reads_late=True)
+        assert [result.stop_reason for result in results] == ["groups"] * len(REQUESTS)
+        assert guard.steps == stats.steps
+        assert guard.reads <= stats.steps - 1 + 2 * DIVERSE.num_groups * len(results)
+
+
+def colder(logits, rows):
+    return logits * (1 + (rows.position % 2)[:, None])
+
+
+PROCESSORS = (
+    processors.temperature(1.5),
+    colder,
+    processors.allowed_tokens(lambda rows: rows.num_generated[:, None] % 7 != torch.arange(45)),
+    processors.suppress_tokens_at_start([2, 5]),
+    processors.suppress_sequences([[9], [7, 8]]),
+    processors.repetition_penalty(1.3),
+    processors.no_repeat_ngram(2),
+    processors.suppress_tokens([12], stage="log_probs"),
+    processors.eos_penalty(0.9),
+    processors.biased_prefix(0.2, [6, 7]),
+)
+TRIE = processors.allowed_sequences([[i % 45, i % 7 + 3, i % 31 + 3] for i in range(3, 400)])
+
+
+@pytest.mark.parametrize("chain", [PROCESSORS, (TRIE,)], ids=["processors", "trie"])
+def test_processors_and_requests_of_their_own_never_wait(transformer, guard, chain):
+    algorithm = pybeam.variable_beam(
+        5, 2.0, n_best=2, min_length=2, max_length=15, processors=chain
+    )
+    requests = [
+        pybeam.Request(source, width=2 + i % 3, n_best=1, prefix=[4] * (i % 3), threshold=1 + i)
+        for i, source in enumerate(REQUESTS)
+    ]
+    if chain is PROCESSORS:
+        ids = processors.suppress_tokens([3, 4, 6, 8], stage="log_probs")
+        requests.append(pybeam.Request([8, 9], processors=[processors.temperature(0.5), ids]))
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    options = dict(requests=requests, wants_log_probs=True)
+    results, _ = run(workspace, transformer, algorithm, pybeam.Fifo(5), reads_late=True, **options)
+    exact = Workspace(transformer, algorithm, torch_beams())
+    expected, _ = run(exact, transformer, algorithm, pybeam.Fifo(5), **options)
+    assert_alike(results, expected)
+
+
+RECIPES = {
+    "ctranslate2": compat.ctranslate2.beam_search(3, num_hypotheses=3, max_decoding_length=12),
+    "fairseq": compat.fairseq.beam_search(3, nbest=3, max_len_a=2, unkpen=1, unk_id=3, pad_id=1),
+    "opennmt": compat.opennmt.beam_search(3, n_best=3, max_length=9),
+    "huggingface": compat.huggingface.beam_search(
+        3, forced_bos_token_id=7, forced_eos=True, exponential_decay_length_penalty=(2, 1.1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_with_prefixes_never_wait(transformer, guard, name):
+    requests = [
+        pybeam.Request(source, prefix=[4 + i % 5] * (i % 3)) for i, source in enumerate(REQUESTS)
+    ]
+    workspace = Workspace(transformer, RECIPES[name], torch_beams())
+    options = dict(requests=requests, wants_log_probs=True)
+    results, _ = run(
+        workspace, transformer, RECIPES[name], pybeam.Fifo(5), reads_late=True, **options
+    )
+    exact = Workspace(transformer, RECIPES[name], backends.load("native"))
+    expected, _ = run(exact, transformer, RECIPES[name], pybeam.Fifo(5), **options)
+    assert_alike(results, expected)
+    for result in results:
+        for hypothesis in result.hypotheses:
+            # of what is scored: all but a prefix that is not
+            total = sum(hypothesis.log_probs)
+            assert hypothesis.score == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize("program", ["nonzero", "tolist", "boolean index", "repeat_interleave"])
+def test_the_guard_sees_who_waits(program):
+    x = torch.arange(3)
+    programs = {
+        "nonzero": lambda: (x > 1).nonzero(),
+        "tolist": lambda: x.tolist(),
+        "boolean index": lambda: x[x > 1],
+        "repeat_interleave": lambda: x.repeat_interleave(x),
+    }
+    with pytest.raises(AssertionError, match="waits"), NoWaiting(), NoReading():
+        programs[program]()
+
+
+CAPTURED = {
+    **ALGORITHMS,
+    "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=PROCESSORS),
+    "trie": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=(TRIE,)),
+    "diverse": DIVERSE,
+}
+
+
+@pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):
+    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
+    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
+    algorithm = CAPTURED[name]
+    plain = Workspace(transformer, algorithm, torch_beams())
+    expected, _ = run(plain, transformer, algorithm, pybeam.Fifo(5))
+    workspace = Workspace(transformer, algorithm, torch_beams())
+    capture = Replays()
+    capture.workspace, workspace.graphs = workspace, StepGraphs(capture, most)
+    for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Fifo(3, row_budget=80)):
+        options = dict(
+            reads_late=True, wants_partials=schedule == pybeam.Streaming(4) and name != "diverse"
+        )
+        results, _ = run(workspace, transformer, algorithm, schedule, **options)
+        results = [result for result in results if isinstance(result, pybeam.Result)]
+        assert_alike(results, expected)
+        assert len(workspace.graphs) <= most
+    assert capture.num_replays > capture.num_captures > 0
+
+
+def test_buckets_are_few_and_near():
+    sizes = range(1, 5000)
+    assert all(size <= bucket(size) <= 1.25 * size for size in sizes)
+    assert all(bucket(bucket(size)) == bucket(size) for size in sizes)
+    assert len({bucket(size) for size in sizes}) <= 45
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_sources_wait_for_memory(transformer, late):
+    algorithm = ALGORITHMS["variable"]
+    free = Workspace(transformer, algorithm, torch_beams())
+    expected, stats = run(free, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
+    one = free.most_bytes(algorithm.width, 16, 9)
+    limited = Workspace(transformer, algorithm, torch_beams(), memory_limit=2 * one)
+    encode, encoded = limited.session.encode, []
+    limited.session.encode = lambda sources, *args: (
+        encoded.append(len(sources)),
+        encode(sources, *args),
+    )
+    results, limited_stats = run(limited, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
+    assert_alike(results, expected)
+    assert max(encoded) <= 2  # none ahead that would not fit
+    assert limited_stats.steps > stats.steps
+    assert limited.taken_bytes == free.taken_bytes == 0
+    page_bytes = limited.session.most_bytes(16, 0)
+    assert limited.state.tree.num_total_pages * page_bytes <= 2 * one
+
+
+def test_a_request_that_can_never_fit_fails_alone(transformer):
+    algorithm = pybeam.fixed_beam(4, max_length=15)
+    small = Workspace(transformer, algorithm, torch_beams())
+    limit = small.most_bytes(4, 16, 9)
+    decoder = pybeam.Decoder(transformer, algorithm, memory_limit=limit)
+    results = decoder.decode([[5, 6], pybeam.Request([5, 6], width=30), [7]])
+    assert [result.stop_reason == "error" for result in results] == [False, True, False]
+    message = str(results[1].error)
+    assert "30 rows of 16 tokens" in message
+    assert "`memory_limit`" in message
+    assert "lower `width`" in message
+
+
+def test_memory_is_kept_and_given_back(transformer):
+    decoder = pybeam.Decoder(transformer, ALGORITHMS["fixed"])
+    first = decoder.decode(REQUESTS)
+    (kept,) = decoder._idle
+    pages = decoder.stats.pages
+    assert essence(decoder.decode(REQUESTS)) == essence(first)
+    assert decoder._idle == [kept]
+    assert decoder.stats.pages == pages
+    assert int(kept.state.tree.num_free_pages) == pages
+    stream = decoder.stream(REQUESTS)
+    next(stream)
+    stream.close()  # what it has half done goes with it
+    assert decoder._idle == []
+    assert essence(decoder.decode(REQUESTS)) == essence(first)
+    decoder.release()
+    assert decoder._idle == []
+
+
+def test_graphs_need_a_gpu(transformer):
+    with pytest.raises(ValueError, match=r"`graphs` needs a GPU .* the model is on cpu"):
+        pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=True)
+    with pytest.raises(ValueError, match="`memory_limit` must be at least 1"):
+        pybeam.Decoder(transformer, ALGORITHMS["fixed"], memory_limit=0)
+    assert pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=False)
+
+
+@pytest.fixture
+def on_gpu(device, tmp_path):
+    if device.type != "cuda":
+        pytest.skip("needs a GPU (--device cuda)")
+    save_tiny_model(tmp_path, "m2m_100")
+    return load_model(tmp_path, device=device)
+
+
+def test_nothing_synchronises_on_a_gpu(on_gpu):
+    """But the host's waiting for the events of its own copies."""
+    decoder = pybeam.Decoder(on_gpu, ALGORITHMS["variable"], pybeam.Fifo(5), graphs=False)
+    expected = decoder.decode(REQUESTS)  # compiles what is needed
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert essence(decoder.decode(REQUESTS)) == essence(expected)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_graphs_on_a_gpu_give_the_same_results(on_gpu, name):
+    results = []
+    for graphs in (False, True):
+        decoder = pybeam.Decoder(on_gpu, ALGORITHMS[name], pybeam.Fifo(5), graphs=graphs)
+        decoder.decode(REQUESTS)
+        results.append(decoder.decode(REQUESTS))
+    assert_alike(*results)

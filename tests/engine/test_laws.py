@@ -1,0 +1,142 @@
+"""Results do not depend on schedule, batch, row budget or backend; switches that are off change nothing."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.workspace import Workspace
+from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
+from support.search_models import random_model
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
+@pytest.mark.parametrize("third", THIRDS)
+def test_results_do_not_depend_on_the_schedule(backend, name, levels, third):
+    model = random_model(7, levels=levels, eos_bonus=0.5)
+    algorithm = ALGORITHMS[name]
+    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
+    assert any(len(hypotheses) > 0 for _, hypotheses, *_ in expected)
+    for schedule in some_schedules(name, third):
+        assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("third", THIRDS)
+def test_results_do_not_depend_on_when_the_host_reads(backend, name, third):
+    """Late: rows are padded, beams wait for room, and a source that is done is noticed a step later."""
+    model = random_model(7, eos_bonus=0.5)
+    algorithm = ALGORITHMS[name]
+    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
+    workspace = Workspace(model, algorithm, backends.load(backend))
+    for schedule in some_schedules(name, third):
+        results = decoded(model, algorithm, schedule, backend, workspace=workspace, reads_late=True)
+        assert essence(results) == expected, schedule
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_backends_agree(name):
+    """Random logits have no near-ties at this size, so tokens must match exactly."""
+    if "native" not in pybeam.backends.available():
+        pytest.skip("the native backend is not built")
+    model = random_model(11, vocab_size=9, eos_bonus=0.5)
+    found = [
+        decoded(model, ALGORITHMS[name], pybeam.Fifo(5), backend)
+        for backend in ("reference", "native")
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
+        assert [h.score for h in ours.hypotheses] == pytest.approx(
+            [h.score for h in theirs.hypotheses], abs=1e-5
+        )
+        assert (ours.stop_reason, ours.steps, ours.expansions) == (
+            theirs.stop_reason,
+            theirs.steps,
+            theirs.expansions,
+        )
+
+
+@pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
+def test_pruning_off_is_fixed_ours(backend, levels):
+    model = random_model(3, levels=levels)
+    plain = pybeam.variable_beam(4, n_best=4, max_length=10)
+    off = pybeam.variable_beam(
+        4, threshold=math.inf, max_candidates=7, local_threshold=math.inf, n_best=4, max_length=10
+    )
+    beyond = pybeam.variable_beam(4, max_candidates=1000, n_best=4, max_length=10)
+    expected = essence(decoded(model, plain, pybeam.Batch(4), backend))
+    assert essence(decoded(model, off, pybeam.Batch(4), backend)) == expected
+    assert essence(decoded(model, beyond, pybeam.Batch(4), backend)) == expected
+
+
+def test_results_do_not_depend_on_a_vocabulary_split(backend):
+    """Slices of the vocabulary, merged by logit and by log-sum-exp, give what the whole row gives."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(3, 1000, generator=generator) * 4).round() / 4
+    offset = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
+    width = torch.full((3,), 20, dtype=torch.int32)
+
+    def best(columns):
+        return pybeam.ops.select(columns, torch.zeros(3), offset, width=width, backend=backend)
+
+    whole = best(logits)
+    cuts = [0, 1, 130, 640, 1000]
+    parts = [(low, best(logits[:, low:high])) for low, high in itertools.pairwise(cuts)]
+    for r in range(3):
+        total = logits[r].logsumexp(0)
+        found = []
+        for (low, part), high in zip(parts, cuts[1:], strict=True):
+            n = int(part.count[r])
+            share = logits[r, low:high].logsumexp(0) - total
+            for token, log_prob in zip(part.token[r, :n] + low, part.log_prob[r, :n], strict=True):
+                found.append((-logits[r, token].item(), int(token), float(log_prob + share)))
+        found.sort()
+        assert [token for _, token, _ in found[:20]] == whole.token[r].tolist()
+        assert [log_prob for *_, log_prob in found[:20]] == pytest.approx(
+            whole.log_prob[r].tolist(), abs=1e-5
+        )
+
+
+def test_width_one_is_greedy(backend):
+    model = random_model(5, eos_bonus=0.3)
+    greedy = decoded(model, pybeam.greedy(max_length=20), pybeam.Batch(8), backend)
+    for build in (pybeam.fixed_beam, pybeam.variable_beam, pybeam.shrinking_beam):
+        other = decoded(model, build(1, max_length=20), pybeam.Batch(8), backend)
+        assert [r.hypotheses for r in other] == [r.hypotheses for r in greedy]
+
+
+def test_max_candidates_one_is_greedy(backend):
+    model = random_model(5, eos_bonus=0.3)
+    greedy = decoded(model, pybeam.greedy(max_length=20), pybeam.Batch(8), backend)
+    one = decoded(
+        model, pybeam.variable_beam(5, max_candidates=1, max_length=20), pybeam.Batch(8), backend
+    )
+    assert [r.hypotheses for r in one] == [r.hypotheses for r in greedy]
+
+
+def test_n_best_does_not_depend_on_batch_mates(backend):
+    """One batch mixes widths, pruning, lengths and scoring; each request gets what it gets alone."""
+    model = random_model(13, eos_bonus=0.3)
+    base = pybeam.variable_beam(3, max_length=12)
+    requests = [
+        pybeam.Request([1, 2], width=6, n_best=6),
+        pybeam.Request([1], threshold=1.0),
+        pybeam.Request([1, 2, 3], width=70, n_best=20, max_candidates=4),
+        pybeam.Request([2], min_length=5, n_best=2),
+        pybeam.Request([1], max_length=3, n_best=3),
+        pybeam.Request([3], scoring=pybeam.scoring.gnmt(0.6), n_best=3),
+        pybeam.Request([3], prefix=[4, 5, 2]),
+        pybeam.Request([3, 3], local_threshold=0.2, relative_threshold=0.1),
+        pybeam.Request([1]),
+    ]
+    together = essence(decoded(model, base, pybeam.Fifo(9), backend, requests))
+    # a source's logits depend on its position in the list: let the others be empty
+    for index, request in enumerate(requests):
+        alone: list = [[]] * len(requests)
+        alone[index] = request
+        result = essence(decoded(model, base, pybeam.Batch(1), backend, alone))[index]
+        assert result == together[index]

@@ -1,0 +1,239 @@
+"""The token tree: backends agree bit for bit, and masks say exactly who descends from whom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam import backends
+from pybeam.contracts import PAGE_CELLS
+from pybeam.kvcache.token_tree import TokenTree
+from support.asserts import tree_in_use
+
+EOS = 2
+
+
+@pytest.fixture(scope="module")
+def native():
+    return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+class Beams:
+    """Random survivors for the slots of a tree; knows every row's hypothesis by itself."""
+
+    def __init__(self, num_slots: int, width: int, seed: int, device="cpu") -> None:
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
+        self.width = width
+        self.rows: dict[int, list[tuple[tuple[int, ...], bool]]] = {p: [] for p in range(num_slots)}
+
+    def random(self, high: int) -> int:
+        return int(torch.randint(high, (1,), generator=self.generator))
+
+    def open(self, slots: list[int]) -> None:
+        for p in slots:
+            self.rows[p] = [((1,), False)]
+
+    def step(self, slots: list[int]) -> dict[str, torch.Tensor]:
+        """Survivors after which `rows` is the new beam; the first few of a beam have finished."""
+        capacity = self.width + 3
+        parent = torch.full((len(slots), capacity), -1, dtype=torch.int32)
+        token, log_prob = parent.clone(), torch.full((len(slots), capacity), -torch.inf)
+        first, count = torch.zeros(2, len(slots), dtype=torch.int32)
+        for a, p in enumerate(slots):
+            old, new = self.rows[p], []
+            first[a] = self.random(4)
+            num_new = self.random(self.width + 1) if old else 0
+            count[a] = first[a] + num_new
+            for j in range(int(first[a])):
+                parent[a, j], token[a, j] = self.random(max(1, len(old))), EOS
+            for j in range(int(first[a]), int(count[a])):
+                parent[a, j] = source = self.random(len(old))
+                path, is_ended = old[source]
+                token[a, j] = EOS if is_ended or self.random(5) == 0 else 3 + self.random(90)
+                log_prob[a, j] = -self.random(100) / 8
+                went_on = int(token[a, j]) != EOS
+                new.append(((*path, int(token[a, j])) if went_on else path, not went_on))
+            self.rows[p] = new
+        step = dict(first=first, count=count, parent=parent, token=token, log_prob=log_prob)
+        return {name: value.to(self.device) for name, value in step.items()}
+
+
+def new_tree(backend: str, num_slots: int, width: int, length: int, device="cpu") -> TokenTree:
+    tree = TokenTree(backends.load(backend), torch.device(device))
+    tree.reserve(num_slots, width, length)
+    tree.reserve_pages(num_slots * (width * length // PAGE_CELLS + 1))
+    return tree
+
+
+def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
+    """Bit b of a live node is set iff row b is live and the node is on its path."""
+    for p, rows in beams.rows.items():
+        num_nodes, num_live = int(tree.num_nodes[p]), int(tree.num_live[p])
+        parent = tree.parent[p, :num_nodes].tolist()
+        token = tree.token[p, :num_nodes].tolist()
+        node_of_cell: dict[int, int] = {}
+        for b, (path, is_ended) in enumerate(rows):
+            node = int(tree.row_node[p, b])
+            assert (int(tree.row_cell[p, b]) == -1) == is_ended
+            words, ancestors = [], set()
+            while node >= 0:
+                words.append(token[node])
+                ancestors.add(node)
+                node = parent[node]
+            assert tuple(words[::-1]) == path
+            seen = [
+                int(tree.live_cell[p, u])
+                for u in range(num_live)
+                if int(tree.live_mask[p, u, b // 64]) >> b % 64 & 1
+            ]
+            assert len(set(seen)) == len(seen) == (0 if is_ended else len(ancestors))
+            if not is_ended:
+                assert int(tree.row_cell[p, b]) in seen
+                # append order is node order, so cells and nodes pair up along a path
+                for cell, ancestor in zip(seen, sorted(ancestors), strict=True):
+                    assert node_of_cell.setdefault(cell, ancestor) == ancestor
+        seen_bits = tree.live_mask[p, :num_live].tolist()
+        for words in seen_bits:
+            bits = sum((word % 2**64) << 64 * w for w, word in enumerate(words))
+            assert bits < 2 ** len(rows)
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 65, 128])
+def test_random_beams(backend, device, width):
+    num_slots, length = 4, 9 if width > 5 else 30
+    beams = Beams(num_slots, width, seed=width, device=device)
+    trees = [new_tree(name, num_slots, width, length, device) for name in ("reference", backend)]
+    if backend == "reference":
+        trees.pop()
+    open_slots: list[int] = []
+    for step in range(2 * length):
+        closed = [p for p in open_slots if not beams.rows[p] or beams.random(length) == 0]
+        if step in (length, 2 * length - 1):
+            closed = list(open_slots)  # no slot lives longer than its reserve
+        opened = [p for p in range(num_slots) if p not in open_slots and step % 4 == p]
+        open_slots = [p for p in open_slots if p not in closed] + opened
+        beams.open(opened)
+        for p in closed:
+            if p not in opened:
+                beams.rows[p] = []
+        moving = [p for p in reversed(open_slots) if beams.random(3)]
+        survivors = beams.step(moving)
+        for tree in trees:
+            tree.release(ints(closed).to(device))
+            tree.open(ints(opened).to(device), start_id=1)
+            tree.append(ints(moving).to(device), **survivors, eos_id=EOS)
+            tree.check()
+            assert_masks_are_ancestry(tree, beams)
+        assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
+        for p in open_slots:
+            held = len(beams.rows[p])
+            for name in ("row_node", "row_cell"):
+                lines = [getattr(tree, name)[p, :held].tolist() for tree in trees]
+                assert lines[0] == lines[-1]
+
+
+def test_pages_do_not_depend_on_threads(native):
+    states = []
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        tree, beams = new_tree("native", 64, 32, 12), Beams(64, 32, seed=3)
+        slots = list(range(64))
+        tree.open(ints(slots), start_id=1)
+        beams.open(slots)
+        for _ in range(10):
+            tree.append(ints(slots), **beams.step(slots), eos_id=EOS)
+        tree.check()
+        states.append(tree_in_use(tree))
+    assert states[0] == states[1]
+
+
+def test_release_returns_every_page(backend, device):
+    tree, beams = new_tree(backend, 3, 8, 10, device), Beams(3, 8, seed=4, device=device)
+    num_free_pages = int(tree.num_free_pages)
+    tree.open(ints([0, 2]).to(device), start_id=1)
+    beams.open([0, 2])
+    for _ in range(8):
+        tree.append(ints([2, 0]).to(device), **beams.step([2, 0]), eos_id=EOS)
+    assert int(tree.num_free_pages) < num_free_pages
+    tree.release(ints([0, 2]).to(device))
+    assert int(tree.num_free_pages) == num_free_pages
+    tree.check()
+
+
+def test_growing_keeps_what_is_there(backend, device):
+    tree, beams = new_tree(backend, 2, 60, 4, device), Beams(3, 60, seed=5, device=device)
+    tree.open(ints([1]).to(device), start_id=1)
+    beams.open([1])
+    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
+    tree.reserve(3, 70, 6)  # from one word of mask to two
+    tree.reserve_pages(100)
+    assert_masks_are_ancestry(tree, beams)
+    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
+    tree.check()
+    assert_masks_are_ancestry(tree, beams)
+
+
+def survivors(parent=0, token=5, first=0, count=1, capacity=1) -> dict:
+    return dict(
+        first=ints([first]),
+        count=ints([count]),
+        parent=torch.full((1, capacity), parent, dtype=torch.int32),
+        token=torch.full((1, capacity), token, dtype=torch.int32),
+        log_prob=torch.zeros(1, capacity),
+        eos_id=EOS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("slot", "changes", "message"),
+    [
+        ([9], {}, "`slot` is out of range"),
+        ([-1], {}, "`slot` is out of range"),
+        ([0], dict(parent=2), "parent is out of range"),
+        ([0], dict(parent=-2), "parent is out of range"),
+        ([0], dict(count=2), "out of range"),
+        ([0], dict(first=-1), "out of range"),
+        ([0], dict(count=3, capacity=3), "more survivors than rows"),
+    ],
+)
+def test_native_refuses_to_write_out_of_bounds(native, slot, changes, message):
+    tree = new_tree("native", 2, 2, 3)
+    tree.open(ints([0]), start_id=1)
+    before = tree_in_use(tree)
+    with pytest.raises(RuntimeError, match=message):
+        tree.append(ints(slot), **survivors(**changes))
+    assert tree_in_use(tree) == before
+
+
+def test_native_refuses_a_slot_named_twice(native):
+    tree = new_tree("native", 2, 2, 3)
+    twice = {
+        k: v.repeat(2, *[1] * (v.dim() - 1)) if isinstance(v, torch.Tensor) else v
+        for k, v in survivors(parent=-1).items()
+    }
+    with pytest.raises(RuntimeError, match="twice"):
+        tree.append(ints([1, 1]), **twice)
+
+
+def test_a_full_tree_is_an_error(backend):
+    tree = new_tree(backend, 1, 1, 2)
+    tree.open(ints([0]), start_id=1)
+    tree.append(ints([0]), **survivors())
+    with pytest.raises((RuntimeError, AssertionError), match=r"full|no room"):
+        tree.append(ints([0]), **survivors())
+
+
+def test_an_empty_pool_is_an_error(backend):
+    tree = TokenTree(backends.load(backend), torch.device("cpu"))
+    tree.reserve(1, 1, 40)
+    tree.reserve_pages(1)
+    tree.open(ints([0]), start_id=1)
+    for _ in range(15):
+        tree.append(ints([0]), **survivors())
+    with pytest.raises((RuntimeError, AssertionError), match="page pool is empty"):
+        tree.append(ints([0]), **survivors())

@@ -1,0 +1,202 @@
+"""`pybeam.models.huggingface.wrap`: what it says of models, and searches beside `generate`."""
+
+import functools
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.contracts import PAGE_CELLS
+from pybeam.models import Ensemble
+from pybeam.models.huggingface import wrap
+from support.session_driver import SessionDriver, straight_line
+
+pytest.importorskip("transformers")
+
+from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, tiny_network
+
+
+def without(module: str, code: str) -> str:
+    """What a fresh interpreter, to which this module is not installed, writes to stderr."""
+    code = f"import sys; sys.modules[{module!r}] = None\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwarn):
+    model = wrap(tiny_network(kind))
+    assert model.memory.keeps == ("dense" if kind in DENSE else "tree")
+    said = [str(w.message) for w in recwarn if "dense cache" in str(w.message)]
+    assert len(said) == (kind in DENSE)
+    assert (model.vocab_size, model.eos_id) == (VOCAB, EOS)
+
+
+def test_only_models_are_wrapped():
+    with pytest.raises(TypeError, match="must be a transformers model that generates"):
+        wrap(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="in training mode"):
+        wrap(tiny_network("bart").train())
+    with pytest.raises(ValueError, match="`cache` must be 'auto'"):
+        wrap(tiny_network("bart"), cache="paged")
+
+
+def test_a_model_that_can_do_neither_is_refused_by_name():
+    network = tiny_network("bloom")
+    forward = network.forward
+
+    def forgets(input_ids=None, use_cache=None, **_):
+        return forward(input_ids=input_ids, use_cache=False)
+
+    network.forward = forgets
+    with pytest.raises(ValueError, match=r"BloomForCausalLM cannot be searched .*takes none of"):
+        wrap(network)
+
+
+def test_a_wrong_cache_is_noticed(monkeypatch):
+    """What a model adds to its scores shows in its logits."""
+    network = tiny_network("bart")
+    monkeypatch.setattr(
+        "pybeam.models.huggingface.positions.PositionTable.rows",
+        lambda self, token, position: self._table[0].expand(token.numel(), 1, -1),
+    )
+    with pytest.raises(ValueError, match="its logits are wrong by up to"):
+        wrap(network, cache="tree")
+
+
+def test_which_tokens_end_a_hypothesis():
+    network = tiny_network("llama")
+    network.generation_config.eos_token_id = [2, 5]
+    assert wrap(network).eos_ids == (2, 5)
+    assert wrap(network, eos_id=5).eos_ids == (5,)
+    assert wrap(network, eos_id=[5, 7, 5]).eos_ids == (5, 7)
+    with pytest.raises(ValueError, match="`eos_id` must hold token ids from 0"):
+        wrap(network, eos_id=[2, -1])
+    network.generation_config.eos_token_id = network.config.eos_token_id = None
+    with pytest.raises(ValueError, match="names no EOS; give `eos_id`"):
+        wrap(network)
+
+
+def test_transformers_is_not_needed_until_a_model_is_wrapped():
+    said = without("transformers", "import pybeam; pybeam.models.huggingface.wrap(None)")
+    assert "ImportError" in said and "pip install transformers" in said
+
+
+@torch.inference_mode()
+def test_prompts_and_encoder_states_are_kept_once_per_source(backend):
+    """However wide the beam."""
+    for kind in ("gpt2", "bart"):
+        model = wrap(tiny_network(kind))
+        driver = SessionDriver(model, backend, num_slots=2)
+        driver.open({0: [5] * 20, 1: [7] * 30})
+        driver.step([0, 1])
+        driver.extend({slot: [(0, token) for token in range(40)] for slot in (0, 1)})
+        driver.step([0, 1])
+        pool = driver.session._pool if kind == "gpt2" else driver.session._cross
+        cells = pool.num_prompt if kind == "gpt2" else pool.num_cells
+        assert cells == 4 * PAGE_CELLS, kind
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["t5", "bloom", "gpt2", "mistral"])
+def test_dense_lines_share_calls_and_outlive_a_longer_source_and_nothing_else(kind):
+    network = tiny_network(kind)
+    model = wrap(network, cache="dense")
+    driver = SessionDriver(model, "reference", num_slots=2)
+    short, calls = [9, 8, 7], []
+    driver.open({0: [5] * 12, 1: short})
+    network.register_forward_hook(lambda *_: calls.append(kind))
+    for rows in ([(0, 4), (0, 5), (0, 6)], [(2, 7), (1, 8)], [(1, 3)]):
+        driver.step(list(driver.prefixes))
+        driver.extend(dict.fromkeys(driver.prefixes, rows))
+        assert len(driver.session._behind) == sum(map(len, driver.prefixes.values()))
+        if len(driver.prefixes[1]) == 2:
+            driver.close([0])
+    found = driver.step([1])[1][0]
+    assert len(calls) == 4, "a step is a call, whatever is before its rows"
+    expected = straight_line(model, "reference", short, driver.prefixes[1][0])[-1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_lines_are_padded_only_where_that_changes_nothing():
+    network = tiny_network("bloom")
+    assert wrap(network, cache="dense").memory.pads
+    network, forward = tiny_network("bloom"), network.forward
+
+    @functools.wraps(forward)
+    def sees_padding(*args, attention_mask, **options):
+        return forward(*args, **options)
+
+    network.forward = sees_padding
+    assert not wrap(network, cache="dense").memory.pads
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "error"),
+    [
+        ("bart", [1, VOCAB], "ids of `source` must be 0 to 44"),
+        ("bart", [3] * 65, "at most 64 ids"),
+        ("gpt2", [3] * 65, "at most 64 ids"),
+        ("gpt2", [3] * 60, "positions"),
+        ("gpt2", torch.randn(3, 4), "must be a list, tuple or 1-D integer tensor"),
+        ("whisper", [1, 2], "must be a float tensor, the `input_features`"),
+        ("whisper", torch.randn(6, 23), r"must be `input_features` \[6, 24\]"),
+    ],
+)
+def test_unfit_sources_fail_alone(kind, source, error):
+    decoder = pybeam.Decoder(wrap(tiny_network(kind)), pybeam.fixed_beam(2, max_length=8))
+    good = torch.randn(6, 24) if kind == "whisper" else [5, 6, 7]
+    bad, fine = decoder.decode([source, good])
+    assert bad.error is not None and fine.error is None
+    with pytest.raises(type(bad.error), match=error):
+        raise bad.error
+
+
+def found(model, algorithm, schedule, sources) -> list:
+    results = pybeam.Decoder(model, algorithm, schedule).decode(sources, on_error="raise")
+    return [(h.tokens, pytest.approx(h.score, abs=1e-3)) for r in results for h in r.hypotheses]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [("mistral",), ("bloom",), ("t5",), ("gemma",), ("gptoss",), ("llama", "qwen")],
+    ids="+".join,
+)
+def test_results_do_not_depend_on_the_schedule(kinds):
+    """With beams that prune, hold and stop early, rows of many lengths in a step, and an ensemble."""
+    members = [
+        wrap(tiny_network(kind), cache="dense" if kind == "bloom" else "auto") for kind in kinds
+    ]
+    model = members[0] if len(members) == 1 else Ensemble(members)
+    rng = random.Random(2)
+    sources = [[rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 12))] for _ in range(6)]
+    algorithm = pybeam.variable_beam(5, threshold=3.0, max_candidates=3, n_best=2, max_length=9)
+    expected = found(model, algorithm, pybeam.Batch(1), sources)
+    for schedule in (pybeam.Fifo(4, row_budget=9), pybeam.Streaming(4, 0.5)):
+        assert found(model, algorithm, schedule, sources) == expected
+
+
+@pytest.mark.parametrize("kind", ["mistral", "t5", "gemma", "gptoss"])
+def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
+    """Rows of one source at different positions, with windows and with relative positions."""
+    model = wrap(tiny_network(kind))
+    sources = [[5 + i, 7, 9, 11] * (1 + i % 3) for i in range(6)]
+    limits = dict(max_length=20, min_length=15)
+    expected = found(model, pybeam.greedy(**limits), pybeam.Fifo(3), sources)
+    assert found(model, pybeam.jacobi(**limits), pybeam.Fifo(3), sources) == expected
+
+
+def test_threads_take_turns():
+    """Which attention a network uses is said in its config, so steps of one network must not overlap."""
+    network = tiny_network("bart")
+    sources = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+    algorithm = pybeam.fixed_beam(3, max_length=12)
+    expected = found(wrap(network), algorithm, pybeam.Fifo(2), sources)
+    with ThreadPoolExecutor(3) as pool:
+        runs = [
+            pool.submit(found, wrap(network), algorithm, pybeam.Fifo(2), sources) for _ in range(3)
+        ]
+        assert all(run.result() == expected for run in runs)

@@ -1,0 +1,10 @@
+"""What only the Triton kernels have is tested where they run: in the interpreter, or on a GPU."""
+
+from support import triton_process
+
+
+def pytest_ignore_collect(collection_path, config):
+    on_gpu = config.getoption("--device") == "cuda"
+    is_asked = config.getoption("--backend") in ("all", "triton")
+    runs = triton_process.is_interpreting() or (on_gpu and is_asked)
+    return None if runs else True

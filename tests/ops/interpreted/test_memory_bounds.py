@@ -1,0 +1,96 @@
+"""Kernels touch nothing beside their tensors: these lie between pages that end a process that does."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import pytest
+import torch
+
+from pybeam.backends import triton
+from support.attention_cases import random_case
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture(params=["begin", "end"])
+def walled(request, device, monkeypatch):
+    """Copies a tensor so that it begins, or ends, at a page that nobody may touch; so do results."""
+    if device.type == "cuda":
+        pytest.skip("pages of a GPU have no such protection")
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        num_bytes = tensor.numel() * tensor.itemsize
+        room = -(-num_bytes // PAGE) * PAGE
+        memory = mmap.mmap(-1, room + 2 * PAGE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for wall in (address, address + PAGE + room):
+            assert libc.mprotect(ctypes.c_void_p(wall), PAGE, 0) == 0
+        start = PAGE if request.param == "begin" else PAGE + room - num_bytes
+        inside = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
+        return inside.view(tensor.shape).copy_(tensor)
+
+    def empty(*shape, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return copy(torch.zeros(*shape, dtype=dtype))
+
+    monkeypatch.setattr(torch, "empty", empty)
+    return copy
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("words", [0, 2])
+@pytest.mark.parametrize("rows", [[0, 5, 0], [3, 20]])
+def test_tree_attention(walled, rows, words, num_splits):
+    cells = [300, 17, 0][: len(rows)]
+    case = random_case(rows, cells, 2, 2, 20, words=max(words, 1), masked=words > 0)
+    # slots in order and no room beyond the longest list, so that the walls stand right behind
+    most, num = max(cells), len(rows)
+    case["slot"], case["num_cells"] = torch.arange(num).flip(0).int(), ints(cells[::-1])
+    case["cell"] = torch.randint(0, 40, (num, most), dtype=torch.int32)
+    case["key"], case["value"] = torch.randn(2, 40, 2, 20)
+    if words:
+        case["mask"] = case["mask"][:num, :most]
+    case = {name: walled(tensor) for name, tensor in case.items()}
+    case.setdefault("mask", None)
+    case.setdefault("bit", None)
+    assert not bool(triton.tree_attention(**case, scale=0.3, num_splits=num_splits).isnan().any())
+
+
+@pytest.mark.parametrize("num_moves", [5, 600])
+def test_rows(walled, num_moves):
+    tensor, index = walled(torch.randn(700, 9)), torch.randperm(700)[:num_moves].int()
+    triton.gather_rows([tensor], walled(index), walled(index.flip(0)))
+    triton.scatter_rows(tensor, walled(index), walled(torch.randn(num_moves, 9)))
+
+
+@pytest.mark.parametrize("beyond", [-1, 700, 2**30])
+def test_rows_that_are_not_there(walled, beyond):
+    tensor, index = walled(torch.randn(700, 9)), walled(ints([0, beyond, 699]))
+    before = tensor.clone()
+    triton.gather_rows([tensor], index, index)
+    triton.scatter_rows(tensor, index, walled(torch.ones(3, 9)))
+    assert (tensor != before).any(1).nonzero().flatten().tolist() == [0, 699]
+
+
+def test_backtrace(walled):
+    token = walled(torch.arange(2 * 2048).int().view(2, 2048))
+    parent = walled((torch.arange(2 * 2048) % 2048 - 1).int().view(2, 2048))
+    # the longest stands last: what overflows its line leaves the tensor
+    slot, node = walled(ints([0, 2, -1, 0, 1])), walled(ints([0, 0, 5, 2048, 2047]))
+    _, length = triton.backtrace(token, parent, slot, node, 5)
+    assert length.tolist() == [1, 0, 0, 0, 2048]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("vocab_size", [5, 1021])
+def test_accept_draft(walled, vocab_size, dtype):
+    # eight lines, so that the last ends at a multiple of 16 bytes, and the others need not
+    logits = walled(torch.randn(2, 4, vocab_size).to(dtype))
+    token, *_ = triton.accept_draft(logits, walled(torch.zeros(2, 4, dtype=torch.int32)), 2)
+    assert token.tolist() == logits.float().argmax(-1).tolist()

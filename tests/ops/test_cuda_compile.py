@@ -1,0 +1,60 @@
+"""Every CUDA source compiles for the GPUs it is meant for, into code that keeps to registers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from support import cuda_code
+
+TARGETS = [
+    pytest.param((source, architecture), id=f"{source.stem}-sm_{architecture}")
+    for source in cuda_code.SOURCES
+    for architecture in cuda_code.ARCHITECTURES
+]
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def compiled(request, tmp_path_factory) -> SimpleNamespace:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
+    source, architecture = request.param
+    cubin = tmp_path_factory.mktemp("cuda") / f"{source.stem}.cubin"
+    kernels = cuda_code.compile_for(source, architecture, cubin)
+    return SimpleNamespace(source=source, kernels=kernels, cubin=cubin)
+
+
+@pytest.fixture(scope="module")
+def code(compiled) -> dict[str, list[tuple[int, str]]]:
+    if cuda_code.disassembler() is None:
+        pytest.skip("there is no cuobjdump, neither of the CUDA toolkit nor of Triton")
+    return cuda_code.machine_code(compiled.cubin)
+
+
+def test_kernels_keep_to_registers(compiled):
+    assert compiled.kernels
+    for kernel in compiled.kernels:
+        assert kernel.spills == 0 and kernel.stack == 0, kernel
+        # so that four blocks of 256 threads fit a multiprocessor
+        assert kernel.registers <= 64, kernel
+
+
+def test_no_local_memory(code):
+    for name, instructions in code.items():
+        local = [text for _, text in instructions if re.search(r"\b(LDL|STL)\b", text)]
+        assert not local, (name, local[:3])
+
+
+def test_select_stays_within_the_budget(compiled, code):
+    if compiled.source.stem != "select":
+        pytest.skip("select alone has a budget")
+    for kernel in compiled.kernels:
+        logits, vectors, _ = cuda_code.select_variant(kernel.name)
+        loads = [text for _, text in code[kernel.name] if re.search(r"LDG\.E\S*\.128", text)]
+        assert len(loads) >= vectors, (kernel.name, loads)
+        if vectors == 8:
+            counted = cuda_code.instructions_per_logit(kernel.name, code[kernel.name])
+            assert counted["sum"] <= cuda_code.BUDGET[logits], (kernel.name, counted)

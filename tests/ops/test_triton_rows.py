@@ -1,0 +1,107 @@
+"""The Triton kernels that copy rows, walk the tree and check drafts, without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support.triton_process import run_in_interpreter
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from pybeam.triton_kernels.accept_draft import accept_draft
+from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from support.aot import CAPABILITIES, assemble, distinct, recorded
+
+
+def test_in_the_interpreter():
+    run_in_interpreter(
+        "tests/ops/test_gather_rows.py",
+        "tests/ops/test_scatter_rows.py",
+        "tests/ops/test_backtrace.py",
+        "tests/ops/interpreted/test_rows_in_two_launches.py",
+        "-k",
+        "not any_moves and not native and not wrong_arguments",
+    )
+
+
+def test_a_little_of_drafts_in_the_interpreter():
+    run_in_interpreter("tests/ops/test_accept_draft.py", "-k", "triton and (by_hand or ties_and)")
+
+
+@pytest.mark.slow
+def test_drafts_in_the_interpreter():
+    run_in_interpreter(
+        "tests/ops/test_accept_draft.py",
+        "tests/ops/interpreted/test_accept_draft_slices.py",
+        "-k",
+        "triton or zero",
+    )
+
+
+@pytest.mark.slow
+def test_memory_bounds_in_the_interpreter():
+    run_in_interpreter("tests/ops/interpreted/test_memory_bounds.py")
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("num_moves", [1, 50, 320, 512, 700])
+def test_gather_is_compiled_well(num_moves, capability):
+    tensors = [torch.zeros(1000, 512), torch.zeros(1000, 512).bfloat16(), torch.zeros(1000, 3)]
+    launches = recorded(lambda: gather_rows(tensors, ints(num_moves), ints(num_moves)))
+    for launch in distinct(launches):
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0
+        assert assembly.registers <= 168
+        is_aligned = launch.arguments[0] is not tensors[2] and launch.arguments[1] is not tensors[2]
+        assert (assembly.count(r"LDG\.E\.128") > 0) == is_aligned
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scatter_is_compiled_well(dtype, capability):
+    pool = torch.zeros(2, 2, 64, 8, 64, dtype=dtype)
+    rows = torch.zeros(50, 3, 8, 64, dtype=dtype)[:, 1]
+    (launch,) = recorded(lambda: scatter_rows(pool[1, 0], ints(50), rows))
+    assembly = assemble(launch, capability)
+    assert assembly.stack == assembly.local == 0
+    assert assembly.registers <= 64
+    assert assembly.count(r"LDG\.E\.128") > 0
+    assert assembly.count(r"STG\.E\.128") > 0
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_backtrace_is_compiled_well(capability):
+    (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
+    assembly = assemble(launch, capability)
+    assert assembly.stack == assembly.local == 0
+    assert assembly.registers <= 40
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_drafts_are_compiled_well(dtype, capability):
+    # a line may begin anywhere: 58101 is odd
+    shapes = [(8, 4, 500), (8, 4, 58_101), (1, 256, 58_112), (1, 3, 256_000)]
+    launches = []
+    for shape in shapes:
+        # every row the same memory: nobody reads it
+        strides = (shape[2] * shape[1], shape[2], 1)
+        logits = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        draft = ints(*shape[:2])
+        launches += recorded(lambda logits=logits, draft=draft: accept_draft(logits, draft, 2))
+    for launch in distinct(launches):
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0
+        assert assembly.registers <= 168
+        # a slice is read 16 bytes at a time; a pack at its edge one logit at a time
+        options = launch.options
+        num_packs = options["SLICE"] // options["PACK"]
+        num_wide = assembly.count(r"\bLDG\.E\.128")
+        assert num_wide == num_packs // (32 * options["num_warps"])
+        assert options["PACK"] * dtype.itemsize == 16

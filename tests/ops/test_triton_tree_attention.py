@@ -1,0 +1,133 @@
+"""Triton tree attention without a GPU: right in the interpreter, and compiled as it should be."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from support.triton_process import run_in_interpreter
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from pybeam.triton_kernels.tree_attention import tree_attention, variant_of
+from support.aot import CAPABILITIES, Launch, assemble, distinct, recorded
+
+SIZES = (32, 64, 128, 256)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WORDS = (0, 1, 2)
+SPLITS = (1, 4)
+# rows per source: for tiles of 16, of 32 and of 64
+ROWS = (5, 20, 50)
+# query rows per source, of whatever head: every tile that there is, and several of one source
+QUERIES = (5, 16, 17, 32, 33, 64, 500)
+
+
+def launch_of(rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False) -> Launch:
+    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool."""
+    key_heads = 2
+    heads = group * key_heads
+    joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
+    pool = torch.empty(2, 64, key_heads, size, dtype=dtype)
+    query, key, value = joint.split([heads, key_heads, key_heads], 1)
+    if not is_own:
+        key, value = pool
+    ints = dict(dtype=torch.int32)
+    mask = bit = None
+    if words:
+        mask = torch.empty(sources, 1024, words, dtype=torch.int64)
+        bit = torch.empty(rows * sources, **ints)
+    offset, slot = torch.empty(sources + 1, **ints), torch.empty(sources, **ints)
+    cell, num_cells = torch.empty(sources, 1024, **ints), torch.empty(sources, **ints)
+    given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
+    (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
+    return launch
+
+
+def check(launch: Launch, capability: int) -> None:
+    assembly = assemble(launch, capability)
+    assert assembly.stack == assembly.local == 0, launch.options
+    assert assembly.shared <= 99 * 1024  # so that two programs fit a multiprocessor of any GPU
+    # the loop over the cells; others find the source of a tile and merge parts
+    loop = max(assembly.loops, key=lambda loop: len(loop.instructions))
+    row_bytes = launch.options["HEAD_SIZE"] * launch.arguments[0].itemsize
+    num_threads = 32 * launch.options["num_warps"]
+    # every thread copies its share of the keys and of the values 16 bytes at a time
+    num_wide = loop.count(r"\bLDGSTS\.E\S*\.128")
+    assert num_wide >= 2 * launch.options["BLOCK_N"] * row_bytes // (16 * num_threads)
+    assert loop.count(r"\b(LDL|STL)") == 0
+    assert (loop.count("HMMA|HGMMA") > 0) == (launch.arguments[0].itemsize == 2)
+
+
+def test_a_little_of_all_in_the_interpreter():
+    run_in_interpreter(
+        "tests/ops/test_tree_attention.py",
+        "tests/ops/interpreted/test_tree_attention_splits.py",
+        "-k",
+        "grouped_heads or sees_nothing or bit_63 or no_rows or behind_the_last or counters",
+    )
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    # the interpreter gets bfloat16, which is dtype1, wrong
+    run_in_interpreter(
+        "tests/ops/test_tree_attention.py",
+        "tests/ops/interpreted/test_tree_attention_splits.py",
+        "-k",
+        "not dtype1 and not wrong_arguments and not threads",
+    )
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("size", SIZES)
+def test_few_variants(size, itemsize):
+    """`ROWS` has them all, so the tests below compile whatever a launch may choose."""
+    chosen = {variant_of(num * 8, 8, size, itemsize) for num in QUERIES}
+    assert chosen == {variant_of(num * 8, 8, size, itemsize) for num in ROWS}
+    assert len(chosen) == (1 if itemsize == 4 else 2 if size == 256 else 3)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_trees_are_compiled_well(dtype, size, capability):
+    """Every tile with the most to hold: two mask words and parts to merge."""
+    launches = [launch_of(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
+    for launch in distinct(launches):
+        check(launch, capability)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param(dict(rows=5, size=64, words=1), id="beam"),
+        pytest.param(dict(rows=50, size=64, words=1), id="wide beam"),
+        pytest.param(dict(rows=5, size=64, words=0), id="cross"),
+        pytest.param(dict(rows=5, size=128, words=0, num_splits=4), id="cross, few sources"),
+        pytest.param(dict(rows=500, size=64, words=0, is_own=True), id="encoder"),
+        pytest.param(dict(rows=120, size=128, words=2), id="draft"),
+        pytest.param(dict(rows=5, size=128, words=1, group=4), id="grouped heads"),
+        pytest.param(dict(rows=50, size=128, words=2, group=7), id="seven heads of a group"),
+        pytest.param(dict(rows=5, size=80, words=1), id="a size that is no power of two"),
+    ],
+)
+def test_uses_are_compiled_well(launch, capability):
+    check(launch_of(dtype=torch.float16, **launch), capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [1, 4])
+def test_everything_is_compiled_well(group, dtype, size, capability):
+    cases = itertools.product(ROWS, WORDS, SPLITS, (False, True))
+    launches = [
+        launch_of(rows, size, dtype, words, num_splits, group, is_own=is_own)
+        for rows, words, num_splits, is_own in cases
+    ]
+    for launch in distinct(launches):
+        check(launch, capability)

@@ -1,0 +1,234 @@
+"""What processors refuse: at construction, with a model, and in requests."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pybeam
+from pybeam import processors as p
+from support.search_models import EOS, random_model
+
+V = 9
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: p.temperature(0), ValueError, "`temperature` must be finite, greater than 0"),
+        (lambda: p.temperature(math.nan), ValueError, "`temperature` must be finite"),
+        (lambda: p.temperature("1"), TypeError, "`temperature` must be a number, but is '1'"),
+        (lambda: p.eos_penalty(-1), ValueError, "`penalty` must be finite, greater than 0"),
+        (lambda: p.eos_penalty(True), TypeError, "`penalty` must be a number"),
+        (lambda: p.repetition_penalty(0), ValueError, "`penalty` must be finite, greater than 0"),
+        (lambda: p.repetition_penalty(2, stage="probs"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: p.no_repeat_ngram(0), ValueError, "`n` must be at least 1, but is 0"),
+        (lambda: p.no_repeat_ngram(2.0), TypeError, "`n` must be an int, but is 2.0"),
+        (lambda: p.suppress_tokens(5), TypeError, "`tokens` must be a list of token ids, but is 5"),
+        (lambda: p.suppress_tokens(["a"]), TypeError, "`tokens` must hold token ids, which are"),
+        (lambda: p.suppress_tokens([-1]), ValueError, "`tokens` must hold token ids from 0 to"),
+        (lambda: p.suppress_tokens_at_start([2**31]), ValueError, "`tokens` must hold token ids"),
+        (lambda: p.no_unk(None), TypeError, "`unk_id` must hold token ids"),
+        (
+            lambda: p.suppress_sequences([1, 2]),
+            TypeError,
+            "`sequences` must be a list of token ids",
+        ),
+        (lambda: p.suppress_sequences([[1], []]), ValueError, "`sequences` must not hold an empty"),
+        (
+            lambda: p.suppress_tokens_at_start([4], skips=-1),
+            ValueError,
+            "`skips` must be at least 0",
+        ),
+        (lambda: p.min_length(-1), ValueError, "`length` must be at least 0, but is -1"),
+        (lambda: p.min_length(2.0), TypeError, "`length` must be an int, but is 2.0"),
+        (lambda: p.first_token("a"), TypeError, "`token` must hold token ids"),
+        (lambda: p.eos_growth(-1, 2), ValueError, "`start` must be at least 0, but is -1"),
+        (lambda: p.eos_growth(1, 0), ValueError, "`factor` must be finite, greater than 0"),
+        (lambda: p.token_penalty(3, math.inf), ValueError, "`penalty` must be finite"),
+        (lambda: p.token_penalty(None, 1), TypeError, "`token` must hold token ids"),
+        (lambda: p.biased_prefix(1), ValueError, "`beta` must be .* less than 1, but is 1"),
+        (lambda: p.biased_prefix(-0.1), ValueError, "`beta` must be finite, greater than 0"),
+        (lambda: p.biased_prefix(0.1, "abc"), TypeError, "`prefix` must be a list of token ids"),
+        (lambda: p.allowed_sequences([]), ValueError, "`sequences` must hold at least one"),
+        (lambda: p.allowed_sequences([[]]), ValueError, "`sequences` must not hold an empty one"),
+        (lambda: p.allowed_sequences("ab"), TypeError, "`sequences` must be a list of lists"),
+        (lambda: p.allowed_tokens(3), TypeError, "`function` must be a function"),
+        (lambda: p.from_function(3), TypeError, "`function` must be a function"),
+        (lambda: p.from_function(len, stage=1), ValueError, "`stage` must be 'logits' or"),
+    ],
+)
+def test_construction(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, np.int64])
+def test_ids_and_numbers_may_be_of_torch_or_numpy(kind):
+    given = list(map(kind, (3, 4))) if kind is np.int64 else kind([3, 4])
+    assert p.suppress_tokens(given) == p.suppress_tokens([3, 4])
+    assert p.suppress_sequences([given]) == p.suppress_sequences([[3, 4]])
+    assert p.temperature(np.float32(1.5)) == p.temperature(1.5)
+    assert pybeam.limits.SourceLimit(np.float32(1.5)).tokens(3) == 4
+
+
+@pytest.mark.parametrize(
+    ("chain", "error", "message"),
+    [
+        (["x"], TypeError, "`processors` must hold functions or .* number 0 is 'x'"),
+        (p.temperature(2), TypeError, "`processors` must be a list, but is Temperature"),
+        (
+            [p.eos_penalty(0.5), p.temperature(2)],
+            ValueError,
+            r"stage 'logits' first, but Temperature\(.*\) follows EosPenalty",
+        ),
+        ([p.eos_penalty(0.5), lambda logits, rows: logits], ValueError, "stage 'logits' first"),
+    ],
+)
+def test_what_an_algorithm_refuses(chain, error, message):
+    with pytest.raises(error, match=message):
+        pybeam.fixed_beam(3, processors=chain)
+
+
+class Elsewhere(pybeam.models.FunctionModel):
+    """Starts from a token that it cannot generate."""
+
+    def __init__(self):
+        super().__init__(lambda prefixes, *_: torch.zeros(len(prefixes), V), V, V, EOS)
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (p.suppress_tokens([V]), "`tokens` must hold ids of the model's vocabulary, 0 to 8, .* 9"),
+        (p.suppress_tokens_at_start([99]), "`tokens` must hold ids"),
+        (p.no_unk(V), "`tokens` must hold ids"),
+        (p.suppress_sequences([[1, V]]), "`sequences` must hold ids"),
+        (p.biased_prefix(0.1, [V]), "`prefix` must hold ids"),
+        (p.allowed_sequences([[2, V]]), "`sequences` must hold ids"),
+        (p.allowed_sequences([[2, EOS]]), r"`sequences` must not hold EOS \(1\)"),
+        (p.repetition_penalty(2, counts_start=True), "`counts_start` needs a start token of"),
+        (p.no_repeat_ngram(1, counts_start=True), "`counts_start` needs a start token of"),
+    ],
+)
+def test_what_does_not_fit_the_model(processor, message):
+    algorithm = pybeam.fixed_beam(3, processors=[processor])
+    with pytest.raises(ValueError, match=message):
+        pybeam.Decoder(Elsewhere(), algorithm)
+
+
+def test_a_start_token_beyond_the_vocabulary():
+    chain = [p.repetition_penalty(2), p.no_repeat_ngram(1), p.suppress_sequences([[2, 3]])]
+    decoder = pybeam.Decoder(Elsewhere(), pybeam.greedy(max_length=4, processors=chain))
+    (result,) = decoder.decode([[1]])
+    assert result.hypotheses[0].tokens == [0]  # then EOS, the first of equal ones
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (p.temperature(2), "of class Temperature it has 0; give the algorithm one"),
+        (p.suppress_tokens([2]), "of class SuppressTokens it has 2"),
+        (
+            p.repetition_penalty(2, counts_start=True),
+            "`counts_start` of a RepetitionPenalty .* the same",
+        ),
+        (
+            p.repetition_penalty(2, stage="log_probs"),
+            "`stage` of a RepetitionPenalty must be the same",
+        ),
+        (
+            p.no_repeat_ngram(3),
+            "`n` of a NoRepeatNgram must be the same for all requests, 2, but is 3",
+        ),
+        (p.biased_prefix(0.5, [V]), "`prefix` must hold ids of the model's vocabulary"),
+        (
+            lambda logits, rows: logits,
+            "`Request.processors` must hold what pybeam.processors makes",
+        ),
+    ],
+)
+def test_what_a_request_may_not_change(change, message):
+    chain = [
+        p.repetition_penalty(1.5),
+        p.no_repeat_ngram(2),
+        p.suppress_tokens([3]),
+        p.no_unk(4),
+        p.biased_prefix(0.1, [2]),
+    ]
+    decoder = pybeam.Decoder(random_model(1, V), pybeam.fixed_beam(3, processors=chain))
+    requests = [[1], pybeam.Request([1], processors=[change])]
+    good, bad = decoder.decode(requests)
+    assert good.error is None
+    with pytest.raises((TypeError, ValueError), match=message):
+        raise bad.error
+
+
+def test_a_request_has_a_list_of_them():
+    decoder = pybeam.Decoder(random_model(1, V), pybeam.greedy(processors=[p.temperature(1)]))
+    (result,) = decoder.decode([pybeam.Request([1], processors=p.temperature(2))])
+    assert "`Request.processors` must be a list, but is Temperature" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (
+            lambda logits, rows: logits[:, :3],
+            r"must return floats \[R, V\] = \[1, 9\], but .* \[1, 3\]",
+        ),
+        (lambda logits, rows: None, r"must return floats .* but returned None"),
+        (lambda logits, rows: logits.int(), r"must return floats .* but returned torch.int32"),
+        (
+            p.allowed_tokens(lambda rows: None),
+            r"bool mask \[R, V\] = \[1, 9\], .* but returned None",
+        ),
+        (p.allowed_tokens(lambda rows: rows.token), r"but returned torch.int32 \[1\]"),
+    ],
+)
+def test_what_functions_must_return(processor, message):
+    decoder = pybeam.Decoder(random_model(1, V), pybeam.greedy(processors=[processor]))
+    with pytest.raises(ValueError, match=message):
+        decoder.decode([[1]])
+
+
+def test_a_functions_own_logits_are_not_overwritten():
+    logits = torch.zeros(1, V)
+    model = pybeam.models.FunctionModel(lambda *_: logits, V, 0, EOS)
+    chain = [p.suppress_tokens([3]), p.temperature(3)]
+    pybeam.Decoder(model, pybeam.greedy(max_length=3, processors=chain)).decode([[1]])
+    assert torch.equal(logits, torch.zeros(1, V))
+
+
+class LengthBonus(p.Processor):
+    """A processor as users write them: the deeper in the tree, the less probable is EOS."""
+
+    state = (torch.int32,)
+
+    def __call__(self, logits, rows, data):
+        (state,) = data
+        slot, node = rows.row_slot.long(), rows.node.long()
+        parent = rows.tree.parent[slot, node].long()
+        depth = torch.where(parent < 0, 0, state[slot, parent.clamp(min=0)] + 1)
+        state[slot, node] = depth
+        assert torch.equal(depth, rows.position)
+        logits[:, rows.eos_id] -= depth
+        return logits
+
+
+def test_state_follows_hypotheses():
+    model = random_model(1, V, eos_bonus=1.0)
+    algorithm = pybeam.variable_beam(4, 3.0, n_best=4, max_length=15, processors=[LengthBonus()])
+    expected = pybeam.variable_beam(
+        4,
+        3.0,
+        n_best=4,
+        max_length=15,
+        processors=[lambda x, rows: x - rows.position[:, None] * (torch.arange(V) == EOS)],
+    )
+    requests = [[1] * (1 + i % 4) for i in range(30)]
+    ours, theirs = (pybeam.Decoder(model, a, pybeam.Fifo(5)) for a in (algorithm, expected))
+    assert ours.decode(requests) == theirs.decode(requests)

@@ -1,0 +1,153 @@
+"""Rules of the house that a search through the source can check."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+
+LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
+TRITON_KERNELS = sorted((ROOT / "triton_kernels").glob("*.py"))
+OTHERS = sorted(p for name in ("tests", "benchmarks") for p in (ROOT / name).rglob("*.py"))
+KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
+# the floors of the house, top first: a room may import those on lower floors, never one beside it or above
+FLOORS = [
+    ["cli"],
+    ["compat", "graph", "profile"],
+    ["decoder"],
+    ["engine"],
+    ["state"],
+    ["search"],
+    ["drafts"],
+    ["request", "speech"],
+    ["export", "processors"],
+    ["models"],
+    ["kvcache", "ops"],
+    ["backends", "stopping"],
+    ["arguments", "contracts", "limits", "scoring", "text"],
+]
+# they stand outside: the public face and the way in import everything, and nothing inside imports them
+ENTRANCES = {"__init__", "__main__"}
+MAX_FLAT_FILES = 10
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_the_search_loop_stands_once():
+    callers = [name_of(p) for p in LIBRARY if re.search(r"session\.step\(", p.read_text("utf-8"))]
+    assert callers == ["pybeam/engine/engine.py"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "pybeam" / "search").glob("*.py")), ids=name_of)
+def test_algorithms_never_loop_or_call_the_model(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+    assert ".step(" not in path.read_text("utf-8")
+
+
+def room_of(module: str) -> str:
+    """The folder or file below `pybeam/` that holds this module; "__init__" for the package itself."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of pybeam that a file imports anywhere: at the top, in a function, for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module for name in whole]
+        found.update(name for name in names if name in MODULES)
+    return found
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in LIBRARY}
+
+
+def test_every_room_has_its_floor():
+    rooms = {room_of(module) for module in MODULES} | {"__main__"}
+    known = {room for floor in FLOORS for room in floor} | ENTRANCES
+    assert rooms == known
+    flat = [path.name for path in LIBRARY if path.parent == ROOT / "pybeam"]
+    assert len(flat) <= MAX_FLAT_FILES
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_go_down(module):
+    room = room_of(module)
+    if room in ENTRANCES:
+        return
+    [floor] = [i for i, rooms in enumerate(FLOORS) if room in rooms]
+    below = {room for rooms in FLOORS[floor + 1 :] for room in rooms} | {room}
+    for name in imports_of(MODULES[module]):
+        # the command line is a user of the public face
+        allowed = below | {"__init__"} if room == "cli" else below
+        assert room_of(name) in allowed, name
+
+
+def test_no_import_comes_back():
+    imports = {module: imports_of(path) for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, way: list[str]) -> None:
+        assert module not in way, " -> ".join([*way, module])
+        if module not in done:
+            for name in imports[module]:
+                visit(name, [*way, module])
+            done.add(module)
+
+    for module in imports:
+        visit(module, [])
+
+
+@pytest.mark.parametrize("path", LIBRARY + TRITON_KERNELS + KERNELS + OTHERS, ids=name_of)
+def test_files_stay_readable(path):
+    text = path.read_text("utf-8")
+    assert text.count("\n") < 400
+    assert path.stem not in {"utils", "common", "misc", "helpers"}
+    # a test may feed what the library must not contain
+    assert path in OTHERS or not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
+    assert not re.search(r"^\s*(import|from) triton_kernels", text, re.M)
+
+
+def imported(path: Path) -> set[str]:
+    """Names of all modules that a file imports, and of what it takes from them."""
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    plain = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+    taken = [f"{n.module or ''}.{alias.name}" for n in froms for alias in n.names]
+    return {*plain, *taken}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name_of)
+def test_what_tests_share_stands_in_support(path):
+    """Any test file can be read, run and deleted alone."""
+    parts = {part for name in imported(path) for part in name.split(".")}
+    assert not [part for part in parts if part.startswith("test_") or part == "conftest"]
+
+
+def test_torch_headers_stand_where_operators_are_registered():
+    users = [
+        name_of(p) for p in KERNELS if re.search(r"#include <(torch|ATen|c10)/", p.read_text())
+    ]
+    registrations = ["csrc/cuda/registration.cpp", "csrc/registration.cpp"]
+    assert users == ["csrc/check.h", *registrations]
+    includers = [name_of(p) for p in KERNELS if re.search(r'#include ".*\bcheck.h"', p.read_text())]
+    assert includers == registrations
+
+
+def test_weights_are_never_pickled():
+    loaders = [
+        p for p in LIBRARY if re.search(r"torch\.load\(|import pickle", p.read_text("utf-8"))
+    ]
+    assert not loaders

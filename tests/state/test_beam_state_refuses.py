@@ -1,0 +1,194 @@
+"""Native beams refuse what would be a wrong address, before they write; empty slots and padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import backends
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams
+from pybeam.contracts import Survivors
+from pybeam.state.beam_state import BeamState
+from support.beam_arrays import CPU, EOS, START, in_use, ints
+
+pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def open_state(backend: str = "native") -> BeamState:
+    """Slot 0 of three has entries 5 (node 1) and 6 (node 2)."""
+    algorithm = pybeam.variable_beam(2, max_length=9)
+    state = BeamState(algorithm, (EOS,), backends.load(backend), CPU)
+    state.reserve(3, 2, 9)
+    state.tree.reserve_pages(9)
+    state.open([0], [algorithm], [[]], [1], START)
+    state.commit(ints([0]), survivors(parent=[0, 0], token=[5, 6]))
+    return state
+
+
+def survivors(slots: int = 1, **changes) -> Survivors:
+    """Two survivors that continue both entries, none of them finished."""
+    fields = dict(token=[5, 6], parent=[0, 1], count=2, num_finished=0) | changes
+    capacity = len(fields["token"])
+    score = torch.arange(0.0, -capacity, -1.0)
+    line = (ints(fields["token"]), ints(fields["parent"]), score, score)
+    counts = (ints(fields["count"]), ints(fields["num_finished"]), torch.tensor(False))
+    return Survivors(*(field.expand(slots, *field.shape) for field in (*line, *counts)))
+
+
+@pytest.mark.parametrize(
+    ("slot", "changes", "message"),
+    [
+        ([3], {}, "`slot` is out of range"),
+        ([-1], {}, "`slot` is out of range"),
+        ([0], dict(parent=[0, 2]), "parent is out of range"),
+        ([0], dict(parent=[-1, 0]), "parent is out of range"),
+        ([0], dict(count=3), "out of range"),
+        ([0], dict(num_finished=-1), "out of range"),
+        ([0], dict(count=0, num_finished=1), "out of range"),
+        ([0], dict(token=[5, 6, 7], parent=[0, 0, 0], count=3), "more survivors than entries"),
+        ([0], dict(token=[EOS] * 5, parent=[0] * 5, count=5, num_finished=5), "room for"),
+        ([1], {}, "parent is out of range"),  # an empty slot
+        ([0, 0], {}, "twice"),
+    ],
+)
+def test_commit_refuses_before_it_writes(slot, changes, message):
+    state = open_state()
+    before = in_use(state)
+    with pytest.raises(RuntimeError, match=message):
+        state.commit(ints(slot), survivors(len(slot), **changes))
+    assert in_use(state) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "place", "value", "message"),
+    [
+        ("num_rows", 0, 1, "counts its rows wrongly"),
+        ("num_entries", 0, 3, "more entries"),
+        ("num_entries", 0, -1, "more entries"),
+        ("depth", 0, -1, "depth or prefix"),
+        ("prefix_length", 0, 7, "depth or prefix"),
+    ],
+)
+def test_read_refuses_a_broken_beam(array, place, value, message):
+    state = open_state()
+    getattr(state.beams, array)[place] = value
+    with pytest.raises(RuntimeError, match=message):
+        state.read(ints([0]), 9, 9)
+
+
+@pytest.mark.parametrize("node", [-1, 10**6])
+def test_read_refuses_a_node_that_is_not_there(node):
+    state = open_state()
+    state.tree.row_node[0, 1] = node
+    with pytest.raises(RuntimeError, match="node is out of range"):
+        state.read(ints([0]), 9, 9)
+
+
+def test_read_refuses_more_than_there_is_room_for():
+    state = open_state()
+    state.read(ints([0, 1]), 2, 9)  # the second is empty
+    with pytest.raises(RuntimeError, match="more rows or entries than there is room for"):
+        state.read(ints([0]), 1, 9)
+
+
+@pytest.mark.parametrize("program", ["reference", "native"])
+def test_what_is_left_of_the_room_is_padding(program):
+    state = open_state(program)
+    rows, moving = state.read(ints([1, 0, 1]), 4, 9)
+    assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
+    assert rows.token.tolist() == [5, 6, 0, 0]
+    assert rows.cell.tolist()[2:] == [-1, -1]
+    for field in (rows.position, rows.row_slot, rows.bit, rows.node):
+        assert field.tolist()[2:] == [0, 0]
+    assert moving.score.numel() == moving.is_ended.numel() == 3 * 2
+    assert not moving.is_ended.any()
+
+
+@pytest.mark.parametrize("program", ["reference", "native"])
+def test_an_empty_slot_stays_as_it_is(program):
+    state = open_state(program)
+    nothing = dict(token=[-1, -1], parent=[-1, -1], count=0, num_finished=0)
+    before = in_use(state)
+    source, target = state.commit(ints([1, 1, 2]), survivors(3, **nothing))
+    assert in_use(state) == before
+    assert source.tolist() == target.tolist() == [-1] * 6
+
+
+@pytest.mark.parametrize("slots", [[3], [-1], [1, 3]])
+def test_slots_that_are_not_there(slots):
+    state = open_state()
+    algorithm, before = state.algorithm, in_use(state)
+    calls = [
+        lambda: state.open(
+            slots, [algorithm] * len(slots), [[]] * len(slots), [1] * len(slots), START
+        ),
+        lambda: state.read(ints(slots), 9, 9),
+        lambda: state.close(slots),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="`slot` is out of range"):
+            call()
+        assert in_use(state) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ints", lambda t: t[:, :-1]),
+        ("ints", lambda t: t.long()),
+        ("floats", lambda t: t.double()),
+        ("prefix", lambda t: t[:-1]),
+        ("score", lambda t: t[:-1]),
+        ("is_alive", lambda t: t.int()),
+        ("is_alive", lambda t: t[:, :-1]),
+        ("ended_length", lambda t: t.T.contiguous().T),
+        ("eos_log_prob", lambda t: t[:, :-1]),
+        ("finished_ints", lambda t: t[..., :-1]),
+        ("finished_floats", lambda t: t[:, :-1]),
+    ],
+)
+def test_arrays_of_the_wrong_form(name, change):
+    state = open_state()
+    state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
+    calls = [
+        lambda: state.open([1], [state.algorithm], [[]], [1], START),
+        lambda: state.read(ints([0]), 9, 9),
+        lambda: state.commit(ints([0]), survivors()),
+        lambda: state.close([0]),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="must"):
+            call()
+
+
+def test_lists_of_the_wrong_length():
+    state = open_state()
+    native = backends.load("native")
+    tree, beams = list(state.tree.arrays), list(state.beams)
+    lines = torch.zeros(1, len(INT_COLUMNS), dtype=torch.int32), torch.zeros(1, len(FLOAT_COLUMNS))
+    for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ([], [])):
+        calls = [
+            lambda arrays=arrays: native.beam_open(*arrays, ints([1]), *lines, START),
+            lambda arrays=arrays: native.beam_commit(
+                *arrays, ints([0]), *survivors(), None, EOS, 1, False, False, 0
+            ),
+            lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"must have (15|10) arrays"):
+                call()
+    with pytest.raises(ValueError, match="`ints` must be"):
+        native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
+    with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
+        native.beam_commit(tree, beams, ints([0]), *survivors(), None, EOS, 4, False, 0, 0)
+
+
+def test_columns_are_read_and_written_by_name():
+    beams = Beams.empty(CPU).reserved(2, 3, prefix=1)
+    beams.depth[1] = 4
+    beams.finished_score[1, 2] = 0.5
+    assert beams.ints[1].tolist() == [4 * (name == "depth") for name in INT_COLUMNS]
+    assert beams.finished_floats[1, 2].tolist() == [0.5, 0.0, 0.0]
+    with pytest.raises(AttributeError, match="deepness"):
+        _ = beams.deepness

@@ -1,0 +1,46 @@
+"""Arguments of `tree_attention`: random trees in pools whose unused cells hold NaN."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+import torch
+
+
+def ints(values) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.int32)
+
+
+def random_case(
+    rows, cells, heads=4, key_heads=4, size=64, dtype=torch.float32, words=1, masked=True, seed=0
+) -> dict:
+    """Sources of `rows[a]` rows and `cells[a]` cells in shuffled slots of a strided pool."""
+    torch.manual_seed(seed)
+    num_sources, num_slots, max_cells = len(rows), len(rows) + 2, max(cells, default=0) + 3
+    slot = torch.randperm(num_slots)[:num_sources].int()
+    total = num_slots * max_cells
+    # unused cells hold NaN: nobody may read them
+    pool = torch.full((2, 2, total, key_heads, size), math.nan, dtype=dtype)
+    cell = torch.full((num_slots, max_cells), 2**30, dtype=torch.int32)
+    num_cells = torch.zeros(num_slots, dtype=torch.int32)
+    free = torch.randperm(total).int()
+    for a, p in enumerate(slot.tolist()):
+        used, free = free[: cells[a]], free[cells[a] :]
+        cell[p, : cells[a]], num_cells[p] = used, cells[a]
+        pool[1, :, used.long()] = torch.randn(2, cells[a], key_heads, size).to(dtype)
+    num_rows = sum(rows)
+    wide = torch.randn(num_rows, 3 * heads * size).to(dtype)
+    case = dict(
+        query=wide[:, heads * size : 2 * heads * size].view(num_rows, heads, size),
+        key=pool[1, 0],
+        value=pool[1, 1],
+        offset=ints([0, *accumulate(rows)]),
+        slot=slot,
+        cell=cell,
+        num_cells=num_cells,
+    )
+    if masked:
+        case["mask"] = torch.randint(-(2**63), 2**63 - 1, (num_slots, max_cells, words))
+        case["bit"] = torch.randint(0, 64 * words, (num_rows,), dtype=torch.int32)
+    return case

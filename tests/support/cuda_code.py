@@ -1,0 +1,179 @@
+"""Compile the CUDA sources with nvcc alone, for GPUs that are not there, and read the machine code.
+
+python -m tests.support.cuda_code    counts the instructions per logit of `select` and records them
+                                     in benchmarks/results/select-cuda-instructions.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+
+from .paths import ROOT
+
+SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
+ARCHITECTURES = ("80", "90a")
+# lane-instructions per logit that an H200 can spend while it reads at its full copy rate
+BUDGET = {"bfloat16": 15.6, "float16": 15.6, "float32": 31.0}
+RECORD = ROOT / "benchmarks" / "results" / "select-cuda-instructions.json"
+
+KERNEL = re.compile(
+    r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.S,
+)
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What ptxas says of one kernel, in bytes and registers."""
+
+    name: str
+    registers: int
+    stack: int
+    spills: int
+
+
+def compile_for(source: Path, architecture: str, cubin: Path) -> list[Kernel]:
+    """The kernels of `source`. Raises CalledProcessError if nvcc does not compile it."""
+    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    command = ["nvcc", "-std=c++20", "-O3", "-cubin", target, "-Xptxas", "-v", "-o", str(cubin)]
+    text = subprocess.run(
+        [*command, str(source)], check=True, capture_output=True, text=True
+    ).stderr
+    return [
+        Kernel(
+            match["name"],
+            int(match["registers"]),
+            int(match["stack"]),
+            int(match["stores"]) + int(match["loads"]),
+        )
+        for match in KERNEL.finditer(text)
+    ]
+
+
+def disassembler() -> str | None:
+    """cuobjdump of the CUDA toolkit, or the one that comes with Triton."""
+    nvcc = shutil.which("nvcc")
+    places = [Path(nvcc).resolve().parent] if nvcc else []
+    triton = find_spec("triton")
+    if triton is not None and triton.origin is not None:
+        places.append(Path(triton.origin).parent / "backends" / "nvidia" / "bin")
+    found = shutil.which("cuobjdump") or next(
+        (str(place / "cuobjdump") for place in places if (place / "cuobjdump").exists()), None
+    )
+    return found
+
+
+def machine_code(cubin: Path) -> dict[str, list[tuple[int, str]]]:
+    """Address and text of every instruction, by the name of the function."""
+    command = [disassembler(), "-sass", str(cubin)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    names, bodies = re.findall(r"Function : (\w+)", text), re.split(r"Function : \w+", text)[1:]
+    return {
+        name: [(int(address, 16), line) for address, line in INSTRUCTION.findall(body)]
+        for name, body in zip(names, bodies, strict=True)
+    }
+
+
+def blocks(code: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+    """The instructions between jumps and the targets of jumps."""
+    targets = {jump_target(text) for _, text in code}
+    parts: list[list[tuple[int, str]]] = [[]]
+    for address, text in code:
+        if address in targets:
+            parts.append([])
+        parts[-1].append((address, text))
+        if re.search(r"\b(BRA|EXIT|RET)\b", text):
+            parts.append([])
+    return [part for part in parts if part]
+
+
+def jump_target(text: str) -> int | None:
+    match = re.search(r"\bBRA\b.*?0x([0-9a-f]+)", text)
+    return int(match[1], 16) if match else None
+
+
+def contains(block: list[tuple[int, str]], pattern: str) -> bool:
+    return any(re.search(pattern, text) for _, text in block)
+
+
+def select_variant(name: str) -> tuple[str, int, int]:
+    """Logits, vectors per thread and bits per key, from the mangled name of a `select_kernel`."""
+    match = re.search(r"select_kernelI.*?\d(BFloat16|Float16|Float32)ELi(\d+)E([jm])E", name)
+    assert match is not None, name
+    return match[1].lower(), int(match[2]), 32 if match[3] == "j" else 64
+
+
+def instructions_per_logit(name: str, code: list[tuple[int, str]]) -> dict[str, float]:
+    """Lane-instructions per logit of what every slice of a row runs through.
+
+    Reading: the blocks that load, take maxima and exponentials. Bound: the search, in 16 rounds, for
+    the number that the largest logits of enough threads reach. Listing: from there to the next
+    barrier, without what is done for the few vectors that pass, as is what follows.
+    """
+    logits, vectors, _ = select_variant(name)
+    num_logits = vectors * (4 if logits == "float32" else 8)
+    parts = blocks(code)
+    read = [i for i, part in enumerate(parts) if contains(part, r"LDG\.E\S*\.128|MUFU\.EX2")]
+    search = next(
+        i
+        for i in range(read[-1], len(parts))
+        if contains(parts[i], r"BAR\.RED\.POPC") and jump_target(parts[i][-1][1]) == parts[i][0][0]
+    )
+    barrier = next(i for i in range(search + 1, len(parts)) if contains(parts[i], r"BAR\."))
+    counts = {
+        "reading": sum(len(parts[i]) for i in read),
+        "bound": 16 * len(parts[search]),
+        "listing": sum(
+            len(part) for part in parts[search + 1 : barrier + 1] if not contains(part, "ATOMS")
+        ),
+    }
+    counts["sum"] = sum(counts.values())
+    return {part: round(count / num_logits, 2) for part, count in counts.items()}
+
+
+def main() -> None:
+    rows = []
+    source = next(path for path in SOURCES if path.stem == "select")
+    for architecture in ARCHITECTURES:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+            kernels = compile_for(source, architecture, Path(cubin.name))
+            code = machine_code(Path(cubin.name))
+        for kernel in sorted(kernels, key=lambda kernel: select_variant(kernel.name)):
+            logits, vectors, key_bits = select_variant(kernel.name)
+            rows.append(
+                {
+                    "architecture": f"sm_{architecture}",
+                    "logits": logits,
+                    "vectors_per_thread": vectors,
+                    "key_bits": key_bits,
+                    "registers": kernel.registers,
+                    **instructions_per_logit(kernel.name, code[kernel.name]),
+                    # two vectors are for what is too small to be bound by bandwidth
+                    "budget": BUDGET[logits] if vectors == 8 else None,
+                }
+            )
+            print(rows[-1])
+    version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
+    data = {
+        "command": "python -m tests.support.cuda_code",
+        "date": date.today().isoformat(),
+        "nvcc": re.findall(r"release (\S+),", version)[0],
+        "unit": "lane-instructions per logit",
+        "rows": rows,
+    }
+    RECORD.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

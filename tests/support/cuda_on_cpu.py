@@ -1,0 +1,90 @@
+"""The CUDA kernel of `select`, compiled by a C++ compiler, as a backend that runs on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from pybeam import backends
+from support.paths import ROOT
+
+NAME = "cuda_on_cpu"
+SOURCE = ROOT / "tests" / "ops" / "cuda_on_cpu" / "select.cpp"
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+# few multiprocessors: eight vectors per thread; many: two
+MACHINES = {"short-slices": (1 << 20, True), "long-slices": (0, False)}
+
+
+def compiled(folder: Path) -> ctypes.CDLL:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    path = folder / "select.so"
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE"]
+    command = [compiler, *flags, f"-I{SOURCE.parent}", str(SOURCE), "-o", str(path)]
+    subprocess.run(command, check=True)
+    library = ctypes.CDLL(str(path))
+    library.select_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    return library
+
+
+class Emulated:
+    """A backend whose `select` runs the CUDA kernel on the CPU."""
+
+    def __init__(self, library: ctypes.CDLL, num_multiprocessors: int, runs_backwards: bool):
+        self._library = library
+        self._num_multiprocessors = num_multiprocessors
+        self._runs_backwards = runs_backwards
+
+    def select(self, logits, score, offset, width, *options) -> tuple[torch.Tensor, ...]:
+        *per_beam, eos_ids, finishing, capacity, normalise = options
+        num_beams = width.numel()
+        token, parent = (torch.empty(num_beams, capacity, dtype=torch.int32) for _ in range(2))
+        scores = [torch.empty(num_beams, capacity) for _ in range(2)]
+        counts = [torch.empty(num_beams, dtype=torch.int32) for _ in range(2)]
+        results = (token, parent, *scores, *counts, torch.empty(num_beams, dtype=torch.bool))
+        fields = [
+            logits,
+            DTYPES[logits.dtype],
+            logits.stride(0),
+            logits.shape[1],
+            *(score, offset, width, *per_beam),
+            *(
+                len(eos_ids),
+                *eos_ids,
+                finishing,
+                normalise,
+                logits.shape[0],
+                num_beams,
+                capacity,
+                1,
+            ),
+            *results,
+            *(score.numel(), self._num_multiprocessors),
+        ]
+        numbers = [
+            0 if f is None else f.data_ptr() if isinstance(f, torch.Tensor) else f for f in fields
+        ]
+        arguments = (ctypes.c_int64 * len(numbers))(*numbers)
+        assert self._library.select_on_cpu(arguments, self._runs_backwards) == 0
+        return results
+
+
+@contextmanager
+def installed(library: ctypes.CDLL, machine: str):
+    """While it lasts, `ops` finds the kernel under `NAME`, on the machine of that name."""
+    backend = Emulated(library, *MACHINES[machine])
+    resolve = backends.resolve
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(
+            backends,
+            "resolve",
+            lambda name, device: backend if name == NAME else resolve(name, device),
+        )
+        yield

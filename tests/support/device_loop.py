@@ -1,0 +1,110 @@
+"""A device's program on a CPU: what it may not do, and searches that are guarded."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_drafts as drafts
+from pybeam.engine.cuda_graphs import Captured
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
+
+# operators whose result has a size that depends on data, or that read data back
+WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique_consecutive",
+    "aten::_unique2",
+    "aten::repeat_interleave.Tensor",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::item",
+}
+READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
+
+
+class NoWaiting(TorchDispatchMode):
+    """Raises where an operator waits for the device, or would if the tensors were on one."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        overload = f"{name}.{func._overloadname}"
+        is_boolean_index = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        if name in WAITING or overload in WAITING or is_boolean_index:
+            raise AssertionError(f"{overload} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+class NoReading(TorchFunctionMode):
+    """Raises where Python asks a tensor for its values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in READS:
+            raise AssertionError(f"Tensor.{func.__name__} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+def torch_beams() -> SimpleNamespace:
+    """The native operators but for beams, which are plain torch, as they are on a GPU."""
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    program = dict(
+        beam_open=partial(beams.beam_open, native.tree_append),
+        beam_read=beams.beam_read,
+        beam_commit=partial(beams.beam_commit, native.tree_append),
+        draft_open=partial(drafts.draft_open, native.tree_append),
+        draft_commit=drafts.draft_commit,
+        beam_close=partial(beams.beam_close, native.tree_release),
+    )
+    return SimpleNamespace(**{**vars(native), **program})
+
+
+REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
+
+
+def run(workspace: Workspace, model, algorithm, schedule, requests=REQUESTS, **options):
+    stats = Stats()
+    running = Engine(model, algorithm, schedule, workspace, stats, **options)
+    return sorted(running.run(requests), key=lambda result: result.index), stats
+
+
+def assert_alike(results, expected) -> None:
+    """Equal but for the last bits of scores: products of other sizes round differently."""
+    assert not any(result.error for result in results)
+    for ours, theirs in zip(results, expected, strict=True):
+        assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
+        scores = [h.score for h in theirs.hypotheses]
+        assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=1e-4)
+        assert (ours.steps, ours.expansions) == (theirs.steps, theirs.expansions)
+
+
+class Replays:
+    """Stands in for CUDA: a "graph" runs the step again, and insists on the memory it was captured with."""
+
+    def __init__(self) -> None:
+        self.workspace: Workspace | None = None
+        self.num_captures = self.num_replays = 0
+
+    def addresses(self) -> list[int]:
+        return [buffer.data_ptr() for buffer in self.workspace.buffers()]
+
+    def __call__(self, step, slot) -> Captured:
+        self.num_captures += 1
+        captured = self.addresses()
+        report = slot.new_zeros(1 + 7 * slot.numel())
+
+        def replay() -> None:
+            assert self.addresses() == captured, "a graph would write to memory that was replaced"
+            self.num_replays += 1
+            report.copy_(step(slot))
+
+        return Captured(replay, slot, report)

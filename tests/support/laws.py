@@ -1,0 +1,73 @@
+"""Algorithms, schedules and sources that laws are checked with, and the searches that check them."""
+
+from __future__ import annotations
+
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.workspace import Workspace
+
+ALGORITHMS = {
+    "greedy": pybeam.greedy(max_length=15),
+    "fixed": pybeam.fixed_beam(4, n_best=4, max_length=15),
+    "fixed-ours": pybeam.variable_beam(4, n_best=4, max_length=15),
+    "variable": pybeam.variable_beam(5, threshold=2.0, max_candidates=3, n_best=5, max_length=15),
+    "local": pybeam.variable_beam(5, local_threshold=0.1, n_best=3, max_length=15),
+    "power": pybeam.variable_beam(
+        5, threshold=2.0, n_best=5, max_length=15, scoring=pybeam.scoring.power(0.7)
+    ),
+    "shrinking": pybeam.shrinking_beam(4, n_best=4, max_length=15),
+    "optimal": pybeam.optimal_beam(4, 0.5, 1.5, n_best=2, max_length=15),
+    "top finished": pybeam.shrinking_beam(4, max_length=15, stop=pybeam.stopping.top_finished()),
+    "stochastic": pybeam.stochastic_beam(4, seed=3, max_length=15),
+    "regrowing": pybeam.compat.opennmt.beam_search(4, n_best=2, max_length=15),
+    "adaptive": pybeam.adaptive_jacobi(
+        3, price=0.1, initialiser=pybeam.drafts.ngram_lookup(1), max_length=15
+    ),
+    "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
+}
+
+
+def schedules(width: int) -> dict:
+    return {
+        "one by one": pybeam.Batch(1),
+        "batch": pybeam.Batch(4),
+        "batch of tokens": pybeam.Batch(tokens=9),
+        "batch, budget": pybeam.Batch(6, row_budget=width + 2),
+        "streaming": pybeam.Streaming(5),
+        "streaming, impatient": pybeam.Streaming(5, 0.5, max_wait=2),
+        "streaming, budget": pybeam.Streaming(3, row_budget=2 * width + 1, max_wait=3),
+        "fifo": pybeam.Fifo(5),
+        "fifo, lazy": pybeam.Fifo(6, 0.3),
+        "fifo, tight budget": pybeam.Fifo(3, row_budget=width),
+        "fifo, budget": pybeam.Fifo(3, row_budget=3 * width, max_wait=1),
+        "fifo, small window": pybeam.Fifo(2, window=3),
+    }
+
+
+# Each takes a third of the schedules, another one for each algorithm.
+THIRDS = [0, *(pytest.param(third, marks=pytest.mark.slow) for third in (1, 2))]
+
+
+def some_schedules(name: str, third: int) -> list:
+    """Those that `third` takes for the algorithm of that name."""
+    every = list(schedules(ALGORITHMS[name].most_rows).values())
+    return every[(third + list(ALGORITHMS).index(name)) % 3 :: 3]
+
+
+SOURCES = [[1] * (1 + i * 7 % 5) for i in range(17)]
+
+
+def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
+    """Results through an engine that checks the state's invariants after every step."""
+    workspace = workspace or Workspace(model, algorithm, backends.load(backend))
+    engine = Engine(
+        model, algorithm, schedule, workspace, Stats(), check_every_step=True, **options
+    )
+    return sorted(engine.run(requests), key=lambda result: result.index)
+
+
+def essence(results):
+    return [(r.index, r.hypotheses, r.stop_reason, r.steps, r.expansions) for r in results]

@@ -1,0 +1,60 @@
+"""What `search.onnx` finds, beside what the engine finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+import pybeam
+
+
+def hypotheses(search, sources, width: int, max_length: int, length_penalty: float, behind=0):
+    """What search.onnx finds: tokens, score and final score of each hypothesis of each source.
+
+    Sources are ids or features; `behind` stands behind them.
+    """
+    name = search.get_inputs()[0].name
+    tensors = [torch.as_tensor(source) for source in sources]
+    padded = pad_sequence(tensors, batch_first=True, padding_value=behind)
+    inputs = {
+        name: padded.numpy(),
+        f"{name.removesuffix('s')}_length": np.array([len(source) for source in sources]),
+        "width": np.array(width),
+        "max_length": np.array(max_length),
+        "length_penalty": np.array(length_penalty, dtype=np.float32),
+    }
+    tokens, lengths, *scores = search.run(None, inputs)
+    outside = np.arange(tokens.shape[2]) >= lengths[:, :, None]
+    assert ((tokens == -1) == outside).all()
+    found = []
+    for b in range(len(sources)):
+        num = int((scores[0][b] > -np.inf).sum())
+        assert (scores[0][b, :num] > -np.inf).all() and (scores[1][b, num:] == -np.inf).all()
+        found.append(
+            [
+                (tokens[b, k, : lengths[b, k]].tolist(), scores[0][b, k], scores[1][b, k])
+                for k in range(num)
+            ]
+        )
+    return found
+
+
+def assert_finds_the_same(
+    search, model, sources, width, max_length, length_penalty, behind=0
+) -> list:
+    """As `fixed_beam`: same tokens, scores within 1e-4, or others of the same score."""
+    algorithm = pybeam.fixed_beam(
+        width, n_best=width, max_length=max_length, scoring=pybeam.scoring.power(length_penalty)
+    )
+    expected = pybeam.Decoder(model, algorithm).decode(sources)
+    found = hypotheses(search, sources, width, max_length, length_penalty, behind)
+    for ours, result in zip(found, expected, strict=True):
+        assert len(ours) == len(result.hypotheses)
+        for (tokens, score, final_score), other in zip(ours, result.hypotheses, strict=True):
+            assert final_score == pytest.approx(other.final_score, abs=1e-4)
+            near = [h for h in result.hypotheses if abs(h.final_score - final_score) < 1e-4]
+            same = [h for h in near if list(h.tokens) == tokens]
+            assert same and score == pytest.approx(same[0].score, abs=1e-4)
+    return expected

@@ -1,0 +1,106 @@
+"""Processors in plain Python, one row at a time, written from their rules and not from our code.
+
+Each takes the numbers of a row and its tokens (start token first), and how many of them are forced.
+"""
+
+from __future__ import annotations
+
+import math
+
+from support.processor_rows import EOS, MAX_LENGTH
+
+INF = math.inf
+
+
+def log_softmax(x: list[float]) -> list[float]:
+    peak = max(x)
+    if peak == -INF:
+        return x
+    log_sum = peak + math.log(sum(math.exp(v - peak) for v in x))
+    return [v - log_sum for v in x]
+
+
+def temperature(x, tokens, forced, t):
+    return [v / t for v in x]
+
+
+def eos_penalty(x, tokens, forced, penalty):
+    return [v * penalty if i == EOS else v for i, v in enumerate(x)]
+
+
+def repetition_penalty(x, tokens, forced, penalty, counts_start=False):
+    seen = set(tokens if counts_start else tokens[1:])
+    return [(v * penalty if v < 0 else v / penalty) if i in seen else v for i, v in enumerate(x)]
+
+
+def no_repeat_ngram(x, tokens, forced, n, counts_start=False):
+    tokens = tokens if counts_start else tokens[1:]
+    ngrams = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+    context = tokens[len(tokens) - n + 1 :] if n > 1 else []
+    if len(context) < n - 1:
+        return x
+    return [-INF if (*context, i) in ngrams else v for i, v in enumerate(x)]
+
+
+def suppress_tokens(x, tokens, forced, banned):
+    return [-INF if i in banned else v for i, v in enumerate(x)]
+
+
+def suppress_tokens_at_start(x, tokens, forced, banned, skips=0):
+    is_start = len(tokens) == 1 + max(forced, skips)
+    return suppress_tokens(x, tokens, forced, banned) if is_start else x
+
+
+def suppress_sequences(x, tokens, forced, sequences, counts_start=False, spares_eos=False):
+    tokens = tokens if counts_start else tokens[1:]
+    banned = {
+        line[-1]
+        for line in sequences
+        if len(line) == 1 or tokens[-(len(line) - 1) :] == list(line[:-1])
+        if not (spares_eos and list(line) == [EOS])
+    }
+    return suppress_tokens(x, tokens, forced, banned)
+
+
+def min_length(x, tokens, forced, length, counts_prefix=False):
+    done = len(tokens) - 1 - (0 if counts_prefix else forced)
+    return suppress_tokens(x, tokens, forced, [EOS] if done < length else [])
+
+
+def first_token(x, tokens, forced, token):
+    if token is None or len(tokens) > 1:
+        return x
+    return [0.0 if i == token else -INF for i in range(len(x))]
+
+
+def force_eos(x, tokens, forced, is_scored):
+    if len(tokens) - forced != MAX_LENGTH:
+        return x
+    return [(v if is_scored else 0.0) if i == EOS else -INF for i, v in enumerate(x)]
+
+
+def eos_growth(x, tokens, forced, start, factor):
+    late = max(len(tokens) - 1 - forced - start, 0)
+    grown = x[EOS] + abs(x[EOS]) * (factor**late - 1) if x[EOS] > -INF else -INF
+    return [grown if i == EOS else v for i, v in enumerate(x)]
+
+
+def token_penalty(x, tokens, forced, token, penalty):
+    return [v - penalty if i == token else v for i, v in enumerate(x)]
+
+
+def biased_prefix(x, tokens, forced, beta, prefix):
+    made = tokens[1 + forced :]
+    if len(tokens) <= forced or len(made) >= len(prefix) or made != list(prefix[: len(made)]):
+        return x
+    wanted = prefix[len(made)]
+    p = [(1 - beta) * math.exp(v) + beta * (i == wanted) for i, v in enumerate(x)]
+    return [math.log(v) if v > 0 else -INF for v in p]
+
+
+def allowed_sequences(x, tokens, forced, sequences):
+    made = tokens[1 + forced :]
+    allowed = {line[len(made)] for line in sequences if list(line[: len(made)]) == made != [*line]}
+    if made in [list(line) for line in sequences]:
+        allowed.add(EOS)
+    return [v if i in allowed else -INF for i, v in enumerate(x)]

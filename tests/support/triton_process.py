@@ -1,0 +1,81 @@
+"""How Triton kernels are tested without a GPU: the suite again, in Triton's interpreter.
+
+Triton reads ``TRITON_INTERPRET`` when a kernel is decorated, so a process either interprets kernels
+or compiles them; the interpreter therefore gets a process of its own:
+
+    def test_in_the_interpreter():
+        run_in_interpreter("tests/ops/test_select.py", "-k", "ties or forced")
+        run_in_interpreter("tests/ops/interpreted/test_select_slices.py")
+
+runs pytest with ``--backend triton``, so that the fixtures `backend` and `kernel` name Triton and
+nothing else. Tests that can be asked of every backend stand in the ordinary files; tests of what only
+the Triton kernels have (slices, splits, counters) stand in ``tests/ops/interpreted/``, which is collected
+by a process that interprets or that has a GPU (``--device cuda``), and by no other.
+
+The interpreter takes about 0.1 ms per operation and program: keep vocabularies and grids small.
+It gets bfloat16 arithmetic wrong; a kernel must convert to float32 right after it loads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import ROOT
+
+# it stands in for the hardware with NumPy, which warns where a GPU makes an infinity or a NaN
+WARNINGS = (
+    "ignore::RuntimeWarning:triton.runtime.interpreter",
+    "ignore::DeprecationWarning:triton.runtime.interpreter",
+)
+
+
+def is_interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def run_in_interpreter(*arguments: str) -> None:
+    """Run pytest with these arguments in the interpreter; all must pass and none may be skipped."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    ignored = [part for warning in WARNINGS for part in ("-W", warning)]
+    options = ("-q", "-x", "--backend", "triton", "-p", "no:cacheprovider")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *ignored, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout[-8000:]
+    summary = result.stdout.strip().splitlines()[-1]
+    assert re.search(r"\b[1-9]\d* passed", summary) and "skipped" not in summary, summary
+
+
+def mend_interpreter() -> None:
+    """Let `range` take a computed number, which NumPy 2.4 broke (triton #9171), and save time."""
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch_tensor_and_index(tensor, *scope) -> None:
+        patch_tensor(tensor, *scope)
+        change = scope[0].set_attr if scope else setattr
+        change(tensor, "__index__", lambda number: int(number.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor_and_index
+
+    patched = set()
+
+    def call(function, *arguments, **named):
+        # once per module is enough; at every call it takes two thirds of the time
+        if function.fn.__module__ not in patched:
+            patched.add(function.fn.__module__)
+            interpreter._patch_lang(function.fn)
+        return function.rewrite()(*arguments, **named)
+
+    interpreter.InterpretedFunction.__call__ = call
