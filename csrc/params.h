@@ -80,7 +80,11 @@ constexpr int kPanel = 64;
 
 struct Pair;
 
-// y [rows, columns] = x W^T + bias, then max(0, y) where `relu`; where `adds`, that is added to y.
+// `Activation` of `pybeam/models/linear.py`.
+enum class Activation : int32_t { kNone, kRelu, kGelu, kTanhGelu, kSilu, kTanh };
+constexpr int kNumActivations = 6;
+
+// y [rows, columns] = f(x W^T + bias), f the activation; or y += x W^T + bias where `adds`.
 // W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column;
 // float32 or float16. In bfloat16 two neighbours of the depth stand together, [panels,
 // ceil(depth / 2), kPanel, 2], a zero behind an odd depth, and x is rounded to bfloat16 too.
@@ -95,7 +99,7 @@ struct LinearParams {
     int64_t num_rows;
     int64_t depth;
     int64_t num_columns;
-    bool relu;
+    Activation activation;
     bool adds;
     int num_threads;
 };
@@ -107,6 +111,30 @@ struct LayerNormParams {
     const float* bias;
     float epsilon;
     float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
+// y [rows, size] = a sigmoid(b) of x [rows, 2 size] = [a, b].
+struct GluParams {
+    const float* x;
+    int64_t x_stride;
+    float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
+// One step of an LSTM: gates [rows, 4 size] = [i, f, g, o] before their functions,
+// cell_out = sigmoid(f) cell + sigmoid(i) tanh(g), hidden_out = sigmoid(o) tanh(cell_out).
+struct LstmCellParams {
+    const float* gates;
+    int64_t gates_stride;
+    const float* cell;
+    int64_t cell_stride;
+    float* hidden_out;  // contiguous
+    float* cell_out;    // contiguous
     int64_t num_rows;
     int64_t size;
     int num_threads;
@@ -370,6 +398,8 @@ void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(LinearParams params);
 void launch_layer_norm(const LayerNormParams& params);
+void launch_glu(const GluParams& params);
+void launch_lstm_cell(const LstmCellParams& params);
 void launch_mixture(const MixtureParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);

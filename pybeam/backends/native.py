@@ -34,6 +34,8 @@ backtrace = _ops.backtrace.default
 accept_draft = _ops.accept_draft.default
 linear = _ops.linear.default
 layer_norm = _ops.layer_norm.default
+glu = _ops.glu.default
+lstm_cell = _ops.lstm_cell.default
 mixture = _ops.mixture.default
 
 isa = _ops.isa.default  # in use: "generic", "avx2", "avx512" or "avx512_bf16"
@@ -90,6 +92,16 @@ def _(token, _row_node, _row_cell, beams, slot, _refills, num_rows, num_entries)
 def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
     num_entries = slot.shape[0] * beams[3].shape[1]
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
+
+
+@torch.library.register_fake("pybeam::glu")
+def _(x) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1] // 2)
+
+
+@torch.library.register_fake("pybeam::lstm_cell")
+def _(gates, cell) -> tuple[Tensor, Tensor]:
+    return gates.new_empty(cell.shape), gates.new_empty(cell.shape)
 
 
 @torch.library.register_fake("pybeam::backtrace")
