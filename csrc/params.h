@@ -374,25 +374,6 @@ struct BacktraceParams {
     int32_t* length_out;
 };
 
-// Strides are in elements.
-struct AcceptDraftParams {
-    const void* logits;
-    DType dtype;
-    int64_t row_stride, position_stride;
-    const int32_t* draft;
-    int64_t num_rows;
-    int64_t num_positions;
-    int64_t vocab_size;
-    int32_t eos_id;
-    int num_threads;
-
-    int32_t* token_out;
-    float* log_prob_out;
-    int32_t* accepted_out;
-    int32_t* eos_position_out;
-    bool* has_nan_out;
-};
-
 // Each throws std::runtime_error before it would read or write out of bounds.
 void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
@@ -410,6 +391,5 @@ void launch_beam_close(const BeamCloseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);
 void launch_backtrace(const BacktraceParams& params);
-void launch_accept_draft(const AcceptDraftParams& params);
 
 }  // namespace pybeam

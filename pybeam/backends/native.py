@@ -31,7 +31,6 @@ draft_commit = _ops.draft_commit.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
-accept_draft = _ops.accept_draft.default
 linear = _ops.linear.default
 layer_norm = _ops.layer_norm.default
 glu = _ops.glu.default
@@ -107,12 +106,3 @@ def _(gates, cell) -> tuple[Tensor, Tensor]:
 @torch.library.register_fake("pybeam::backtrace")
 def _(token, parent, slot, node, capacity) -> tuple[Tensor, Tensor]:
     return token.new_empty(slot.shape[0], capacity), token.new_empty(slot.shape[0])
-
-
-@torch.library.register_fake("pybeam::accept_draft")
-def _(logits, draft, eos_id) -> tuple[Tensor, ...]:
-    num_rows = logits.shape[0]
-    token = draft.new_empty(logits.shape[:2])
-    log_prob = logits.new_empty(logits.shape[:2], dtype=torch.float32)
-    counts = [draft.new_empty(num_rows) for _ in range(2)]
-    return token, log_prob, *counts, draft.new_empty(num_rows, dtype=torch.bool)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 
 from pybeam.backends import beams, drafts
-from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.select import select
@@ -26,7 +25,6 @@ draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
-    "accept_draft",
     "backtrace",
     "beam_close",
     "beam_commit",
