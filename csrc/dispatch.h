@@ -52,6 +52,8 @@ using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t
 using RoundRow = void (*)(const float* x, int64_t depth, Pair* out);
 
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
+using GluRow = void (*)(const GluParams& params, int64_t row);
+using LstmRow = void (*)(const LstmCellParams& params, int64_t row);
 
 // One member's row of a mixture: log_prob = (logit - peak) - log_sum.
 struct MixedRow {
@@ -71,6 +73,8 @@ struct Kernels {
     MultiplyRows multiply_rows[3];  // by the weights' DType
     RoundRow round_row;
     NormaliseRow normalise_row;
+    GluRow glu_row;
+    LstmRow lstm_row;
     MixRow mix_row;
 };
 

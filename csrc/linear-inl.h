@@ -1,7 +1,11 @@
 // The operator `linear`. Included by registration.cpp inside its namespace.
 
 void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-            bool relu, bool adds) {
+            int64_t activation, bool adds) {
+    TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
+                      kNumActivations - 1, ", but is ", activation);
+    TORCH_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
+                      activation);
     check_dim("y", y, 2);
     check_dim("x", x, 2);
     const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
@@ -28,7 +32,7 @@ void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const Option
     params.num_rows = num_rows;
     params.depth = depth;
     params.num_columns = num_columns;
-    params.relu = relu;
+    params.activation = static_cast<Activation>(activation);
     params.adds = adds;
     params.num_threads = at::get_num_threads();
     launch_linear(params);

@@ -80,7 +80,11 @@ constexpr int kPanel = 64;
 
 struct Pair;
 
-// y [rows, columns] = x W^T + bias, then max(0, y) where `relu`; where `adds`, that is added to y.
+// `Activation` of `pybeam/models/linear.py`.
+enum class Activation : int32_t { kNone, kRelu, kGelu, kTanhGelu, kSilu, kTanh };
+constexpr int kNumActivations = 6;
+
+// y [rows, columns] = f(x W^T + bias), f the activation; or y += x W^T + bias where `adds`.
 // W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column;
 // float32 or float16. In bfloat16 two neighbours of the depth stand together, [panels,
 // ceil(depth / 2), kPanel, 2], a zero behind an odd depth, and x is rounded to bfloat16 too.
@@ -95,7 +99,7 @@ struct LinearParams {
     int64_t num_rows;
     int64_t depth;
     int64_t num_columns;
-    bool relu;
+    Activation activation;
     bool adds;
     int num_threads;
 };
@@ -107,6 +111,30 @@ struct LayerNormParams {
     const float* bias;
     float epsilon;
     float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
+// y [rows, size] = a sigmoid(b) of x [rows, 2 size] = [a, b].
+struct GluParams {
+    const float* x;
+    int64_t x_stride;
+    float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
+// One step of an LSTM: gates [rows, 4 size] = [i, f, g, o] before their functions,
+// cell_out = sigmoid(f) cell + sigmoid(i) tanh(g), hidden_out = sigmoid(o) tanh(cell_out).
+struct LstmCellParams {
+    const float* gates;
+    int64_t gates_stride;
+    const float* cell;
+    int64_t cell_stride;
+    float* hidden_out;  // contiguous
+    float* cell_out;    // contiguous
     int64_t num_rows;
     int64_t size;
     int num_threads;
@@ -346,30 +374,13 @@ struct BacktraceParams {
     int32_t* length_out;
 };
 
-// Strides are in elements.
-struct AcceptDraftParams {
-    const void* logits;
-    DType dtype;
-    int64_t row_stride, position_stride;
-    const int32_t* draft;
-    int64_t num_rows;
-    int64_t num_positions;
-    int64_t vocab_size;
-    int32_t eos_id;
-    int num_threads;
-
-    int32_t* token_out;
-    float* log_prob_out;
-    int32_t* accepted_out;
-    int32_t* eos_position_out;
-    bool* has_nan_out;
-};
-
 // Each throws std::runtime_error before it would read or write out of bounds.
 void launch_select(const SelectParams& params);
 void launch_tree_attention(const TreeAttentionParams& params);
 void launch_linear(LinearParams params);
 void launch_layer_norm(const LayerNormParams& params);
+void launch_glu(const GluParams& params);
+void launch_lstm_cell(const LstmCellParams& params);
 void launch_mixture(const MixtureParams& params);
 void launch_tree_append(const TreeAppendParams& params);
 void launch_tree_release(const TreeReleaseParams& params);
@@ -380,6 +391,5 @@ void launch_beam_close(const BeamCloseParams& params);
 void launch_gather_rows(const GatherRowsParams& params);
 void launch_scatter_rows(const ScatterRowsParams& params);
 void launch_backtrace(const BacktraceParams& params);
-void launch_accept_draft(const AcceptDraftParams& params);
 
 }  // namespace pybeam

@@ -167,9 +167,9 @@ Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& valu
 #include "beams-inl.h"
 #include "drafts-inl.h"
 #include "rows-inl.h"
-#include "accept_draft-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
+#include "gates-inl.h"
 #include "mixture-inl.h"
 // clang-format on
 
@@ -230,11 +230,11 @@ TORCH_LIBRARY(pybeam, m) {
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
     m.def(
-        "accept_draft(Tensor logits, Tensor draft, int eos_id) -> (Tensor token, Tensor log_prob, "
-        "Tensor accepted, Tensor eos_position, Tensor has_nan)");
-    m.def(
-        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? bias, bool relu, bool adds) -> ()");
+        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? bias, int activation, "
+        "bool adds) -> ()");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
+    m.def("glu(Tensor x) -> Tensor");
+    m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
@@ -254,9 +254,10 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("gather_rows", &pybeam::gather_rows);
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);
-    m.impl("accept_draft", &pybeam::accept_draft);
     m.impl("linear", &pybeam::linear);
     m.impl("layer_norm", &pybeam::layer_norm);
+    m.impl("glu", &pybeam::glu);
+    m.impl("lstm_cell", &pybeam::lstm_cell);
     m.impl("mixture", &pybeam::mixture);
 }
 

@@ -56,13 +56,3 @@ class Survivors(NamedTuple):
     has_nan: (
         Tensor  # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
     )
-
-
-class Acceptance(NamedTuple):
-    """What `accept_draft` decides about ``R`` rows of ``Q`` draft positions."""
-
-    token: Tensor  # [R, Q] int32, output of every position; -1 where there is none
-    log_prob: Tensor  # [R, Q] float32 (reference: float64 for float64 logits), of `token`; or -inf
-    accepted: Tensor  # [R] int32, 1 to Q: the first so many outputs are final
-    eos_position: Tensor  # [R] int32, position of EOS among the accepted outputs, or -1
-    has_nan: Tensor  # [R] bool, the last accepted output is -1 because of a NaN or +inf

@@ -23,6 +23,9 @@ namespace {
 // clang-format off: each needs those above it
 #include "vec_avx512-inl.h"
 #include "exp-inl.h"
+#include "activations-inl.h"
+#include "columns-inl.h"
+#include "gates-inl.h"
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"

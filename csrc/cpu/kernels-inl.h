@@ -10,5 +10,7 @@ constexpr Kernels make_kernels(const char* name) {
                    {&multiply_rows<float>, &multiply_rows<Pair>, &multiply_rows<Half>},
                    &round_row,
                    &normalise_row,
+                   &glu_row,
+                   &lstm_row,
                    &mix_row};
 }

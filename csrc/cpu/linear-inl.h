@@ -48,7 +48,6 @@ inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const 
             const int64_t i = r * y_stride + c * kWidth;
             Vec sum = acc[r][c];
             if (bias != nullptr) sum = add(sum, load(bias + c * kWidth));
-            if (params.relu) sum = max(broadcast(0.0f), sum);  // keeps NaN
             if (residual != nullptr) sum = add(sum, load(residual + i));
             store(y + i, sum);
         }
@@ -86,9 +85,11 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
         if (num_columns == kPanel) {
             multiply_block<rows()>(params, x, weight, bias, params.adds ? y : nullptr, y,
                                    params.num_columns);
+            activate(params.activation, rows(), y, params.num_columns);
             return;
         }
         multiply_block<rows()>(params, x, weight, bias, nullptr, y_copy, kPanel);
+        activate(params.activation, rows(), y_copy, kPanel);
         for (int64_t r = 0; r < rows(); ++r) {
             for (int64_t c = 0; c < num_columns; ++c) {
                 float& out = y[r * params.num_columns + c];

@@ -3,20 +3,6 @@
 
 constexpr int kMixVecs = 4;  // vectors whose exponentials are computed side by side
 
-inline Vec load_some(const float* x, int64_t count) {
-    if (count >= kWidth) return load(x);
-    float block[kWidth];
-    for (int64_t i = 0; i < kWidth; ++i) block[i] = i < count ? x[i] : -INFINITY;
-    return load(block);
-}
-
-inline void store_some(float* out, int64_t count, Vec a) {
-    if (count >= kWidth) return store(out, a);
-    float block[kWidth];
-    store(block, a);
-    for (int64_t i = 0; i < count; ++i) out[i] = block[i];
-}
-
 // `count` columns from `column` on, at most kVecs vectors of them.
 template <int kVecs>
 inline void mix_columns(const MixtureParams& params, const MixedRow* members, float* out,

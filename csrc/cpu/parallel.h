@@ -24,4 +24,15 @@ void parallel_for(int num_threads, int64_t num_tasks, const Task& task) {
     for (int64_t i = 0; i < num_tasks; ++i) task(i);
 }
 
+// Calls body(row) for every row, where one costs as much as `row_work` multiply-adds.
+template <class Body>
+void for_rows(int64_t num_rows, int64_t row_work, int num_threads, const Body& body) {
+    constexpr int64_t kBlock = 32;  // rows of one task: few enough for a batch of 64 to be shared
+    const int64_t tasks = (num_rows + kBlock - 1) / kBlock;
+    parallel_for(threads_for(num_rows * row_work, tasks, num_threads), tasks, [&](int64_t task) {
+        const int64_t end = num_rows < (task + 1) * kBlock ? num_rows : (task + 1) * kBlock;
+        for (int64_t row = task * kBlock; row < end; ++row) body(row);
+    });
+}
+
 }  // namespace pybeam

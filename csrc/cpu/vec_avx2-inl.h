@@ -58,6 +58,12 @@ inline float largest(Vec a) {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
 
+// -|a|.
+inline Vec negative_abs(Vec a) { return _mm256_or_ps(a, broadcast(-0.0f)); }
+
+// a where the sign bit of x is set, b elsewhere.
+inline Vec where_negative(Vec x, Vec a, Vec b) { return _mm256_blendv_ps(b, a, x); }
+
 // p * 2^n for integral n >= -126; 0 where x < min_x.
 inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);

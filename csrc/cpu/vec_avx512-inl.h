@@ -42,6 +42,14 @@ inline uint32_t greater_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _C
 inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 
+// -|a|.
+inline Vec negative_abs(Vec a) { return _mm512_or_ps(a, broadcast(-0.0f)); }
+
+// a where the sign bit of x is set, b elsewhere.
+inline Vec where_negative(Vec x, Vec a, Vec b) {
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x)), b, a);
+}
+
 // p * 2^n for integral n; 0 where x < min_x.
 inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, min_x, _CMP_NLT_UQ), p, n);

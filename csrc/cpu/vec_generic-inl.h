@@ -59,6 +59,19 @@ inline float largest(Vec a) {
     return low > high ? low : high;
 }
 
+// -|a|.
+inline Vec negative_abs(Vec a) {
+    return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(a) |
+                                 reinterpret_cast<IntVec>(broadcast(-0.0f)));
+}
+
+// a where the sign bit of x is set, b elsewhere.
+inline Vec where_negative(Vec x, Vec a, Vec b) {
+    const IntVec is_negative = reinterpret_cast<IntVec>(x) >> 31;
+    return reinterpret_cast<Vec>((reinterpret_cast<IntVec>(a) & is_negative) |
+                                 (reinterpret_cast<IntVec>(b) & ~is_negative));
+}
+
 // p * 2^n for integral n >= -126; 0 where x < min_x.
 inline Vec scale_by_power(Vec p, Vec n, Vec x, Vec min_x) {
     const IntVec exponent = __builtin_convertvector(n, IntVec) << 23;

@@ -197,7 +197,7 @@ void has_no_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
 TORCH_LIBRARY_IMPL(pybeam, CUDA, m) {
     m.impl("select", &pybeam::cuda::select);
     for (const char* name : {"tree_attention", "tree_append", "tree_release", "gather_rows",
-                             "scatter_rows", "backtrace", "accept_draft"}) {
+                             "scatter_rows", "backtrace"}) {
         m.impl(name, torch::CppFunction::makeFromBoxedFunction<&pybeam::cuda::has_no_kernel>());
     }
 }

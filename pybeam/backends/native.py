@@ -31,9 +31,10 @@ draft_commit = _ops.draft_commit.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
-accept_draft = _ops.accept_draft.default
 linear = _ops.linear.default
 layer_norm = _ops.layer_norm.default
+glu = _ops.glu.default
+lstm_cell = _ops.lstm_cell.default
 mixture = _ops.mixture.default
 
 isa = _ops.isa.default  # in use: "generic", "avx2", "avx512" or "avx512_bf16"
@@ -92,15 +93,16 @@ def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
 
 
+@torch.library.register_fake("pybeam::glu")
+def _(x) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1] // 2)
+
+
+@torch.library.register_fake("pybeam::lstm_cell")
+def _(gates, cell) -> tuple[Tensor, Tensor]:
+    return gates.new_empty(cell.shape), gates.new_empty(cell.shape)
+
+
 @torch.library.register_fake("pybeam::backtrace")
 def _(token, parent, slot, node, capacity) -> tuple[Tensor, Tensor]:
     return token.new_empty(slot.shape[0], capacity), token.new_empty(slot.shape[0])
-
-
-@torch.library.register_fake("pybeam::accept_draft")
-def _(logits, draft, eos_id) -> tuple[Tensor, ...]:
-    num_rows = logits.shape[0]
-    token = draft.new_empty(logits.shape[:2])
-    log_prob = logits.new_empty(logits.shape[:2], dtype=torch.float32)
-    counts = [draft.new_empty(num_rows) for _ in range(2)]
-    return token, log_prob, *counts, draft.new_empty(num_rows, dtype=torch.bool)

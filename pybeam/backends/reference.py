@@ -309,32 +309,6 @@ def backtrace(
     return tokens.to(token.device), length.to(token.device)
 
 
-def accept_draft(logits: Tensor, draft: Tensor, eos_id: int) -> tuple[Tensor, ...]:
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    logit = logits.to(dtype) + 0.0  # [R, Q, V]; -0.0 becomes +0.0
-    is_nan = (logit.isnan() | (logit == INF)).any(-1)  # [R, Q]
-    is_valid = ~is_nan & (logit > -INF).any(-1)
-    # stable: equal logits keep token order, as torch.argmax does not
-    token = torch.sort(logit, dim=-1, descending=True, stable=True).indices[..., 0]
-    token = token.to(torch.int32).masked_fill(~is_valid, -1)
-    total = (logit - logit.amax(-1, keepdim=True)).exp().sum(-1)
-    log_prob = (0.0 - total.log()).masked_fill(~is_valid, -INF)
-    accepted = torch.ones(logits.shape[0], dtype=torch.int32)
-    eos_position = torch.full_like(accepted, -1)
-    has_nan = torch.zeros(logits.shape[0], dtype=torch.bool)
-    for r, (outputs, guesses) in enumerate(zip(token.tolist(), draft.tolist(), strict=True)):
-        q = 0
-        while q + 1 < len(outputs) and outputs[q] not in (-1, eos_id):
-            if guesses[q + 1] != outputs[q]:
-                break
-            q += 1
-        accepted[r], has_nan[r] = q + 1, is_nan[r, q]
-        if outputs[q] == eos_id != -1:
-            eos_position[r] = q
-    decided = (result.to(logits.device) for result in (accepted, eos_position, has_nan))
-    return token, log_prob, *decided
-
-
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)

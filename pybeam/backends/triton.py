@@ -10,7 +10,6 @@ from functools import partial
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
-from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.select import select
@@ -27,7 +26,6 @@ draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 
 __all__ = [
-    "accept_draft",
     "backtrace",
     "beam_close",
     "beam_commit",

@@ -225,6 +225,8 @@ def _own_attention(op: Builder, query: Value, old: KeyValue, new: KeyValue, bias
 def _activated(op: Builder, activation: str, x: Value) -> Value:
     if activation == "relu":
         return op.Relu(x)
+    if activation == "tanh":
+        return op.Tanh(x)
     if activation in ("silu", "swish"):
         return op.Mul(x, op.Sigmoid(x))
     return op.Gelu(x, approximate="none" if activation in ("gelu", "gelu_python") else "tanh")

@@ -67,10 +67,14 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
+    is_native: bool  # through the C++ extension, as the linear layers are
 
     def __call__(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden and cell state [n, H] after one step from those before; `gates` = input(x) [n, 4 H]."""
-        i, f, g, o = self.recurrent.add(gates, hidden).chunk(4, 1)
+        gates = self.recurrent.add(gates, hidden)
+        if self.is_native:
+            return torch.ops.pybeam.lstm_cell.default(gates, cell)
+        i, f, g, o = gates.chunk(4, 1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
@@ -112,7 +116,8 @@ class Rnn(Model):
         device: torch.device,
     ) -> None:
         self.config, self.encoder, self.decoder = config, encoder, decoder
-        self.attention = attention  # [H, 2 H], U of the decoder's state and what it attends to
+        # [H, 2 H], tanh(U y + u) of the decoder's state and what it attends to
+        self.attention = attention
         self.output = output  # [V, H]
         self.dtype = dtype  # of states and logits
         self.weight_dtype = weight_dtype  # of matrices and token tables
@@ -244,7 +249,7 @@ class RnnSession(Session):
             None,
             1.0,
         )  # [R, 1, H]
-        logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)).tanh_())  # [R, V]
+        logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)))  # [R, V]
         return logits, torch.stack(new, 1).view_as(old)
 
     def advance(self, source: Tensor, target: Tensor) -> None:
@@ -281,8 +286,8 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
         wanted = torch.float32 if is_packed and len(shape) == 1 else dtype
         return tensor.to(device=device, dtype=wanted).contiguous()
 
-    def linear(weight: Tensor, bias: Tensor | None) -> Linear:
-        return (PackedLinear if is_packed else PlainLinear)(weight, bias)
+    def linear(weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
+        return (PackedLinear if is_packed else PlainLinear)(weight, bias, activation)
 
     def stack(name: str, vocab_size: int) -> LstmStack:
         layers = []
@@ -290,7 +295,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
             bias = sum(take(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh"))
             weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
             recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
-            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None)))
+            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), is_packed))
         table = take(f"{name}.embedding.weight", vocab_size, d)
         return LstmStack(table.float() if is_packed else table, layers)
 
@@ -298,7 +303,9 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
         config,
         encoder=stack("encoder", config.source_vocab_size),
         decoder=stack("decoder", config.vocab_size),
-        attention=linear(take("attention.weight", h, 2 * h), take("attention.bias", h)),
+        attention=linear(
+            take("attention.weight", h, 2 * h), take("attention.bias", h), activation="tanh"
+        ),
         output=linear(
             take("output.weight", config.vocab_size, h), take("output.bias", config.vocab_size)
         ),

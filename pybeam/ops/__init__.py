@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Acceptance, Finishing, Survivors
+from pybeam.contracts import Finishing, Survivors
 from pybeam.ops import checks
 
 
@@ -237,41 +237,3 @@ def backtrace(
             f"`capacity` must be at least the longest hypothesis, {int(length.max())}, but is {capacity}"
         )
     return tokens, length
-
-
-def accept_draft(
-    logits: Tensor, draft: Tensor, eos_id: int = -1, *, backend: str = "auto"
-) -> Acceptance:
-    """Greedy outputs of a block of draft positions, and how many of them are final.
-
-    Position 0 was fed the last accepted token, position q > 0 a guess of the output of position
-    q - 1. Output q is what greedy decoding would give if all tokens fed up to position q are greedy's:
-
-    ``token[r, q] = argmax_v logits[r, q, v]``
-    ``accepted[r] = 1 + #{q >= 1: draft[r, i] == token[r, i - 1] for all 1 <= i <= q}``
-
-    cut right after the first EOS and after the first position without an output (-1). So every step
-    accepts at least one token, keys and values of the first `accepted` positions stay, and the tokens
-    after that are the guesses of a Jacobi iteration for the next step; a block is solved when
-    ``accepted`` is Q. A guess of -1 never agrees: rows with fewer guesses are padded with it.
-
-    Ties as in `select`: logit descending, then token ascending, -0.0 counts as +0.0. A position
-    whose logits are all -inf, or hold a NaN or +inf, has token -1. What lies behind the accepted
-    outputs raises no alarm, since greedy decoding would not have seen it.
-
-    Args:
-        logits: [R, Q, V] float32, bfloat16 or float16 (reference: float64 too), Q and V at least 1, any
-            strides with the last one 1.
-        draft: [R, Q] int32, the tokens that were fed; column 0 is not read.
-        eos_id: the token that ends a hypothesis; -1: none.
-
-    Returns:
-        `Acceptance`; ``log_prob = (logit - max) - log(sum(exp(logit - max)))`` as in `select`.
-
-    Raises:
-        ValueError: a shape, dtype or device is wrong.
-
-    See Santilli et al. 2023, Algorithms 1 to 3, and Leviathan et al. 2023 for drafts of other origin.
-    """
-    checks.accept_draft(logits, draft)
-    return Acceptance(*backends.resolve(backend, logits.device).accept_draft(logits, draft, eos_id))

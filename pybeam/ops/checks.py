@@ -230,13 +230,3 @@ def backtrace(token: Tensor, parent: Tensor, slot: Tensor, node: Tensor) -> None
     is_used = node_number <= node[:, None]
     if bool(((used >= node_number) & is_used).any()) or bool(((used < -1) & is_used).any()):
         _fail("parent", "-1 or smaller than the node it belongs to", "not for some node")
-
-
-def accept_draft(logits: Tensor, draft: Tensor) -> None:
-    """Check the arguments of `ops.accept_draft`."""
-    _dtype("logits", logits, *FLOATS)
-    _shape("logits", logits, "[R, Q, V]", (None, None, None))
-    _unit_stride("logits", logits)
-    if 0 in logits.shape[1:]:
-        _fail("logits", "of at least one position and one token", list(logits.shape))
-    _ints("draft", draft, "[R, Q]", tuple(logits.shape[:2]), logits.device, "as `logits`")

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage
@@ -51,8 +50,7 @@ class Gumbel(Processor):
         has_luck = is_behind & (total > -INF)
         luck = torch.where(has_luck, rows.score - total, of_root)[:, None]  # [R, 1]
         token = torch.arange(logits.shape[1], dtype=INT, device=slot.device)
-        # float64: the last bits of these functions may hang on an element's place in memory, and are
-        # rounded away
+        # float64, of which the upper tail of the noise needs 31 bits
         perturbed = gumbel_noise(own, token).add_(logits)  # [R, V]
         largest = perturbed.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == -INF, 0.0)
@@ -77,6 +75,11 @@ def gumbel_noise(key: Tensor, token: Tensor) -> Tensor:
 def log1mexp(x: Tensor) -> Tensor:
     """``log(1 - exp(x))`` for x <= 0. See Mächler 2012."""
     return torch.where(x > -math.log(2), x.expm1().neg_().log_(), x.exp().neg_().log1p_())
+
+
+def softplus(x: Tensor) -> Tensor:
+    """``log(1 + exp(x))``; torch's own rounds an element by its place in memory."""
+    return x.abs().neg_().exp_().log1p_().add_(x.clamp(min=0.0))
 
 
 def mixed(x: Tensor) -> Tensor:

@@ -175,4 +175,4 @@ def test_wrong_arguments(name, change, message):
     )
     arguments[name] = change(arguments[name])
     with pytest.raises(ValueError, match=message):
-        native.linear(*arguments.values(), False, False)
+        native.linear(*arguments.values(), 0, False)

@@ -181,12 +181,13 @@ ARGUMENTS = {
         torch.randn(3, 8),
         torch.randn(2, 8, 64),
         torch.randn(70),
-        True,
+        1,
         False,
     ),
+    "glu": lambda: (torch.randn(3, 70),),
+    "lstm_cell": lambda: (torch.randn(3, 36), torch.randn(3, 9)),
     "layer_norm": lambda: (torch.randn(3, 70), torch.randn(70), torch.randn(70), 1e-5),
     "mixture": lambda: (torch.zeros(3, 70), [torch.randn(3, 70), torch.randn(3, 70)]),
-    "accept_draft": lambda: (torch.randn(2, 3, 7), ints([[0, 1, 2], [3, 4, 5]]), 2),
     "backtrace": lambda: (ints([[7, 8]]), ints([[-1, 0]]), ints([0]), ints([1]), 3),
 }
 

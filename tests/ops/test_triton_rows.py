@@ -1,4 +1,4 @@
-"""The Triton kernels that copy rows, walk the tree and check drafts, without a GPU."""
+"""The Triton kernels that copy rows and walk the tree, without a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.accept_draft import accept_draft
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from support.aot import CAPABILITIES, assemble, distinct, recorded
@@ -23,20 +22,6 @@ def test_in_the_interpreter():
         "tests/ops/interpreted/test_rows_in_two_launches.py",
         "-k",
         "not any_moves and not native and not wrong_arguments",
-    )
-
-
-def test_a_little_of_drafts_in_the_interpreter():
-    run_in_interpreter("tests/ops/test_accept_draft.py", "-k", "triton and (by_hand or ties_and)")
-
-
-@pytest.mark.slow
-def test_drafts_in_the_interpreter():
-    run_in_interpreter(
-        "tests/ops/test_accept_draft.py",
-        "tests/ops/interpreted/test_accept_draft_slices.py",
-        "-k",
-        "triton or zero",
     )
 
 
@@ -81,27 +66,3 @@ def test_backtrace_is_compiled_well(capability):
     assembly = assemble(launch, capability)
     assert assembly.stack == assembly.local == 0
     assert assembly.registers <= 40
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_drafts_are_compiled_well(dtype, capability):
-    # a line may begin anywhere: 58101 is odd
-    shapes = [(8, 4, 500), (8, 4, 58_101), (1, 256, 58_112), (1, 3, 256_000)]
-    launches = []
-    for shape in shapes:
-        # every row the same memory: nobody reads it
-        strides = (shape[2] * shape[1], shape[2], 1)
-        logits = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        draft = ints(*shape[:2])
-        launches += recorded(lambda logits=logits, draft=draft: accept_draft(logits, draft, 2))
-    for launch in distinct(launches):
-        assembly = assemble(launch, capability)
-        assert assembly.stack == assembly.local == 0
-        assert assembly.registers <= 168
-        # a slice is read 16 bytes at a time; a pack at its edge one logit at a time
-        options = launch.options
-        num_packs = options["SLICE"] // options["PACK"]
-        num_wide = assembly.count(r"\bLDG\.E\.128")
-        assert num_wide == num_packs // (32 * options["num_warps"])
-        assert options["PACK"] * dtype.itemsize == 16

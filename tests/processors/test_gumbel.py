@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from pybeam import processors, scoring, stopping
-from pybeam.processors.gumbel import gumbel_noise, log1mexp, mixed
+from pybeam.processors.gumbel import gumbel_noise, log1mexp, mixed, softplus
 from support import processor_oracles as oracles
 from support.laws import decoded
 from support.search_models import BOS, EOS, next_logits, random_model
@@ -164,6 +164,31 @@ def test_log1mexp():
     expected = torch.log1p(-torch.exp(x.double())).float()
     torch.testing.assert_close(log1mexp(x), expected, rtol=1e-5, atol=1e-6)
     assert log1mexp(torch.zeros(1)).item() == -math.inf
+
+
+def test_softplus():
+    x = torch.tensor([-math.inf, -800.0, -1.0, 0.0, 1.0, 800.0, math.inf], dtype=torch.float64)
+    torch.testing.assert_close(softplus(x), torch.logaddexp(x, torch.zeros_like(x)))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 5])
+def test_noise_does_not_depend_on_its_place_in_memory(num_threads):
+    """Rows of an odd length, alone and among others, on any number of threads."""
+    key = torch.randint(-(2**62), 2**62, (70,))
+    token = torch.arange(515, dtype=torch.int32)
+    functions = (softplus, lambda x: log1mexp(-x.abs()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    noise = gumbel_noise(key, token)
+    expected = [f(noise) for f in functions]
+    torch.set_num_threads(num_threads)
+    try:
+        for rows in (slice(0, 1), slice(3, 70), slice(69, 70)):
+            assert torch.equal(gumbel_noise(key[rows], token), noise[rows])
+            for f, all_rows in zip(functions, expected, strict=True):
+                assert torch.equal(f(noise[rows].clone()), all_rows[rows])
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_given_outputs_have_the_scores_that_were_drawn(backend):

@@ -59,10 +59,10 @@ MODEL_CLASSES = {
 }
 
 
-def tiny_model(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
-    """The original, in eval mode, with random biases, norms and logit bias."""
+def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
+    """The original, in eval mode, with random biases, norms and logit bias; `changes` are its config's."""
     stem, options = KINDS[kind]
-    config = getattr(transformers, f"{stem}Config")(**{**SHAPES, **options})
+    config = getattr(transformers, f"{stem}Config")(**{**SHAPES, **options, **changes})
     model = getattr(transformers, MODEL_CLASSES[stem])(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -85,8 +85,10 @@ def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
         model.get_output_embeddings().weight[eos] += nats * bias / (bias @ bias)
 
 
-def save_tiny_model(directory: Path, kind: str, seed: int = 0) -> transformers.PreTrainedModel:
+def save_tiny_model(
+    directory: Path, kind: str, seed: int = 0, **changes
+) -> transformers.PreTrainedModel:
     """Save it as `save_pretrained` does and return the original."""
-    model = tiny_model(kind, seed)
+    model = tiny_model(kind, seed, **changes)
     model.save_pretrained(directory)
     return model

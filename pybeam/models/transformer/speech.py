@@ -42,9 +42,9 @@ class Subsampler:
             window = to_device(rows, torch.long, x.device)  # [n, k]
             # the last row is what lies beyond the ends
             padded = F.pad(x, (0, 0, 0, 1))
-            x = layer(padded[window].flatten(1))  # [n, C'] or [n, 2 C']
-            if self.config.activation == GATE:
-                x = F.glu(x, dim=1)
+            windows = padded[window].flatten(1)  # [n, k * C]
+            is_gated = self.config.activation == GATE
+            x = layer.gated(windows) if is_gated else layer(windows)  # [n, C']
         return x
 
 

@@ -85,12 +85,3 @@ def test_backtrace(walled):
     slot, node = walled(ints([0, 2, -1, 0, 1])), walled(ints([0, 0, 5, 2048, 2047]))
     _, length = triton.backtrace(token, parent, slot, node, 5)
     assert length.tolist() == [1, 0, 0, 0, 2048]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("vocab_size", [5, 1021])
-def test_accept_draft(walled, vocab_size, dtype):
-    # eight lines, so that the last ends at a multiple of 16 bytes, and the others need not
-    logits = walled(torch.randn(2, 4, vocab_size).to(dtype))
-    token, *_ = triton.accept_draft(logits, walled(torch.zeros(2, 4, dtype=torch.int32)), 2)
-    assert token.tolist() == logits.float().argmax(-1).tolist()

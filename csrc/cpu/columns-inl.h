@@ -1,0 +1,23 @@
+// Columns of a row by the vector, the last ones too. Included inside a namespace, after the
+// vectors.
+
+// The first `count` columns; -inf behind them.
+inline Vec load_some(const float* x, int64_t count) {
+    if (count >= kWidth) return load(x);
+    float block[kWidth];
+    for (int64_t i = 0; i < kWidth; ++i) block[i] = i < count ? x[i] : -INFINITY;
+    return load(block);
+}
+
+inline void store_some(float* out, int64_t count, Vec a) {
+    if (count >= kWidth) return store(out, a);
+    float block[kWidth];
+    store(block, a);
+    for (int64_t i = 0; i < count; ++i) out[i] = block[i];
+}
+
+// Calls body(column, count) for a vector of columns after another; the last may have fewer.
+template <class Body>
+inline void for_columns(int64_t size, const Body& body) {
+    for (int64_t column = 0; column < size; column += kWidth) body(column, size - column);
+}

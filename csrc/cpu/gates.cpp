@@ -1,0 +1,25 @@
+#include "../dispatch.h"
+#include "../params.h"
+#include "parallel.h"
+
+namespace pybeam {
+namespace {
+
+// Multiply-adds of one sigmoid or tanh: about as many instructions.
+constexpr int64_t kFunctionWork = 20;
+
+}  // namespace
+
+void launch_glu(const GluParams& params) {
+    const GluRow glu_row = kernels().glu_row;
+    for_rows(params.num_rows, kFunctionWork * params.size, params.num_threads,
+             [&](int64_t row) { glu_row(params, row); });
+}
+
+void launch_lstm_cell(const LstmCellParams& params) {
+    const LstmRow lstm_row = kernels().lstm_row;
+    for_rows(params.num_rows, 5 * kFunctionWork * params.size, params.num_threads,
+             [&](int64_t row) { lstm_row(params, row); });
+}
+
+}  // namespace pybeam
