@@ -243,6 +243,7 @@ struct Beams {
         kCertified,
         kNumFound,
         kHasTopped,
+        kScoredFrom,
         kTargetLength,
         kNumInts,
     };

@@ -34,9 +34,14 @@ inline int32_t checked_entries(const Beams& beams, int64_t slot) {
     return num_entries;
 }
 
-// Tokens that a source will have generated when this step is done.
+// Tokens of a row that count in n when this step is done.
 inline int32_t next_length(const int32_t* ints) {
-    return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength];
+    return ints[Beams::kDepth] + 1 - ints[Beams::kScoredFrom];
+}
+
+// Whether a row has no room for another token when this step is done.
+inline bool is_cut(const int32_t* ints) {
+    return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength] >= ints[Beams::kMaxLength];
 }
 
 }  // namespace pybeam

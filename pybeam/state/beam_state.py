@@ -89,23 +89,19 @@ class BeamState:
     ) -> list[int]:
         """Start one beam of one row, the start token, in each of these empty slots.
 
-        A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
-        be scored is a target that the search goes on from. `guesses` are of what is generated, for those
+        A target is scored after the prefix, EOS is part of it; an empty one: search. A scored prefix is
+        such a target too, from which the search goes on. `guesses` are of what is generated, for those
         that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at
         most.
         """
         targets = [()] * len(slots) if targets is None else list(targets)
-        prefixes = list(prefixes)
-        for i, limit in enumerate(limits):
-            if limit.prefix.is_scored:
-                prefixes[i], targets[i] = (), (*prefixes[i], *targets[i])
         given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
         self._open_given(slots, given)
         self._processing.open(slots, [limit.processors for limit in limits], prompts)
         each = zip(limits, map(len, prefixes), map(len, targets), source_lengths, strict=True)
         lines = [_line(*one) for one in each]
         for line in lines:
-            self._uses_prefix |= line["prefix_length"] > 0
+            self._uses_prefix |= line["scored_from"] > 0
             self._uses_target |= line["target_length"] > 0
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
             self._uses_margin |= line["margin"] < INF
@@ -177,11 +173,7 @@ class BeamState:
 
         `logits` are what `process` gave.
         """
-        survivors = self._follow(rows, moving, logits)
-        if self._processing.perturbs:
-            log_probs = self._processing.log_probs
-            return unperturbed(survivors, rows, self.beams.is_alive, log_probs)
-        return survivors
+        return self._follow(rows, moving, logits)
 
     def _follow(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
         target, score = None, moving.score
@@ -189,12 +181,16 @@ class BeamState:
             target = next_target(self.beams, rows.slot)
             score = startable(score, moving.offset, target)
         chosen = self._select(moving._replace(score=score), logits)
-        if self._uses_prefix and self.algorithm.prefix.leading_eos:
+        if self.algorithm.prefix.leading_eos and (self._uses_prefix or self._uses_target):
             chosen = led(chosen, self.beams, rows.slot)
+        log_probs = self._processing.log_probs if self._processing.perturbs else None
+        if log_probs is not None:
+            chosen = unperturbed(chosen, rows, self.beams.is_alive, log_probs)
         if target is None:
             return chosen
         normalises = self._processing.normalises
-        return followed(chosen, target, rows, moving, logits, self.eos_ids[0], normalises)
+        eos_id = self.eos_ids[0]
+        return followed(chosen, target, rows, moving, logits, eos_id, normalises, log_probs)
 
     def _select(self, moving: Moving, logits: Tensor) -> Survivors:
         finishing = self.algorithm.finishing
@@ -329,8 +325,7 @@ def _line(
 ) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
     most, scoring = limit.pruning.max_candidates, limit.scoring
-    # to the kernels a scored prefix is part of what was generated
-    scored = target_length if limit.prefix.is_scored else 0
+    scored_from = 0 if limit.prefix.is_scored else prefix_length
     return dict(
         num_rows=1,
         num_entries=1,
@@ -338,10 +333,11 @@ def _line(
         stop_at=min(limit.stop_at, NO_LIMIT),
         certified=limit.width if limit.stop.certifies_all else limit.n_best,
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
-        min_length=limit.min_length + scored,
-        max_length=limit.max_length + scored,
+        min_length=limit.min_length,
+        max_length=limit.max_length,
         prefix_length=prefix_length,
-        target_length=target_length,
+        scored_from=scored_from,
+        target_length=prefix_length + target_length - scored_from,
         margin=limit.pruning.margin,
         local_margin=limit.pruning.local_margin,
         best_finished=-INF,
