@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -61,21 +60,6 @@ void read_endings(const BeamCommitParams& p, int64_t a, Ending* endings) {
         endings[j].eos_log_prob = was_alive ? survivors.log_prob[j] : beams.eos_log_prob[entry];
         endings[j].eos_token = was_alive ? survivors.raw[j] : beams.eos_token[entry];
     }
-}
-
-// The two terms of `Scoring.final_score`.
-double normed(const float* floats, double score, double length) {
-    const double base = (floats[Beams::kOffset] + length) / floats[Beams::kScale];
-    return score / std::pow(base, static_cast<double>(floats[Beams::kAlpha]));
-}
-
-double rewarded(const float* floats, double length) {
-    return floats[Beams::kReward] * std::min<double>(floats[Beams::kCap], length);
-}
-
-float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
-    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
-    return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 
 // Whether survivor `rank` finishes now.

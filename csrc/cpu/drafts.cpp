@@ -188,8 +188,10 @@ void finish(const Source& s, int32_t node, int32_t length, int32_t eos_token, fl
     ints[Beams::kNode] = node;
     ints[Beams::kLength] = length;
     ints[Beams::kEos] = eos_token;
-    floats[Beams::kScore] = s.beams.score[s.slot * s.beams.max_entries];
+    const float score = s.beams.score[s.slot * s.beams.max_entries];
+    floats[Beams::kScore] = score;
     floats[Beams::kLogProb] = log_prob;
+    floats[Beams::kFinal] = final_score(floats_of(s.beams, s.slot), score, length, eos_token >= 0);
     s.ints[Beams::kNumFinished] = s.ints[Beams::kNumFound] = 1;
 }
 

@@ -261,7 +261,7 @@ def _certified(beams, i, certificate) -> Tensor:
     terms = [_final_terms(beams, i, best, length) for length in lengths]
     normed, rewards = zip(*terms, strict=True)
     bound = (torch.stack(normed).amax(0) + torch.stack(rewards).amax(0)).float()
-    held = _final(beams, i, score, beams.ended_length[i])
+    held = final_score(beams, i, score, beams.ended_length[i])
     bound = torch.maximum(bound[:, 0], torch.where(is_held, held, -INF).amax(1))
     certified = beams.certified[i]
     worst = beams.finished_final[i, certified.long() - 1]
@@ -278,7 +278,8 @@ def _final_terms(beams, i, score, length) -> tuple[Tensor, Tensor]:
     return normed, reward * torch.minimum(cap, length.double())
 
 
-def _final(beams, i, score, length) -> Tensor:
+def final_score(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> Tensor:
+    """`Scoring.final_score` of scores and lengths [A, n] of slots [A], in float64 and rounded once."""
     normed, reward = _final_terms(beams, i, score, length)
     return (normed + reward).float()
 
@@ -286,7 +287,7 @@ def _final(beams, i, score, length) -> Tensor:
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
     cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
-    final = _final(beams, i, ended.score, ended.length + cut)
+    final = final_score(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
     num_finished = beams.num_finished[i]

@@ -36,7 +36,7 @@ from pybeam.backends.arrays import (
     Drafts,
     TreeArrays,
 )
-from pybeam.backends.torch_beams import beam_open
+from pybeam.backends.torch_beams import beam_open, final_score
 from pybeam.contracts import PAGE_CELLS
 
 INT = torch.int32
@@ -117,7 +117,9 @@ def draft_commit(
     ending = at_last((token if raw is None else raw)[row, 0])
     ending = torch.where(has_ended, ending, -1)
     ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
-    floats = torch.stack((score, at_last(value).float(), score), -1)
+    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut[i])
+    final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
+    floats = torch.stack((score, at_last(value).float(), final), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
         old = array[i, 0]
         array[i, 0] = torch.where(is_found[:, None], new.to(array.dtype), old)

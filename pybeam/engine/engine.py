@@ -23,7 +23,7 @@ from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import attended
 from pybeam.engine.cuda_graphs import bucket
-from pybeam.engine.partials import committed, lengthened
+from pybeam.engine.partials import new_partials, stable_prefix
 from pybeam.engine.request_queue import RequestQueue
 from pybeam.engine.results import Leaving
 from pybeam.engine.schedule import Schedule
@@ -42,7 +42,7 @@ class Pending(NamedTuple):
     copy: HostCopy
     slots: np.ndarray  # of the sources that were live
     claimed_pages: int  # when it was sent for
-    capacity: int  # of the committed prefixes behind it; 0: there are none
+    capacity: int  # of the stable prefixes behind it; 0: there are none
 
 
 class Engine:
@@ -137,7 +137,7 @@ class Engine:
         with self._clock("report"):
             capacity = self._most_tokens(2) if self._wants_partials else 0
             if capacity:
-                prefixes = committed(state.tree, state.beams, self._slot, capacity)
+                prefixes = stable_prefix(state.tree, state.beams, self._slot, capacity)
                 report = torch.cat((report, prefixes.view(-1)))
             self._pending.append(
                 Pending(HostCopy(report), self._slots, work.claimed_pages, capacity)
@@ -289,7 +289,7 @@ class Engine:
     def _hear(self, pending: Pending) -> list[Partial]:
         """Read a report; sources that are done leave. The one place that waits for the device.
 
-        Returns the committed prefixes that have grown, if they were asked for.
+        Returns the stable prefixes that have grown, if they were asked for.
         """
         with self._clock("report"):
             numbers = pending.copy.numpy()
@@ -305,7 +305,7 @@ class Engine:
         if pending.capacity:
             sources = [self._live.get(int(slot)) for slot in slots]
             prefixes = numbers[size:].reshape(len(slots), -1)
-            partials = lengthened(sources, report.reason != RUNNING, prefixes)
+            partials = new_partials(sources, report.reason != RUNNING, prefixes)
         if report.reason.any():
             done = np.flatnonzero(report.reason)
             self._num_rows[slots[done]] = 0

@@ -73,13 +73,11 @@ def _result(
 
 def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
     limits = source.limits
-    final_score = limits.scoring.final_score(
-        found.score, found.length, source.length, has_ended=found.eos_id is not None
-    )
     score, log_probs = found.score, found.log_probs
     if log_probs is not None and not limits.prefix.is_scored:
         log_probs = log_probs[len(source.prefix) :]
     if limits.perturbs:
         score, log_probs = sum(log_probs), log_probs if wants_log_probs else None
     ended = found.eos_id is not None
-    return Hypothesis(found.tokens, score, final_score, ended, log_probs, eos_id=found.eos_id)
+    final = found.final_score
+    return Hypothesis(found.tokens, score, final, ended, log_probs, eos_id=found.eos_id)

@@ -28,6 +28,7 @@ from pybeam.models.rows import Rows
 from pybeam.processors.chain import Processing, unperturbed
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.forced_decoding import followed, led, next_target, startable
+from pybeam.state.report import FinishedArrays
 
 INF = float("inf")
 INT = torch.int32
@@ -283,12 +284,14 @@ class BeamState:
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
         owner, node = owner.to(INT), ints[:, 0]
         paths, length = self._backend.backtrace(tree.token, tree.parent, owner, node, capacity)
-        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 3]
-        parts = [ints, length[:, None], floats, paths]
+        log_probs = None
         if wants_log_probs:
             values = tree.log_prob.view(INT)
-            parts.append(self._backend.backtrace(values, tree.parent, owner, node, capacity)[0])
-        return torch.cat(parts, 1)
+            backtrace = self._backend.backtrace
+            log_probs = backtrace(values, tree.parent, owner, node, capacity)[0]
+            log_probs = log_probs.view(torch.float32)
+        floats = self.beams.finished_floats[owner.long(), place]  # [n, 3]
+        return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
         """[A, 1 + 2 * capacity] int32: of these slots how many nodes, their tokens and parents.

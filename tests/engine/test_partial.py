@@ -94,20 +94,13 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
     def watched(self):
         advance(self)
         for slot, source in self._live.items():
-            beams, scoring = self._state.beams, source.limits.scoring
+            beams = self._state.beams
             if int(beams.reason[slot]):
                 continue
             nodes = self._state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
             finished = range(int(beams.num_finished[slot]))
             if finished:
-                finals = [
-                    scoring.final_score(
-                        float(beams.finished_score[slot, f]),
-                        int(beams.finished_length[slot, f]),
-                        source.length,
-                    )
-                    for f in finished
-                ]
+                finals = beams.finished_final[slot, : len(finished)].tolist()
                 nodes.append(int(beams.finished_node[slot, finals.index(max(finals))]))
             paths = [path(self._state.tree, slot, node) for node in nodes]
             shared = []
