@@ -3,9 +3,17 @@
 
 #include <cstdint>
 
-#include "params.h"
+#include "params/types.h"
 
 namespace pybeam {
+
+struct TreeAttentionParams;
+struct LinearParams;
+struct LayerNormParams;
+struct GluParams;
+struct LstmCellParams;
+struct MixtureParams;
+struct Pair;
 
 // Largest logit of a row and the sum of exp(logit - peak), NaN if the row holds NaN or +inf.
 struct RowTotal {

@@ -1,8 +1,9 @@
+#include "../params/linear.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
 #include "numbers.h"
 #include "parallel.h"
 

@@ -1,10 +1,11 @@
+#include "../params/rows.h"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
+#include "../params/select.h"
 #include "parallel.h"
 
 namespace pybeam {

@@ -1,10 +1,11 @@
+#include "../params/tree_attention.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PANEL = 64  # columns of a panel of packed weights, kPanel of csrc/params.h
+# columns of a panel of packed weights, `kPanel` in C++
+PANEL = 64
 
 
 class Activation(IntEnum):
