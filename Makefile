@@ -30,7 +30,7 @@ help:
 	@echo "make bench     measure speed beside CTranslate2 and transformers (half an hour)"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=DIR times whole translations of DIR/dev.es"
-	@echo "make lint      check style (ruff, clang-format); make fmt repairs what can be repaired"
+	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make clean     remove $(VENV) and everything built"
 
 demo: build
@@ -47,10 +47,12 @@ bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks.e2e --device cpu
 	@$(BIN)/python -m benchmarks.plots
 
-lint: $(VENV)/.extra-lint
+# mypy reads the types of the packages that pybeam needs
+lint: build $(VENV)/.extra-lint
 	@$(BIN)/ruff check $(PYTHONS)
 	@$(BIN)/ruff format --check $(PYTHONS)
 	@$(if $(SOURCES),$(BIN)/clang-format --dry-run -Werror $(SOURCES))
+	@$(BIN)/mypy
 
 fmt: $(VENV)/.extra-lint
 	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)
@@ -88,7 +90,7 @@ gpu-e2e: gpu-build
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/gpu-e2e.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"

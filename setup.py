@@ -55,5 +55,6 @@ setup(
     # the name `triton_kernels` belongs to another distribution
     packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
     package_dir={"pybeam.triton_kernels": "triton_kernels"},
+    package_data={"pybeam": ["py.typed"]},
     **(extension() if reason is None else {}),
 )
