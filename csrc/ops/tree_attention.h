@@ -9,19 +9,10 @@
 
 namespace pybeam {
 
-inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                             const Tensor& offset, const Tensor& slot, const Tensor& cell,
-                             const Tensor& num_cells, const OptionalTensor& mask,
-                             const OptionalTensor& bit, double scale) {
+// Of queries [R, H, D], and of keys and values [cells, H', D] where H' divides H.
+inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
     check_dim("query", query, 3);
     check_dim("key", key, 3);
-    check_dim("slot", slot, 1);
-    check_dim("cell", cell, 2);
-    TORCH_CHECK_VALUE(mask.has_value() == bit.has_value(), "`mask` and `bit` go together");
-    const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
-    if (mask.has_value()) check_dim("mask", *mask, 3);
-    const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
-
     const at::ScalarType dtype = query.scalar_type();
     check_tensor("key", key, dtype, {key.size(0), key.size(1), query.size(2)});
     check_tensor("value", value, dtype, key.sizes());
@@ -31,6 +22,19 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     TORCH_CHECK_VALUE(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "`query` has ",
                       query.size(1), " heads, which must be a multiple of the ", key.size(1),
                       " heads of `key`");
+}
+
+inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                             const Tensor& offset, const Tensor& slot, const Tensor& cell,
+                             const Tensor& num_cells, const OptionalTensor& mask,
+                             const OptionalTensor& bit, double scale) {
+    check_heads(query, key, value);
+    check_dim("slot", slot, 1);
+    check_dim("cell", cell, 2);
+    TORCH_CHECK_VALUE(mask.has_value() == bit.has_value(), "`mask` and `bit` go together");
+    const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
+    if (mask.has_value()) check_dim("mask", *mask, 3);
+    const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
     const Argument<int32_t> offset_arg("offset", offset, at::kInt, {num_sources + 1});
     const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
     const Argument<int32_t> cell_arg("cell", cell, at::kInt, {num_slots, max_cells});
