@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pybeam import beams, ops
+from pybeam import contracts
+from pybeam.backends import arrays
 from pybeam.models.linear import PANEL, Activation
-from pybeam.token_tree import TreeArrays
 
-CSRC = Path(__file__).parents[1] / "csrc"
+CSRC = Path(__file__).parents[2] / "csrc"
 HEADERS = "".join(path.read_text("utf-8") for path in sorted(CSRC.rglob("*.h")))
 
 
@@ -34,21 +34,25 @@ def enum_of(owner: str, name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("owner", "enum", "names"),
     [
-        ("TreeArrays", "Array", TreeArrays._fields),
-        ("BeamArrays", "Array", beams.Beams._fields),
-        ("DraftArrays", "Array", beams.Drafts._fields),
-        ("Beams", "Int", beams.INT_COLUMNS),
-        ("Beams", "Float", beams.FLOAT_COLUMNS),
-        ("Beams", "FinishedInt", [n.removeprefix("finished_") for n in beams.FINISHED_INT_COLUMNS]),
+        ("TreeArrays", "Array", arrays.TreeArrays._fields),
+        ("BeamArrays", "Array", arrays.Beams._fields),
+        ("DraftArrays", "Array", arrays.Drafts._fields),
+        ("Beams", "Int", arrays.INT_COLUMNS),
+        ("Beams", "Float", arrays.FLOAT_COLUMNS),
+        (
+            "Beams",
+            "FinishedInt",
+            [n.removeprefix("finished_") for n in arrays.FINISHED_INT_COLUMNS],
+        ),
         (
             "Beams",
             "FinishedFloat",
-            [n.removeprefix("finished_") for n in beams.FINISHED_FLOAT_COLUMNS],
+            [n.removeprefix("finished_") for n in arrays.FINISHED_FLOAT_COLUMNS],
         ),
-        ("Drafts", "Int", beams.DRAFT_COLUMNS),
-        ("", "Finishing", [n.lower() for n in ops.Finishing.__members__]),
-        ("", "Certificate", [n.lower() for n in ops.Certificate.__members__]),
-        ("", "Top", [n.lower() for n in ops.Top.__members__]),
+        ("Drafts", "Int", arrays.DRAFT_COLUMNS),
+        ("", "Finishing", [n.lower() for n in contracts.Finishing.__members__]),
+        ("", "Certificate", [n.lower() for n in contracts.Certificate.__members__]),
+        ("", "Top", [n.lower() for n in contracts.Top.__members__]),
         ("", "Activation", [n.lower() for n in Activation.__members__]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -58,14 +62,14 @@ def test_same_names_in_the_same_order(owner, enum, names):
 
 
 def test_there_are_as_many_stop_reasons():
-    assert len(enum_of("", "StopReason")) == len(beams.STOP_REASONS)
+    assert len(enum_of("", "StopReason")) == len(arrays.STOP_REASONS)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("kPageCells", ops.PAGE_CELLS),
-        ("kMaxWidth", ops.MAX_WIDTH),
+        ("kPageCells", contracts.PAGE_CELLS),
+        ("kMaxWidth", contracts.MAX_WIDTH),
         ("kPanel", PANEL),
         ("kNumActivations", len(Activation)),
     ],
