@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import NOBODY, RUNNING
+from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import attended
@@ -124,7 +124,7 @@ class Engine:
 
         captured = None
         if work.graphs is not None:
-            padded = np.full(bucket(len(self._slots)), NOBODY, dtype=np.int32)
+            padded = np.full(bucket(len(self._slots)), NULL_SLOT, dtype=np.int32)
             padded[: len(self._slots)] = self._slots
             slot = to_device(padded, torch.int32, self.model.device)
             key = slot.numel(), limit, state.options

@@ -15,7 +15,7 @@ from torch import Tensor
 from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
-    NOBODY,
+    NULL_SLOT,
     NUM_REPORTED,
     RUNNING,
     Beams,
@@ -252,7 +252,7 @@ class BeamState:
     ) -> tuple[Tensor, Tensor]:
         """Let `Schedule.plan` choose among these slots [A].
 
-        Returns the slots [A], nobody's in place of those that do not move, and the rows of each [A].
+        Returns the slots [A], `NULL_SLOT` in place of those that do not move, and the rows of each [A].
         """
         reason, num_rows, depth, *_, waited = (
             self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
@@ -260,7 +260,7 @@ class BeamState:
         num_rows = torch.where(reason == RUNNING, num_rows, 0)
         moves = choose(depth, num_rows, waited, limit)
         self.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
-        return torch.where(moves, slot, NOBODY), torch.where(moves, num_rows, 0)
+        return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
 
     def report(self, slot: Tensor) -> Tensor:
         """What the host shall know of these slots [A]; `Report.parse` reads a copy of it."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import DRAFT_COLUMNS, NOBODY, RUNNING, Drafts, Moving
+from pybeam.backends.arrays import DRAFT_COLUMNS, NULL_SLOT, RUNNING, Drafts, Moving
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS, Finishing, Survivors
 from pybeam.models.rows import Rows
@@ -187,7 +187,7 @@ class DraftState(BeamState):
         for p in range(beams.num_rows.numel()):
             owned = tree.page[p, : int(tree.num_pages[p])].tolist()
             pages += owned
-            if p == NOBODY or not owned or int(beams.reason[p]) != RUNNING:
+            if p == NULL_SLOT or not owned or int(beams.reason[p]) != RUNNING:
                 assert not int(beams.num_rows[p]), f"slot {p} has rows and is not live"
                 continue
             depth, n = int(beams.depth[p]), int(beams.num_rows[p])
