@@ -21,6 +21,7 @@ from pybeam.models.rows import Rows
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import INT, BeamState
 from pybeam.state.forced_decoding import followed
+from pybeam.state.new_beam import NewBeam
 
 
 class DraftState(BeamState):
@@ -59,23 +60,15 @@ class DraftState(BeamState):
         return *super().buffers(), *self.drafts
 
     def _open(
-        self,
-        slots: Sequence[int],
-        ints: Tensor,
-        floats: Tensor,
-        limits: Sequence[Algorithm],
-        guesses: Sequence[Sequence[int]],
-        start_id: int,
+        self, beams: Sequence[NewBeam], ints: Tensor, floats: Tensor, start_id: int
     ) -> list[int]:
-        kept = [list(own) for own in guesses]
-        longest = max(map(len, kept), default=0)
-        self.drafts = self.drafts.reserved(0, longest)
-        for p, tokens in zip(slots, kept, strict=True):
-            self.drafts.guess[p, : len(tokens)] = to_device(tokens, INT, self.device)
-        lines = [
-            limit.draft.line(limit.max_length, len(tokens), self._pad_id)
-            for limit, tokens in zip(limits, kept, strict=True)
-        ]
+        slots = [beam.slot for beam in beams]
+        self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
+        lines = []
+        for beam in beams:
+            tokens, own = list(beam.guesses), beam.algorithm
+            self.drafts.guess[beam.slot, : len(tokens)] = to_device(tokens, INT, self.device)
+            lines.append(own.draft.line(own.max_length, len(tokens), self._pad_id))
         self._backend.draft_open(
             self.tree.arrays,
             self.beams,
