@@ -15,6 +15,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
 from pybeam.models.rnn import Rnn
+from pybeam.state.new_beam import NewBeam
 from support.huggingface_models import tiny_network
 from support.laws import SOURCES, schedules
 from support.search_models import BOS, EOS, random_model
@@ -378,8 +379,9 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
     state.reserve(2, 3, 6)
     state.tree.reserve_pages(4)
     limits = dataclasses.replace(algorithm, max_length=5)
-    prefix = [[4] * 90 if column == "most" else []]
-    state.open([1], [limits], prefix, [3], BOS, guesses=[[]])
+    prefix = [4] * 90 if column == "most" else []
+    beam = NewBeam(slot=1, algorithm=limits, source_length=3, prefix=prefix)
+    state.open([beam], BOS)
     getattr(state.drafts, column)[1] = value
     slot, token = torch.tensor([1], dtype=torch.int32), torch.ones(3, 1, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=message):
