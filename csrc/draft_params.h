@@ -8,15 +8,12 @@ namespace pybeam {
 // The tensors of `Drafts` in `pybeam/backends/arrays.py`, and the sizes they have.
 struct Drafts {
     enum Int {
-        kMost,
+        kMaxRows,
         kBlock,
         kHorizon,
         kWindow,
         kCredit,
         kPrice,
-        kRound,
-        kMaxChanges,
-        kMaxRounds,
         kFill,
         kNgram,
         kGuesses,
