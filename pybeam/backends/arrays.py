@@ -47,15 +47,12 @@ FLOAT_COLUMNS = (
     "cut",
 )
 DRAFT_COLUMNS = (
-    "most",  # rows at most
+    "max_rows",  # of the source in a step
     "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
     "horizon",  # generated tokens from which on nothing is guessed
     "window",  # rows of the next step, where it adapts
     "credit",  # that guesses have earned, in hundredths of a step
     "price",  # of a guess
-    "round",  # iterations of this block so far
-    "max_changes",  # of `drafts.Convergence`
-    "max_rounds",
     "fill",  # the guess where there is no other; -1: the token before
     "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
     "num_guesses",

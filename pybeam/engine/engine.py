@@ -341,12 +341,10 @@ class Engine:
         while self._leaving:
             leaving = self._leaving.popleft()
             outcomes = leaving.outcomes(self._attend, wants_log_probs=self.wants_log_probs)
-            for source, outcome in zip(leaving.sources, outcomes, strict=True):
+            for outcome in outcomes:
                 if isinstance(outcome, Source):
                     self._admission.go_on(outcome)
                     continue
-                if source.algorithm.draft is not None:
-                    source.algorithm.draft.initialiser.finished(outcome)
                 yield self._counted(outcome)
 
     def _counted(self, result: Result) -> Result:
