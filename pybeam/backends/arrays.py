@@ -2,7 +2,7 @@
 
 They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
 Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
-`csrc/params.h` has the same columns and stop reasons in the same order.
+`csrc/params/` has the same columns and stop reasons in the same order (`tests/project/test_columns.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PANEL = 64  # columns of a panel, kPanel of csrc/params.h
+# columns of a panel, `kPanel` in C++
+PANEL = 64
 
 
 def pack(weight: Tensor) -> Tensor:

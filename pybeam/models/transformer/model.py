@@ -13,14 +13,12 @@ from torch import Tensor
 
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Model, Session
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
-
-MAX_ENCODER_TOKENS = 4096
 
 
 class Transformer(Model):

@@ -1,4 +1,4 @@
-// Which tokens end a hypothesis, for host and device.
+// What several operators are told of: types, limits and the tokens that end a hypothesis.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,14 @@
 #endif
 
 namespace pybeam {
+
+enum class DType { kFloat32, kBFloat16, kFloat16 };
+
+// Rows of a beam; `pybeam.ops.MAX_WIDTH`.
+constexpr int kMaxWidth = 128;
+
+// `pybeam.ops.Finishing`.
+enum class Finishing { kNone, kHeld, kRefill, kShrink };
 
 constexpr int kMaxEos = 8;
 

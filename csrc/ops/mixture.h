@@ -1,6 +1,16 @@
-// The operator `mixture`. Included by registration.cpp inside its namespace.
+// The operator `mixture`.
+#pragma once
 
-void mixture(const Tensor& out, at::TensorList logits) {
+#include <ATen/Parallel.h>
+
+#include <vector>
+
+#include "../params/mixture.h"
+#include "check.h"
+
+namespace pybeam {
+
+inline void mixture(const Tensor& out, at::TensorList logits) {
     TORCH_CHECK_VALUE(!logits.empty(), "`logits` must be at least one tensor, but there is none");
     check_dim("out", out, 2);
     check_tensor("out", out, at::kFloat, out.sizes());
@@ -23,3 +33,5 @@ void mixture(const Tensor& out, at::TensorList logits) {
     params.num_threads = at::get_num_threads();
     launch_mixture(params);
 }
+
+}  // namespace pybeam

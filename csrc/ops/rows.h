@@ -1,7 +1,31 @@
-// The operators `gather_rows`, `scatter_rows` and `backtrace`. Included by registration.cpp inside
-// its namespace.
+// The operators `gather_rows` and `scatter_rows`.
+#pragma once
 
-void gather_rows(at::TensorList tensors, const Tensor& source, const Tensor& target) {
+#include <ATen/Parallel.h>
+
+#include <vector>
+
+#include "../params/rows.h"
+#include "check.h"
+
+namespace pybeam {
+
+// Rows of a tensor that is contiguous in all but the first dimension.
+inline RowTensor rows_of(const char* name, const Tensor& tensor) {
+    TORCH_CHECK_VALUE(tensor.dim() >= 1, "`", name, "` must have rows, but is a scalar");
+    int64_t expected = 1;
+    for (int64_t d = tensor.dim() - 1; d >= 1; --d) {
+        TORCH_CHECK_VALUE(tensor.size(d) <= 1 || tensor.stride(d) == expected, "`", name,
+                          "` must be contiguous in all but the first dimension, but has strides ",
+                          tensor.strides());
+        expected *= tensor.size(d);
+    }
+    const int64_t item = static_cast<int64_t>(tensor.element_size());
+    return RowTensor{static_cast<char*>(tensor.data_ptr()), expected * item,
+                     tensor.stride(0) * item};
+}
+
+inline void gather_rows(at::TensorList tensors, const Tensor& source, const Tensor& target) {
     check_dim("source", source, 1);
     if (tensors.empty() || source.size(0) == 0) return;
     const Argument<int32_t> source_arg("source", source, at::kInt, {source.size(0)});
@@ -23,7 +47,7 @@ void gather_rows(at::TensorList tensors, const Tensor& source, const Tensor& tar
     launch_gather_rows(params);
 }
 
-void scatter_rows(const Tensor& pool, const Tensor& index, const Tensor& rows) {
+inline void scatter_rows(const Tensor& pool, const Tensor& index, const Tensor& rows) {
     check_dim("index", index, 1);
     const Argument<int32_t> index_arg("index", index, at::kInt, {index.size(0)});
     ScatterRowsParams params{};
@@ -42,29 +66,4 @@ void scatter_rows(const Tensor& pool, const Tensor& index, const Tensor& rows) {
     launch_scatter_rows(params);
 }
 
-std::tuple<Tensor, Tensor> backtrace(const Tensor& token, const Tensor& parent, const Tensor& slot,
-                                     const Tensor& node, int64_t capacity) {
-    check_dim("token", token, 2);
-    check_dim("slot", slot, 1);
-    TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
-    const int64_t num_hypotheses = slot.size(0);
-    const Argument<int32_t> token_arg("token", token, at::kInt, token.sizes());
-    const Argument<int32_t> parent_arg("parent", parent, at::kInt, token.sizes());
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_hypotheses});
-    const Argument<int32_t> node_arg("node", node, at::kInt, {num_hypotheses});
-    Tensor tokens = at::empty({num_hypotheses, capacity}, token.options());
-    Tensor length = at::empty({num_hypotheses}, token.options());
-    BacktraceParams params{};
-    params.token = token_arg;
-    params.parent = parent_arg;
-    params.slot = slot_arg;
-    params.node = node_arg;
-    params.num_slots = token.size(0);
-    params.max_nodes = token.size(1);
-    params.num_hypotheses = num_hypotheses;
-    params.capacity = capacity;
-    params.tokens_out = data<int32_t>(tokens);
-    params.length_out = data<int32_t>(length);
-    launch_backtrace(params);
-    return {tokens, length};
-}
+}  // namespace pybeam

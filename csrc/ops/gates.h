@@ -1,7 +1,18 @@
-// The operators `glu` and `lstm_cell`. Included by registration.cpp inside its namespace.
+// The operators `glu` and `lstm_cell`.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <tuple>
+
+#include "../params/gates.h"
+#include "check.h"
+
+namespace pybeam {
 
 // `parts` times as many columns as the result has.
-void check_gates(const char* name, const Tensor& x, int64_t parts) {
+inline void check_gates(const char* name, const Tensor& x, int64_t parts) {
     check_dim(name, x, 2);
     check_tensor(name, x, at::kFloat, x.sizes());
     check_unit_stride(name, x);
@@ -9,7 +20,7 @@ void check_gates(const char* name, const Tensor& x, int64_t parts) {
                       " columns, but has ", x.size(1));
 }
 
-Tensor glu(const Tensor& x) {
+inline Tensor glu(const Tensor& x) {
     check_gates("x", x, 2);
     Tensor y = at::empty({x.size(0), x.size(1) / 2}, x.options());
     GluParams params{};
@@ -23,7 +34,7 @@ Tensor glu(const Tensor& x) {
     return y;
 }
 
-std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& cell) {
+inline std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& cell) {
     check_gates("gates", gates, 4);
     check_tensor("cell", cell, at::kFloat, {gates.size(0), gates.size(1) / 4});
     check_unit_stride("cell", cell);
@@ -42,3 +53,5 @@ std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& cell) {
     launch_lstm_cell(params);
     return {hidden_out, cell_out};
 }
+
+}  // namespace pybeam

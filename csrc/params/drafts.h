@@ -1,11 +1,13 @@
-// What the operators on drafts are told, as in `params.h`.
+// What the operators on drafts are told.
 #pragma once
 
-#include "params.h"
+#include <cstdint>
+
+#include "beams.h"
 
 namespace pybeam {
 
-// The tensors of `Drafts` in `pybeam/backends/arrays.py`, and the sizes they have.
+// The tensors of `Drafts` in Python, and the sizes they have. The enum names its columns, in order.
 struct Drafts {
     enum Int {
         kMost,
@@ -19,7 +21,7 @@ struct Drafts {
         kMaxRounds,
         kFill,
         kNgram,
-        kGuesses,
+        kNumGuesses,
         kFeedsAll,
         kNumInts,
     };

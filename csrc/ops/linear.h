@@ -1,7 +1,15 @@
-// The operator `linear`. Included by registration.cpp inside its namespace.
+// The operator `linear`.
+#pragma once
 
-void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-            int64_t activation, bool adds) {
+#include <ATen/Parallel.h>
+
+#include "../params/linear.h"
+#include "check.h"
+
+namespace pybeam {
+
+inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
+                   const OptionalTensor& bias, int64_t activation, bool adds) {
     TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
                       kNumActivations - 1, ", but is ", activation);
     TORCH_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
@@ -37,3 +45,5 @@ void linear(const Tensor& y, const Tensor& x, const Tensor& weight, const Option
     params.num_threads = at::get_num_threads();
     launch_linear(params);
 }
+
+}  // namespace pybeam

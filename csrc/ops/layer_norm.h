@@ -1,6 +1,16 @@
-// The operator `layer_norm`. Included by registration.cpp inside its namespace.
+// The operator `layer_norm`.
+#pragma once
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "../params/layer_norm.h"
+#include "check.h"
+
+namespace pybeam {
+
+inline Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         double epsilon) {
     check_dim("x", x, 2);
     check_tensor("x", x, at::kFloat, x.sizes());
     check_unit_stride("x", x);
@@ -21,3 +31,5 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
     launch_layer_norm(params);
     return y;
 }
+
+}  // namespace pybeam

@@ -6,13 +6,16 @@
 
 #include <optional>
 
-#include "params.h"
+#include "../params/types.h"
 
 namespace pybeam {
 
-inline void check_tensor(const char* name, const at::Tensor& tensor, at::ScalarType dtype,
-                         at::IntArrayRef shape) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "`", name, "` must be on the CPU, but is on ",
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline void check_tensor(const char* name, const Tensor& tensor, at::ScalarType dtype,
+                         at::IntArrayRef shape, at::Device device = at::kCPU) {
+    TORCH_CHECK_VALUE(tensor.device() == device, "`", name, "` must be on ", device, ", but is on ",
                       tensor.device());
     TORCH_CHECK_VALUE(tensor.scalar_type() == dtype, "`", name, "` must be ", dtype, ", but is ",
                       tensor.scalar_type());
@@ -20,41 +23,54 @@ inline void check_tensor(const char* name, const at::Tensor& tensor, at::ScalarT
                       tensor.sizes());
 }
 
-inline void check_contiguous(const char* name, const at::Tensor& tensor) {
+inline void check_contiguous(const char* name, const Tensor& tensor) {
     TORCH_CHECK_VALUE(tensor.is_contiguous(), "`", name, "` must be contiguous");
 }
 
-inline void check_dim(const char* name, const at::Tensor& tensor, int64_t dim) {
+inline void check_dim(const char* name, const Tensor& tensor, int64_t dim) {
     TORCH_CHECK_VALUE(tensor.dim() == dim, "`", name, "` must have ", dim, " dimensions, but has ",
                       tensor.dim());
 }
 
 // The elements of a row must be neighbours in memory.
-inline void check_unit_stride(const char* name, const at::Tensor& tensor) {
+inline void check_unit_stride(const char* name, const Tensor& tensor) {
     TORCH_CHECK_VALUE(tensor.size(-1) <= 1 || tensor.stride(-1) == 1, "the last stride of `", name,
                       "` must be 1, but is ", tensor.stride(-1));
 }
 
 template <class T>
-T* data(const at::Tensor& tensor) {
+T* data(const Tensor& tensor) {
     return static_cast<T*>(tensor.data_ptr());
+}
+
+// The memory of an array that the operator changes in place.
+template <class T>
+T* state(const char* name, const Tensor& tensor, at::ScalarType dtype, at::IntArrayRef shape) {
+    check_tensor(name, tensor, dtype, shape);
+    check_contiguous(name, tensor);
+    return data<T>(tensor);
+}
+
+inline void check_size(const char* name, at::TensorList arrays, size_t size) {
+    TORCH_CHECK_VALUE(arrays.size() == size, "`", name, "` must have ", size, " arrays, but has ",
+                      arrays.size());
 }
 
 // A checked, contiguous argument, kept alive while the kernel runs.
 template <class T>
 class Argument {
   public:
-    Argument(const char* name, const std::optional<at::Tensor>& tensor, at::ScalarType dtype,
-             at::IntArrayRef shape) {
+    Argument(const char* name, const OptionalTensor& tensor, at::ScalarType dtype,
+             at::IntArrayRef shape, at::Device device = at::kCPU) {
         if (!tensor.has_value()) return;
-        check_tensor(name, *tensor, dtype, shape);
+        check_tensor(name, *tensor, dtype, shape, device);
         tensor_ = tensor->contiguous();
         data_ = data<T>(tensor_);
     }
     operator const T*() const { return data_; }
 
   private:
-    at::Tensor tensor_;
+    Tensor tensor_;
     const T* data_ = nullptr;
 };
 
@@ -66,7 +82,13 @@ inline EosIds eos_of(at::IntArrayRef ids) {
     return eos;
 }
 
-inline DType float_type(const char* name, const at::Tensor& tensor) {
+inline Finishing finishing_of(int64_t finishing) {
+    TORCH_CHECK_VALUE(finishing >= 0 && finishing <= 3, "`finishing` must be 0 to 3, but is ",
+                      finishing);
+    return static_cast<Finishing>(finishing);
+}
+
+inline DType float_type(const char* name, const Tensor& tensor) {
     switch (tensor.scalar_type()) {
         case at::kFloat:
             return DType::kFloat32;
@@ -79,21 +101,6 @@ inline DType float_type(const char* name, const at::Tensor& tensor) {
                               "native backend, but is ", tensor.scalar_type(),
                               "; the reference backend takes float64");
     }
-}
-
-// Rows of a tensor that is contiguous in all but the first dimension.
-inline RowTensor rows_of(const char* name, const at::Tensor& tensor) {
-    TORCH_CHECK_VALUE(tensor.dim() >= 1, "`", name, "` must have rows, but is a scalar");
-    int64_t expected = 1;
-    for (int64_t d = tensor.dim() - 1; d >= 1; --d) {
-        TORCH_CHECK_VALUE(tensor.size(d) <= 1 || tensor.stride(d) == expected, "`", name,
-                          "` must be contiguous in all but the first dimension, but has strides ",
-                          tensor.strides());
-        expected *= tensor.size(d);
-    }
-    const int64_t item = static_cast<int64_t>(tensor.element_size());
-    return RowTensor{static_cast<char*>(tensor.data_ptr()), expected * item,
-                     tensor.stride(0) * item};
 }
 
 }  // namespace pybeam
