@@ -37,7 +37,6 @@ def test_dry_run(tmp_path):
         "gather_rows",
         "scatter_rows",
         "backtrace",
-        "accept_draft",
     }
     assert "select" in (tmp_path / "gpu-bench.log").read_text()
 

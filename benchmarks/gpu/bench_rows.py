@@ -15,7 +15,7 @@ CALLS = 10
 
 
 def measure(timer: Timer, journal: Journal, names: list[str], tiny: bool) -> None:
-    for op in (_gather_rows, _scatter_rows, _backtrace, _accept_draft):
+    for op in (_gather_rows, _scatter_rows, _backtrace):
         for row, num_bytes, ours, theirs in op(timer.device, 8 if tiny else 320):
             for name in names:
                 if not hasattr(backends.load(name), row["op"]):
@@ -79,16 +79,3 @@ def _backtrace(device: torch.device, num_rows: int) -> Iterator[Comparison]:
         lambda ops: ops.backtrace(token, parent, slot, node, num_steps + 1),
         None,
     )
-
-
-def _accept_draft(device: torch.device, num_rows: int) -> Iterator[Comparison]:
-    num_rows, num_positions, vocab_size = max(num_rows // 10, 1), 5, 100 if num_rows < 10 else 58101
-    logits = torch.randn(num_rows, num_positions, vocab_size, device=device)
-    draft = torch.zeros(num_rows, num_positions, dtype=torch.int32, device=device)
-    row = _row("accept_draft", f"[{num_rows}, {num_positions}, {vocab_size}]", "float32")
-    num_bytes = logits.numel() * 4
-
-    def theirs() -> object:
-        return torch.log_softmax(logits, -1).max(-1)
-
-    yield row, num_bytes, lambda ops: ops.accept_draft(logits, draft, 2), theirs
