@@ -65,6 +65,7 @@ def beside_peers() -> dict[str, Case]:
                 "pybeam bfloat16 variable 5, Fifo(64)": Ours(chosen(5), fifo, "bfloat16"),
                 "pybeam bfloat16 fixed 5, Fifo(64)": Ours(fixed(5), fifo, "bfloat16"),
             },
+            repeats=2,
             has_floor=True,
         ),
         "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -123,30 +122,35 @@ def measure(
     A case is asked for when those before it have been measured, so it may depend on their rows.
     `is_broad` measures all once before any is repeated, for when time may run out.
     """
-    everything: list[list[Task]] = []
+    again: list[list[Task]] = []
     with tqdm(unit="turn", disable=None, leave=False) as bar:
 
-        def take_turns(chosen: list[Task], turns: Iterable[int]) -> None:
+        def take_turns(tasks: list[Task], turns: Iterable[int]) -> None:
             for turn in turns:
-                for task in chosen:
+                for task in tasks:
                     if turn < _turns(task, repeats) and not journal.is_over:
                         bar.set_description(f"{task.case}/{task.system}")
                         torch.set_num_threads(task.threads or threads)
                         journal.attempt(task.row, task.measure)
                         bar.update()
 
+        most = 0
+        # what a case has loaded goes when the next one takes its name here
         for tasks in cases:
-            everything.append(tasks)
-            bar.total = sum(_turns(task, repeats) for known in everything for task in known)
-            most = max(_turns(task, repeats) for task in tasks)
-            take_turns(tasks, range(1 if is_broad else most))
-            if not is_broad:
+            bar.total = (bar.total or 0) + sum(_turns(task, repeats) for task in tasks)
+            own = max(_turns(task, repeats) for task in tasks)
+            if is_broad:
+                take_turns(tasks, [0])
+                again.append(tasks)
+                most = max(most, own)
+            else:
+                take_turns(tasks, range(own))
                 _show(journal, tasks)
-        if is_broad:
-            flat = list(itertools.chain.from_iterable(everything))
-            take_turns(flat, range(1, max(_turns(task, repeats) for task in flat)))
-            for tasks in everything:
-                _show(journal, tasks)
+        for turn in range(1, most):
+            for tasks in again:
+                take_turns(tasks, [turn])
+        for tasks in again:
+            _show(journal, tasks)
 
 
 def _turns(task: Task, repeats: int | None) -> int:

@@ -152,12 +152,16 @@ class Translating:
         few = min(WARM_UP_LINES, 1 + len(data.sources) // 8)
         self.translate(data.sources[: self._n if self._meter.is_cuda else few])
         self._joules: float | None = None
+        self._peak: int | None = None
 
     def __call__(self) -> list[list[int]]:
         before = self._meter.joules()
         outputs = self.translate(self.data.sources)
         if before is not None:
             self._joules = self._meter.joules() - before
+        if self._peak is None:
+            # later turns come after those of other systems, whose peak is not ours
+            self._peak = self._meter.peak_bytes()
         return outputs
 
     def columns(self, timed: Timed) -> dict:
@@ -181,7 +185,7 @@ class Translating:
         if self._joules is not None:
             row["joules/line"] = self._joules / len(sources)
         if self._meter.is_cuda:
-            working = self._meter.peak_bytes() - self._held
+            working = self._peak - self._held
             row["weights_gb"] = self._weights / GIGA
             row["peak_gb"] = (self._weights + working) / GIGA
         return row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,26 @@ def test_a_case_is_asked_for_when_those_before_it_are_measured(tmp_path):
 
     tasks.measure(cases(), kept, threads=1)
     assert [row["n"] for row in kept.rows] == [2, 3]
+
+
+def test_what_a_case_has_loaded_is_gone_when_the_next_is_measured(tmp_path):
+    class Model:
+        def __call__(self) -> None:
+            pass
+
+    loaded: list[weakref.ref] = []
+
+    def make() -> Model:
+        model = Model()
+        assert not [name for name in loaded if name()]
+        loaded.append(weakref.ref(model))
+        return model
+
+    kept = Journal(tmp_path, "x", IDENTITY)
+    cases = (in_turn(name, {"a": make}, repeats=2) for name in "abc")
+    tasks.measure(cases, kept, threads=1)
+    assert len(loaded) == 3
+    assert not [row for row in kept.rows if "error" in row]
 
 
 def test_a_system_that_fails_leaves_the_others(monkeypatch, tmp_path):
