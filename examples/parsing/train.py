@@ -7,7 +7,7 @@ DIR holds ud-ewt/dev.conllu, on which the parser is trained (2,001 sentences: th
 is not used), and ud-ewt/test.conllu. Default: ../shared/data beside the checkout. Sentences whose arcs
 cross are left out, since no derivation builds them. The parser reads the tags of the file. Then
 
-    python -m benchmarks.bench_parsing --only syntactic     # scores it under four methods
+    python -m benchmarks parsing --only ud-ewt             # scores it under four methods
 """
 
 from __future__ import annotations

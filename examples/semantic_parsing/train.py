@@ -7,7 +7,7 @@ DIR holds geo/geography-logic.json or atis/atis-logic.txt (default: ../shared/da
 The model's folder, by default the one beside this script, gets config.json, tokenizer.json and
 model.safetensors (float16); that of ATIS also gets names.json, the lexicon of its constants. Then
 
-    python -m benchmarks.bench_parsing --only geo        # scores it under four methods
+    python -m benchmarks parsing --only geo              # scores it under four methods
     echo "what is the capital of var0" | pybeam translate --model examples/semantic_parsing/geo
 """
 

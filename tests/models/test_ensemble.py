@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pybeam
-from benchmarks.bench_ensemble import perturb
+from benchmarks.networks import perturb
 from pybeam.backends import load as load_backend
 from pybeam.backends import torch_layers
 from pybeam.cli import main
