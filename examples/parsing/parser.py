@@ -233,6 +233,7 @@ class ParserSession(Session):
 
     def __init__(self, model: Parser, backend) -> None:
         self._model, self._backend = model, backend
+        self._output = model.output.with_backend(backend)
         # [2, S, K, columns], the state of every entry before its last action and after it
         self._state = torch.zeros(2, 0, 0, STACK, dtype=INT, device=model.device)
         shape = (0, NUM_FEATURES, model.network.hidden_size)
@@ -287,7 +288,7 @@ class ParserSession(Session):
         part = cell * NUM_FEATURES + torch.arange(NUM_FEATURES, device=cell.device)
         hidden = self._pool.flatten(0, 1).index_select(0, part.flatten())
         hidden = hidden.view(*part.shape, -1).sum(1).relu_()
-        return self._model.output(hidden)  # [R, V]
+        return self._output(hidden)  # [R, V]
 
     def advance(self, source: Tensor, target: Tensor) -> None:
         flat = self._state.flatten(0, 2)  # [2 S K, columns]

@@ -11,11 +11,12 @@ import torch
 import pybeam
 from benchmarks.bench_ensemble import perturb
 from pybeam.backends import load as load_backend
+from pybeam.backends import torch_layers
 from pybeam.cli import main
 from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
-from pybeam.models import Ensemble, FunctionModel, Session, ensemble, load_model
+from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
 from support.device_loop import REQUESTS, Replays, assert_alike, run, torch_beams
 from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
@@ -202,7 +203,7 @@ class Listener(Session):
 
 def test_every_member_hears_everything():
     members = [Listener(), Listener()]
-    session = EnsembleSession(members)
+    session = EnsembleSession(members, load_backend("reference"))
     session.reserve(3, 4, 5)
     session.encode([("a", "x"), ("b", "y")], [0, 1], [7, 8])
     session.step("rows")
@@ -251,11 +252,11 @@ def test_a_source_that_a_member_cannot_take(transformers):
 
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
-def test_a_step_never_waits(transformers, guard, name, has_kernel, monkeypatch):
+def test_a_step_never_waits(transformers, guard, name, has_kernel):
+    backend, algorithm = torch_beams(), ALGORITHMS[name]
     if not has_kernel:
-        monkeypatch.setattr(ensemble, "native", None)
-    algorithm = ALGORITHMS[name]
-    workspace = Workspace(transformers, algorithm, torch_beams())
+        backend.mixture = torch_layers.mixture
+    workspace = Workspace(transformers, algorithm, backend)
     results, stats = run(workspace, transformers, algorithm, pybeam.Streaming(5), reads_late=True)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps > 0

@@ -13,6 +13,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NewBeam
 from pybeam.stopping import Stop
 from support.device_loop import REQUESTS, run, torch_beams
 from support.laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
@@ -314,9 +315,10 @@ def test_a_graph_of_searches_is_not_replayed_with_targets():
     state.reserve(3, 1, 4)
     state.tree.reserve_pages(4)
     before = state.options
-    state.open([1], [overridden(algorithm, pybeam.Request([1]), None, 1)], [[]], [1], BOS)
+    plain = overridden(algorithm, pybeam.Request([1]), None, 1)
+    state.open([NewBeam(slot=1, algorithm=plain, source_length=1)], BOS)
     assert state.options == before
-    state.open([2], [limits], [[]], [1], BOS, [[3, EOS]])
+    state.open([NewBeam(slot=2, algorithm=limits, source_length=1, target=[3, EOS])], BOS)
     assert state.options != before
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -61,9 +64,18 @@ class Transformer(Model):
             f"{self.dtype}{weights}, {self.device})"
         )
 
-    def session(self, backend) -> TransformerSession:
+    def session(self, backend: ModuleType) -> TransformerSession:
         """A fresh session that computes with this backend module."""
-        return TransformerSession(self, backend)
+        return TransformerSession(self.with_backend(backend), backend)
+
+    def with_backend(self, backend: ModuleType) -> Self:
+        """The same weights, computed by this backend module."""
+        model = copy.copy(self)
+        model.encoder = self.encoder.with_backend(backend)
+        model.decoder = self.decoder.with_backend(backend)
+        model.cross_key_value = self.cross_key_value.with_backend(backend)
+        model.output = self.output.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The ids as an int64 tensor [E] on the host.
