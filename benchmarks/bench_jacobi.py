@@ -27,7 +27,7 @@ ADAPTIVE = "Adaptive (ours)"
 BLOCKS = (3, 5, 10)
 
 
-def systems(lengths: dict[int, int]) -> dict[str, pybeam.search.algorithms.Algorithm]:
+def systems(lengths: dict[int, int]) -> dict[str, pybeam.Algorithm]:
     """The rows of the paper's tables; PJ and PGJ know the length of greedy's output, as there."""
     options = dict(max_length=MAX_LENGTH)
     known = dict(length=lambda request: lengths[request.id], **options)

@@ -63,7 +63,7 @@ class Search:
     scorings.
     """
 
-    algorithm: pybeam.search.algorithms.Algorithm
+    algorithm: pybeam.Algorithm
     readings: dict[tuple[str, float], Scoring]  # (decoder, r) -> what ranks
 
 
@@ -105,7 +105,7 @@ class Bench:
         if {(split, *reading, width, lines) for reading in search.readings} <= self.known:
             return
         decoder = pybeam.Decoder(self.model, search.algorithm, pybeam.Fifo(self.n))
-        results = decoder.decode(data.sources, on_error="raise")
+        results = decoder.decode(data.sources)
         for (name, r), scoring in search.readings.items():
             steps = self.steps[name, r, width] = [result.steps for result in results]
             place = {"split": split, "decoder": name, "r": r, "width": width}

@@ -101,7 +101,7 @@ class Bench:
         )
         self.last: list[dict] = []
 
-    def variable(self, width: int) -> pybeam.search.algorithms.Algorithm:
+    def variable(self, width: int) -> pybeam.Algorithm:
         options = vars(self.options)
         return pybeam.variable_beam(
             width,

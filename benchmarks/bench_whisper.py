@@ -36,8 +36,8 @@ def main() -> None:
         theirs, ours = pybeam.Decoder(wrapped, search), pybeam.Decoder(model, search)
         frames = [source.t() for source in sources]
         runs = {
-            "wrapped": lambda theirs=theirs: theirs.decode(sources, on_error="raise"),
-            "built in": lambda ours=ours, frames=frames: ours.decode(frames, on_error="raise"),
+            "wrapped": lambda theirs=theirs: theirs.decode(sources),
+            "built in": lambda ours=ours, frames=frames: ours.decode(frames),
         }
         seconds, results = report.interleaved_medians(runs, options.repeats)
         tokens = [[r.hypotheses[0].tokens for r in found] for found in results.values()]

@@ -60,7 +60,7 @@ class Server:
         pair: Pair,
         sources: list[list[int]],
         width: int,
-        schedules: dict[str, pybeam.engine.schedule.Schedule],
+        schedules: dict[str, pybeam.Schedule],
         num_requests: int,
     ) -> None:
         self._pair, self._sources, self._width = pair, sources, width
