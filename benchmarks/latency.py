@@ -56,7 +56,7 @@ class Server:
     """A decoder for each schedule, all with the same model and search."""
 
     def __init__(
-        self, setup: Setup, network: str, width: int, schedules: dict[str, object]
+        self, setup: Setup, network: str, width: int, schedules: dict[str, pybeam.Schedule]
     ) -> None:
         self._setup, self._network, self._width = setup, network, width
         self._schedules = schedules

@@ -324,7 +324,8 @@ def test_wrong_arguments(build, message):
 
 def test_what_does_not_go_together():
     model = random_model(1)
-    (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode([pybeam.Request([1], width=3)])
+    requests = [pybeam.Request([1], width=3)]
+    (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode(requests, on_error="return")
     assert "`width` must be 1" in str(result.error)
     assert not Rnn.can_draft
     stateful = random_model(1)
