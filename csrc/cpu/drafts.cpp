@@ -1,11 +1,12 @@
 // Draft and verify: one hypothesis per source, whose rows are its last token and guesses of what
 // follows. `pybeam/backends/torch_drafts.py` says the same in torch.
+#include "../params/drafts.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../draft_params.h"
 #include "beams.h"
 
 namespace pybeam {
@@ -55,7 +56,7 @@ int32_t looked_up(const Source& s, int32_t node) {
     for (int32_t at = node - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.token + at - n)) return s.token[at];
     }
-    for (int32_t at = s.draft[Drafts::kGuesses] - 1; at >= n; --at) {
+    for (int32_t at = s.draft[Drafts::kNumGuesses] - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.guess + at - n)) return s.guess[at];
     }
     return -1;
@@ -69,7 +70,7 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
     const int32_t place = s.generated(node) - 1;
     if (s.draft[Drafts::kNgram] > 0) {
         guess = looked_up(s, node);
-    } else if (place < s.draft[Drafts::kGuesses]) {
+    } else if (place < s.draft[Drafts::kNumGuesses]) {
         guess = s.guess[place];
     }
     if (guess >= 0 && guess < vocab_size) return guess;
@@ -84,7 +85,7 @@ int32_t next_rows(const Source& s) {
     int32_t rows = block > 0 ? block - done % block : s.draft[Drafts::kWindow];
     rows = done >= horizon ? 1 : std::min(rows, horizon - done);
     const int32_t given = s.known() - s.depth();
-    if (given > 0) rows = std::min(s.draft[Drafts::kMost], given);
+    if (given > 0) rows = std::min(s.draft[Drafts::kMaxRows], given);
     return std::min(rows, s.ints[Beams::kMaxLength] - done);
 }
 
@@ -153,7 +154,7 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
     // the first guess is the initialiser's, the second the model's: one alone would teach nothing
     if (num_guesses == 0 && credit < 2 * price) wanted = 0;
     const int32_t affordable = std::max(credit, 0) / std::max(price, 1);
-    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMost] - 1});
+    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMaxRows] - 1});
 }
 
 // What the model says of the rows of one source.
@@ -172,12 +173,8 @@ int32_t accepted_of(const Source& s, const Outputs& out, int32_t eos_id) {
         return out.token[q] < 0 || out.token[q] == eos_id ||
                s.generated(depth + q + 1) >= s.ints[Beams::kMaxLength];
     };
-    int32_t num_changes = 0;
-    for (int32_t q = 0; q + 1 < out.count; ++q) num_changes += out.token[q] != guess[q];
-    const bool is_solved = num_changes <= s.draft[Drafts::kMaxChanges] ||
-                           s.draft[Drafts::kRound] + 1 >= s.draft[Drafts::kMaxRounds];
     int32_t q = 0;
-    while (q + 1 < out.count && !ends(q) && (is_solved || guess[q] == out.token[q])) ++q;
+    while (q + 1 < out.count && !ends(q) && guess[q] == out.token[q]) ++q;
     return q + 1;
 }
 
@@ -227,7 +224,6 @@ void commit(const DraftCommitParams& p, const Source& s, const Outputs& out) {
     s.ints[Beams::kExpansions] += out.count;
     ++s.ints[Beams::kSteps];
     s.ints[Beams::kDepth] += accepted;
-    s.draft[Drafts::kRound] = accepted == out.count ? 0 : s.draft[Drafts::kRound] + 1;
     if (!is_given && s.draft[Drafts::kBlock] == 0) adapt(s.draft, out.count - 1, accepted - 1);
     lay(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
 }
@@ -243,7 +239,7 @@ void check_source(const Source& s) {
         s.beams.max_finished < 1) {
         fail("the prefix or the finished hypotheses of a slot are out of range");
     }
-    if (s.draft[Drafts::kGuesses] < 0 || s.draft[Drafts::kGuesses] > s.max_guesses ||
+    if (s.draft[Drafts::kNumGuesses] < 0 || s.draft[Drafts::kNumGuesses] > s.max_guesses ||
         s.draft[Drafts::kNgram] < 0) {
         fail("the guesses of a slot are out of range");
     }
