@@ -14,7 +14,6 @@ from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
-from pybeam.state.draft_state import DraftState
 from pybeam.state.report import Report
 
 # tokens per hypothesis that there is room for at first
@@ -45,12 +44,15 @@ class Workspace:
         memory_limit: int | None = None,
     ) -> None:
         self.session = model.session(backend)
-        parts = algorithm, model.eos_ids, backend, model.device
-        if algorithm.draft is None:
-            self.state = BeamState(*parts)
-        else:
-            pad_id = model.start_id if model.pad_id is None else model.pad_id
-            self.state = DraftState(*parts, vocab_size=model.vocab_size, pad_id=pad_id)
+        pad_id = model.start_id if model.pad_id is None else model.pad_id
+        self.state = BeamState(
+            algorithm,
+            model.eos_ids,
+            backend,
+            model.device,
+            vocab_size=model.vocab_size,
+            pad_id=pad_id,
+        )
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from pybeam import backends
 from pybeam.backends import torch_layers
-from pybeam.backends.arrays import grown
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import Model, Session
@@ -185,7 +185,7 @@ class RnnSession(Session):
         self._source = SourceCells(model.device)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
-        self._state = grown(self._state, (2, num_slots, width, *self._state.shape[3:]))
+        self._state = resized(self._state, (2, num_slots, width, *self._state.shape[3:]))
         self._source.reserve(num_slots)
 
     def buffers(self) -> Sequence[Tensor]:
@@ -208,7 +208,7 @@ class RnnSession(Session):
         cells = self._source.allocate(slots, lengths)
         if self._source.num_cells > self._pool.shape[0]:
             room = max(self._source.num_cells, 2 * self._pool.shape[0])
-            self._pool = grown(self._pool, (room, *self._pool.shape[1:]))
+            self._pool = resized(self._pool, (room, *self._pool.shape[1:]))
         kept = [a for a, length in enumerate(lengths) if length]
         if not kept:
             return

@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam import backends
+from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
@@ -253,7 +254,6 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
 
 def _extend(tree: TokenTree, ints, slots: list[int], tokens: list[Tensor]) -> None:
     """Let the one row of each slot go on with its token."""
-    none, num = ints(*(0 for _ in slots)), len(slots)
     token = ints(*(int(token) for token in tokens))[:, None]
-    log_prob = torch.zeros(num, 1, device=token.device)
-    tree.append(ints(*slots), none, none + 1, none[:, None], token, log_prob, -1)
+    log_prob = torch.zeros(len(slots), 1, device=token.device)
+    tree.append(ints(*slots), tree_survivors(token, torch.zeros_like(token), log_prob), -1)

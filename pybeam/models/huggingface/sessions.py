@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from pybeam.backends.arrays import grown
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
@@ -61,7 +61,7 @@ class EncoderDecoderSession(Session):
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
         if self._model.memory.is_relative:
-            self._position = grown(self._position, (num_cells, 1))
+            self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
