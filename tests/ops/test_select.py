@@ -11,6 +11,7 @@ from pybeam import backends, ops
 from pybeam.contracts import Finishing
 from support.asserts import assert_same_survivors
 from support.select_cases import INF, OPTIONS, check, ints, offsets, oracle, random_case, select
+from support.threads import every_thread_count
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -230,12 +231,11 @@ def test_empty(kernel, device):
 def test_inference_mode_and_threads(device):
     case = random_case(7, 4000, [5] * 8, [5] * 8)
     results = []
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
+    for _ in every_thread_count():
         with torch.inference_mode():
             results.append(select(case, "auto", device))
-    for one, two in zip(*results, strict=True):
-        assert torch.equal(one, two)
+    for fields in zip(*results, strict=True):
+        assert all(torch.equal(field, fields[0]) for field in fields)
 
 
 def test_float64_is_for_the_reference(kernel, device):
