@@ -164,9 +164,10 @@ def _native_with(isa: str):
 def poisoned_memory():
     """New memory holds NaN or a number that is no index, so a result nobody wrote shows."""
     torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.use_deterministic_algorithms(True)
+    # as use_deterministic_algorithms, which imports a compiler first
+    torch.set_deterministic_debug_mode("error")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.fixture

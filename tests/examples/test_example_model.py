@@ -108,6 +108,7 @@ def test_a_wider_beam_finds_no_worse_translations(model, sources):
     assert total[1] < total[5] <= total[20]
 
 
+@pytest.mark.slow
 def test_two_thousand_lines_hold_pages_constant(model):
     """Once the first window's longest sources were live, the pool never grows again."""
     sources = (lines_of("test") + lines_of("dev"))[:2000]

@@ -104,6 +104,7 @@ def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
             assert bits < 2 ** len(rows)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("width", [1, 5, 64, 65, 128])
 def test_random_beams(backend, device, width):
     num_slots, length = 4, 9 if width > 5 else 30

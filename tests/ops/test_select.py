@@ -14,6 +14,7 @@ from support.select_cases import INF, OPTIONS, check, ints, offsets, oracle, ran
 from support.threads import every_thread_count
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [1, 2, 7, 129, 1000, 8001])
 def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
@@ -22,6 +23,7 @@ def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
         check(case, kernel, device, finishing=finishing)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize(
     ("sizes", "width"),
     [
@@ -42,6 +44,7 @@ def test_widths(kernel, device, sizes, width, max_candidates):
         check(case, kernel, device, finishing=finishing)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("options", [*((name,) for name in OPTIONS), (), OPTIONS], ids="-".join)
 @pytest.mark.parametrize("held", [0.0, 0.3, 1.0])

@@ -20,7 +20,8 @@ def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
     """Cases that are slow already are not counted."""
     cases = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("thinned") and not item.get_closest_marker("slow"):
+        is_thinned = item.get_closest_marker("thinned") and hasattr(item, "callspec")
+        if is_thinned and not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in cases.values():
         seen: set[tuple] = set()
