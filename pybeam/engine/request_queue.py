@@ -125,18 +125,8 @@ def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
 def arriving(requests: Iterable[Any] | RequestQueue, window: int) -> Iterable[Any] | RequestQueue:
     """The same requests for a stream that must not wait for them: what may be slow is a `ReadAhead`.
 
-    What has a length is there already. Raises TypeError for what is neither a queue nor an iterable.
+    What has a length is there already.
     """
     if isinstance(requests, RequestQueue):
         return requests
-    check_many("requests", requests)
     return requests if isinstance(requests, Sized) else ReadAhead(requests, window)
-
-
-def check_many(name: str, values: Any) -> None:
-    """Raises TypeError for what is no list or other iterable."""
-    if not isinstance(values, Iterable):
-        raise TypeError(
-            f"`{name}` must be a list or another iterable, but is a {type(values).__name__}; a single "
-            "one goes into a list too"
-        )

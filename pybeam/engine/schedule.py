@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from pybeam.arguments import whole
+from pybeam.arguments import ArgumentError, whole
 
 
 class Load(NamedTuple):
@@ -68,7 +68,7 @@ class Schedule(ABC):
         if not isinstance(self.epsilon, Real):
             raise TypeError(f"`epsilon` must be a number, but is {self.epsilon!r}")
         if not 0 <= self.epsilon <= 1:
-            raise ValueError(f"`epsilon` must be between 0 and 1, but is {self.epsilon}")
+            raise ArgumentError("epsilon", f"must be between 0 and 1, but is {self.epsilon}")
 
     @property
     def queue_window(self) -> int:
@@ -79,9 +79,9 @@ class Schedule(ABC):
     def check_width(self, width: int) -> None:
         """Raises ValueError if a beam of that width could never move."""
         if self.row_budget is not None and width > self.row_budget:
-            raise ValueError(
-                f"`row_budget` must be at least the width {width}, but is {self.row_budget}; "
-                "a beam moves as a whole"
+            raise ArgumentError(
+                "row_budget",
+                f"must be at least the width {width}, but is {self.row_budget}; a beam moves as a whole",
             )
 
     def refills(self, load: Load) -> bool:

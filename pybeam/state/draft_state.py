@@ -83,7 +83,7 @@ class DraftState(BeamState):
         )
         if self.device.type == "cpu":
             return self.beams.num_rows[torch.tensor(slots)].tolist()
-        return [line["most"] for line in lines]
+        return [line["max_rows"] for line in lines]
 
     def _position(self, depth: Tensor, bit: Tensor) -> Tensor:
         return depth + bit

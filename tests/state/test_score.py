@@ -163,7 +163,8 @@ def test_nan_fails_its_request_alone(backend):
     targets = [[2, 3, 4], [2, 3, 4], [5]]
     expected = pybeam.Decoder(model, pybeam.greedy(), backend=backend).score([[1]] * 3, targets)
     model.fn = broken
-    results = pybeam.Decoder(model, pybeam.greedy(), backend=backend).score([[1]] * 3, targets)
+    decoder = pybeam.Decoder(model, pybeam.greedy(), backend=backend)
+    results = decoder.score([[1]] * 3, targets, on_error="return")
     assert "NaN or +inf logits for request 1 at generated token 3" in str(results[1].error)
     assert results[1].hypotheses == [] and results[1].stop_reason == "error"
     assert essence(results[::2]) == essence(expected[::2])
@@ -325,7 +326,7 @@ def test_a_graph_of_searches_is_not_replayed_with_targets():
 def test_empty_sources(backend):
     """Their only output is the empty one."""
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy(), backend=backend)
-    empty, wrong, whole = decoder.score([[], [], [1]], [[], [2], [2]])
+    empty, wrong, whole = decoder.score([[], [], [1]], [[], [2], [2]], on_error="return")
     assert empty.hypotheses == [pybeam.Hypothesis([], 0.0, 0.0, True, [], eos_id=EOS)]
     assert "`target` must be empty for an empty source" in str(wrong.error)
     assert whole.error is None
@@ -346,18 +347,18 @@ def test_empty_sources(backend):
 def test_wrong_targets_fail_alone(target, message):
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy())
     for kind in (torch.tensor, np.array):
-        right, wrong = decoder.score([[1], [1]], [kind([2, 3]), target])
+        right, wrong = decoder.score([[1], [1]], [kind([2, 3]), target], on_error="return")
         assert right.hypotheses[0].tokens == [2, 3]
     with pytest.raises((TypeError, ValueError), match=message):
         raise wrong.error
     with pytest.raises(pybeam.DecodeError, match="1 of 2 requests failed; the first is request 1"):
-        decoder.score([[1], [1]], [[2], target], on_error="raise")
+        decoder.score([[1], [1]], [[2], target])
 
 
 def test_too_long_a_target(tmp_path):
     save_tiny_model(tmp_path, "m2m_100")
     decoder = pybeam.Decoder(load_model(tmp_path), pybeam.greedy())
-    longest, longer = decoder.score([[5], [5]], [[7] * 31, [7] * 32])
+    longest, longer = decoder.score([[5], [5]], [[7] * 31, [7] * 32], on_error="return")
     assert len(longest.hypotheses[0].log_probs) == 32
     message = "`target` with EOS and the prefix must be at most the model's 32 positions"
     assert f"{message}, but is 33 + 0" in str(longer.error)
