@@ -305,7 +305,7 @@ def test_a_step_never_waits(name, tmp_path, guard):
     ]
     workspace = Workspace(model, algorithm, torch_beams())
     options = dict(requests=requests, reads_late=True)
-    results, stats = run(workspace, model, algorithm, pybeam.Streaming(5), **options)
+    results, stats = run(workspace, pybeam.Streaming(5), **options)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps
     assert [r.stop_reason == "target" for r in results] == [i % 2 == 1 for i in range(12)]
