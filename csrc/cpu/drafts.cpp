@@ -84,7 +84,7 @@ int32_t next_rows(const Source& s) {
     int32_t rows = block > 0 ? block - done % block : s.draft[Drafts::kWindow];
     rows = done >= horizon ? 1 : std::min(rows, horizon - done);
     const int32_t given = s.known() - s.depth();
-    if (given > 0) rows = std::min(s.draft[Drafts::kMost], given);
+    if (given > 0) rows = std::min(s.draft[Drafts::kMaxRows], given);
     return std::min(rows, s.ints[Beams::kMaxLength] - done);
 }
 
@@ -153,7 +153,7 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
     // the first guess is the initialiser's, the second the model's: one alone would teach nothing
     if (num_guesses == 0 && credit < 2 * price) wanted = 0;
     const int32_t affordable = std::max(credit, 0) / std::max(price, 1);
-    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMost] - 1});
+    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMaxRows] - 1});
 }
 
 // What the model says of the rows of one source.
@@ -172,12 +172,8 @@ int32_t accepted_of(const Source& s, const Outputs& out, int32_t eos_id) {
         return out.token[q] < 0 || out.token[q] == eos_id ||
                s.generated(depth + q + 1) >= s.ints[Beams::kMaxLength];
     };
-    int32_t num_changes = 0;
-    for (int32_t q = 0; q + 1 < out.count; ++q) num_changes += out.token[q] != guess[q];
-    const bool is_solved = num_changes <= s.draft[Drafts::kMaxChanges] ||
-                           s.draft[Drafts::kRound] + 1 >= s.draft[Drafts::kMaxRounds];
     int32_t q = 0;
-    while (q + 1 < out.count && !ends(q) && (is_solved || guess[q] == out.token[q])) ++q;
+    while (q + 1 < out.count && !ends(q) && guess[q] == out.token[q]) ++q;
     return q + 1;
 }
 
@@ -225,7 +221,6 @@ void commit(const DraftCommitParams& p, const Source& s, const Outputs& out) {
     s.ints[Beams::kExpansions] += out.count;
     ++s.ints[Beams::kSteps];
     s.ints[Beams::kDepth] += accepted;
-    s.draft[Drafts::kRound] = accepted == out.count ? 0 : s.draft[Drafts::kRound] + 1;
     if (!is_given && s.draft[Drafts::kBlock] == 0) adapt(s.draft, out.count - 1, accepted - 1);
     lay(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
 }

@@ -1,7 +1,7 @@
 """The arrays that hold every beam, one line per slot; `pybeam.state.beam_state` says what happens to them.
 
 They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
-Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
+Slot 0, `NULL_SLOT`, belongs to no source: it is always empty and stands in for a source that does not move.
 `csrc/params/` has the same columns and stop reasons in the same order (`tests/project/test_columns.py`).
 """
 
@@ -47,15 +47,12 @@ FLOAT_COLUMNS = (
     "cut",
 )
 DRAFT_COLUMNS = (
-    "most",  # rows at most
+    "max_rows",  # of the source in a step
     "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
     "horizon",  # generated tokens from which on nothing is guessed
     "window",  # rows of the next step, where it adapts
     "credit",  # that guesses have earned, in hundredths of a step
     "price",  # of a guess
-    "round",  # iterations of this block so far
-    "max_changes",  # of `drafts.Convergence`
-    "max_rounds",
     "fill",  # the guess where there is no other; -1: the token before
     "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
     "num_guesses",
@@ -75,7 +72,7 @@ COLUMNS = dict(
 DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
-NOBODY = 0
+NULL_SLOT = 0
 STOP_REASONS = (
     "running",
     "width",

@@ -89,7 +89,7 @@ def draft_commit(
     length = node + 1 - beams.prefix_length[i][:, None]  # of the output that ends with this one
     is_eos, is_cut = out == eos_id, length >= beams.max_length[i][:, None]
     ends = is_eos | is_cut | (out < 0)
-    accepted = _accepted(tree, drafts, i, out, node, ends, num_rows)  # [A]
+    accepted = _accepted(tree, i, out, node, ends, num_rows)  # [A]
     is_new = (q < accepted[:, None]) & moves[:, None]
     value = log_prob[row, 0]
     is_token = is_new & (out >= 0) & ~is_eos
@@ -126,8 +126,6 @@ def draft_commit(
     beams.steps[i] += moves
     beams.expansions[i] += num_rows
     beams.depth[i] += torch.where(moves, accepted, 0)
-    is_whole = accepted == num_rows
-    drafts.round[i] = torch.where(is_whole, 0, drafts.round[i] + 1).to(INT)
     is_given = depth < beams.prefix_length[i] + beams.target_length[i]
     _adapt(drafts, i, num_rows - 1, accepted - 1, moves & ~is_given & (drafts.block[i] == 0))
     place = accepted[:, None] + q
@@ -135,15 +133,12 @@ def draft_commit(
     _lay(tree, beams, drafts, i, torch.where(place < width, carried, -1), eos_id, vocab_size)
 
 
-def _accepted(tree, drafts, i, out, node, ends, num_rows) -> Tensor:
+def _accepted(tree, i, out, node, ends, num_rows) -> Tensor:
     """[A] outputs that are final: as long as the next row was fed what this one put out."""
     q = torch.arange(out.shape[1], dtype=INT, device=out.device)
     has_next = q + 1 < num_rows[:, None]
     holds = tree.token[i[:, None], node + 1] == out
-    num_changes = (has_next & ~holds).sum(1)
-    is_solved = num_changes <= drafts.max_changes[i]
-    is_solved |= drafts.round[i] + 1 >= drafts.max_rounds[i]
-    goes_on = has_next & ~ends & (holds | is_solved[:, None])
+    goes_on = has_next & ~ends & holds
     return goes_on.cumprod(1).sum(1, dtype=INT) + 1
 
 
@@ -158,7 +153,7 @@ def _adapt(
     # the first guess is the initialiser's, the second the model's: one alone would teach nothing
     wanted = torch.where((num_guesses == 0) & (credit < 2 * price), 0, wanted)
     affordable = credit.clamp(min=0) // price.clamp(min=1)
-    most = torch.minimum(affordable, drafts.most[i] - 1)
+    most = torch.minimum(affordable, drafts.max_rows[i] - 1)
     for name, value in dict(window=1 + torch.minimum(wanted, most), credit=credit).items():
         column = getattr(drafts, name)
         column[i] = torch.where(adapts, value, column[i]).to(INT)
@@ -214,7 +209,7 @@ def _next_rows(beams, drafts, i, depth, known) -> Tensor:
     rows = torch.where(block > 0, block - done % block.clamp(min=1), drafts.window[i])
     rows = torch.where(done >= horizon, 1, torch.minimum(rows, horizon - done))
     given = known - depth
-    rows = torch.where(given > 0, torch.minimum(drafts.most[i], given), rows)
+    rows = torch.where(given > 0, torch.minimum(drafts.max_rows[i], given), rows)
     rows = torch.minimum(rows, beams.max_length[i] - done)
     # a slot that was never opened has no place for a row
     is_live = (beams.reason[i] == RUNNING) & (beams.width[i] > 0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pybeam
-from benchmarks.bench_ensemble import perturb
+from benchmarks.networks import perturb
 from pybeam.backends import load as load_backend
 from pybeam.backends import torch_layers
 from pybeam.cli import main
@@ -242,10 +242,11 @@ def test_a_source_that_a_member_cannot_take(transformers):
     narrow = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 45), 45, 2, 2)
     narrow.check = lambda source: (_ for _ in ()).throw(TypeError("no such source"))
     decoder = pybeam.Decoder(Ensemble([*transformers.members, narrow]), pybeam.greedy())
-    result = decoder.decode([[5, 6]])[0]
+    result = decoder.decode([[5, 6]], on_error="return")[0]
     assert isinstance(result.error, TypeError)
     assert str(result.error) == "member 3 of the ensemble: no such source"
-    result = pybeam.Decoder(transformers, pybeam.greedy()).decode([[5, 60]])[0]
+    decoder = pybeam.Decoder(transformers, pybeam.greedy())
+    result = decoder.decode([[5, 60]], on_error="return")[0]
     assert isinstance(result.error, ValueError)
     assert "member 0 of the ensemble: ids of `source` must be 0 to 44" in str(result.error)
 

@@ -115,7 +115,7 @@ def test_what_fails_fails_alone(backend):
     model.fn = broken
     decoder = pybeam.Decoder(model, pybeam.greedy(max_length=5), backend=backend)
     requests = [[1], pybeam.Request([1], prefix=[EOS]), [1], [], [1]]
-    results = decoder.alternatives(requests, 2)
+    results = decoder.alternatives(requests, 2, on_error="return")
     assert [r.stop_reason for r in results] == [
         "alternatives",
         "error",
@@ -127,7 +127,7 @@ def test_what_fails_fails_alone(backend):
     assert "NaN or +inf logits for request 2" in str(results[2].error)
     assert [r.index for r in results] == [0, 1, 2, 3, 4]
     with pytest.raises(pybeam.DecodeError, match="2 of 5 requests failed"):
-        decoder.alternatives(requests, 2, on_error="raise")
+        decoder.alternatives(requests, 2)
 
 
 def test_functions_know_the_source_by_its_own_number(backend):

@@ -15,9 +15,10 @@ from functools import cached_property
 import numpy
 
 import pybeam
-from benchmarks.bench_streaming import EPSILON, variable
-from benchmarks.e2e.pair import Pair
-from benchmarks.e2e.task import Task
+from benchmarks.plans import EPSILON
+from benchmarks.setup import Setup
+from benchmarks.tasks import Task
+from benchmarks.translation import variable
 
 SEED = 0
 # steps; without it a source that is ahead waits for as long as others keep coming
@@ -29,47 +30,46 @@ PERCENTILES = (50, 95, 99)
 SATURATED_FILLS = 8
 
 
-def tasks(
-    pair: Pair,
-    sources: list[list[int]],
-    width: int,
-    n: int,
-    loads: list[float],
-    num_requests: int,
-) -> list[Task]:
+def tasks(setup: Setup, network: str) -> list[Task]:
+    width = setup.size.widths[0]
+    n = setup.size.n_of(network, width)
     schedules = {
         f"Batch({n})": pybeam.Batch(n),
         f"Streaming({n})": pybeam.Streaming(n, EPSILON),
         f"Streaming({n}, max_wait={MAX_WAIT})": pybeam.Streaming(n, EPSILON, max_wait=MAX_WAIT),
         f"Fifo({n})": pybeam.Fifo(n),
     }
-    server = Server(pair, sources, width, schedules, num_requests)
+    server = Server(setup, network, width, schedules)
     return [
         Task(
-            {"part": f"{pair.name}-latency", "system": name, "load": load},
+            f"{network}-latency",
+            name,
             lambda name=name, load=load: server.measure(name, load),
+            more={"load": load},
         )
-        for load in loads
+        for load in setup.size.loads
         for name in schedules
     ]
 
 
 class Server:
+    """A decoder for each schedule, all with the same model and search."""
+
     def __init__(
-        self,
-        pair: Pair,
-        sources: list[list[int]],
-        width: int,
-        schedules: dict[str, pybeam.engine.schedule.Schedule],
-        num_requests: int,
+        self, setup: Setup, network: str, width: int, schedules: dict[str, pybeam.Schedule]
     ) -> None:
-        self._pair, self._sources, self._width = pair, sources, width
-        self._schedules, self._num_requests = schedules, num_requests
+        self._setup, self._network, self._width = setup, network, width
+        self._schedules = schedules
+
+    @cached_property
+    def _sources(self) -> list[list[int]]:
+        return self._setup.corpus().sources
 
     @cached_property
     def _decoders(self) -> dict[str, pybeam.Decoder]:
+        model = self._setup.networks.ours(self._network)
         return {
-            name: pybeam.Decoder(self._pair.ours, variable(self._width), schedule)
+            name: pybeam.Decoder(model, variable(self._width), schedule)
             for name, schedule in self._schedules.items()
         }
 
@@ -88,7 +88,7 @@ class Server:
 
     def measure(self, name: str, load: float) -> dict:
         rate = load * max(self.saturated.values())
-        due = arrivals(rate, self._num_requests, SEED)
+        due = arrivals(rate, self._setup.size.num_requests, SEED)
         chosen = numpy.random.default_rng(SEED).integers(len(self._sources), size=len(due))
         latency = latencies(self._decoders[name], [self._sources[i] for i in chosen], due)
         return {

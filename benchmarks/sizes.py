@@ -1,4 +1,4 @@
-"""How much is measured, by device: what fits into the minutes that a run may take."""
+"""How much of whole translations is measured, by device: what fits into the time of a run."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ class Sizes:
     """Pairs are for narrow and for wide beams; None takes all lines."""
 
     dtype: str
-    minutes: float
     repeats: int
-    models: tuple[str, ...]  # in the order in which they are measured
+    # in the order in which they are measured
+    networks: tuple[str, ...]
     lines: Mapping[str, tuple[int | None, int | None]]
-    n: Mapping[str, tuple[int, int]]  # fewer than lines, or a schedule has nothing to refill with
+    # fewer than lines, or a schedule has nothing to refill with
+    n: Mapping[str, tuple[int, int]]
     step_lengths: tuple[int, ...]
     step_n: int
     num_requests: int
     num_memory_lines: int = 16
-    # where requests take seconds, latency is measured only if asked for
     latency_of: tuple[str, ...] = ("example", "widened")
+    # arrivals as shares of the saturated throughput
+    loads: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
+    widths: tuple[int, ...] = (5, 50)
     widened: Mapping[str, int] = field(default_factory=lambda: WMT19_BIG)
 
-    def lines_of(self, model: str, width: int) -> int | None:
-        return self.lines.get(model, self.lines["widened"])[width > NARROW]
+    def lines_of(self, network: str, width: int) -> int | None:
+        return self.lines[network][width > NARROW]
 
-    def n_of(self, model: str, width: int) -> int:
-        return self.n.get(model, self.n["widened"])[width > NARROW]
+    def n_of(self, network: str, width: int) -> int:
+        return self.n[network][width > NARROW]
 
 
 CPU = Sizes(
     dtype="float32",
-    minutes=60,
     repeats=1,
-    models=("example", "widened"),
+    networks=("example", "widened"),
     lines={"example": (694, 128), "widened": (64, 16)},
     n={"example": (64, 64), "widened": (16, 4)},
     step_lengths=(8, 40, 72, 104, 136, 168),
@@ -49,9 +51,8 @@ CPU = Sizes(
 )
 CUDA = Sizes(
     dtype="bfloat16",
-    minutes=7.5,
     repeats=3,
-    models=("widened", "example"),
+    networks=("widened", "example"),
     lines={"example": (None, None), "widened": (None, 256)},
     n={"example": (128, 64), "widened": (128, 64)},
     step_lengths=(8, 24, 40, 56, 72, 88, 104, 120),
@@ -60,14 +61,15 @@ CUDA = Sizes(
 )
 TINY = Sizes(
     dtype="float32",
-    minutes=5,
     repeats=2,
-    models=("example", "widened"),
+    networks=("example", "widened"),
     lines={"example": (4, 3), "widened": (2, 2)},
     n={"example": (2, 2), "widened": (2, 2)},
     step_lengths=(2, 4, 6),
     step_n=2,
     num_requests=10,
     num_memory_lines=2,
+    loads=(0.5,),
+    widths=(2, 12),
     widened=dict(width=512, ffn=2048, encoder_layers=3, decoder_layers=3, vocabulary=8001),
 )
