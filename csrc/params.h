@@ -244,6 +244,7 @@ struct Beams {
         kNumFound,
         kHasTopped,
         kTargetLength,
+        kEndedOnly,
         kNumInts,
     };
     enum Float {
@@ -255,7 +256,7 @@ struct Beams {
         kScale,
         kReward,
         kCap,
-        kCut,
+        kCutLengthOffset,
         kNumFloats
     };
     enum FinishedInt { kNode, kLength, kEos, kNumFinishedInts };

@@ -14,9 +14,10 @@ from pybeam.engine.schedule import Batch, Fifo, Streaming
 from pybeam.models.base import Alignment
 from pybeam.models.loading import load_model
 from pybeam.request import Hypothesis, Partial, Request, Result
-from pybeam.search.algorithms import (
+from pybeam.search.beams import (
     fixed_beam,
     greedy,
+    huang_beam,
     optimal_beam,
     shrinking_beam,
     variable_beam,
@@ -49,6 +50,7 @@ __all__ = [
     "gauss_seidel_jacobi",
     "generate",
     "greedy",
+    "huang_beam",
     "hybrid_jacobi",
     "jacobi",
     "limits",

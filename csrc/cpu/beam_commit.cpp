@@ -74,7 +74,7 @@ double rewarded(const float* floats, double length) {
 }
 
 float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
-    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
+    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCutLengthOffset]);
     return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 
@@ -130,6 +130,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
     for (int32_t j = begin; j < end; ++j) {
         if (j < survivors.first && !finishes(p, ints, num_before, j)) continue;
         const bool is_ended = survivors.token[j] == p.append.eos_id;
+        if (!is_ended && ints[Beams::kEndedOnly]) continue;
         Finished finished;
         finished.ints[Beams::kNode] = is_ended ? endings[j].node : row_node[j - survivors.first];
         finished.ints[Beams::kLength] = is_ended ? endings[j].length : next_length(ints);
@@ -183,7 +184,7 @@ bool is_certified(const BeamCommitParams& p, int64_t slot, const Survivors& surv
     }
     const double now = next_length(ints);
     const bool is_current = p.stop.certificate == Certificate::kCurrent;
-    const double longest = ints[Beams::kMaxLength] + static_cast<double>(floats[Beams::kCut]);
+    const double longest = ints[Beams::kMaxLength] + static_cast<double>(floats[Beams::kCutLengthOffset]);
     const double most = is_current ? now : longest;
     const double least = is_current ? now : std::min(now + 1, most);
     const double reachable = std::max(normed(floats, best, least), normed(floats, best, most)) +

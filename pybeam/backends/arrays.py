@@ -32,6 +32,7 @@ INT_COLUMNS = (
     "num_found",  # hypotheses that have finished, kept or not
     "has_topped",  # whether the best candidate of a step has ever ended in EOS
     "target_length",  # tokens to be scored, EOS included; behind the prefix in `prefix`
+    "ended_only",  # whether a row that is cut at the limit is no hypothesis
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = (
@@ -44,7 +45,7 @@ FLOAT_COLUMNS = (
     "scale",
     "reward",
     "cap",
-    "cut",
+    "cut_length_offset",
 )
 DRAFT_COLUMNS = (
     "max_rows",  # of the source in a step

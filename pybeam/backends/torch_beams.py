@@ -185,7 +185,9 @@ def beam_commit(
         beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best
     )
     # what is left in a beam that ends finishes as it is
-    _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
+    is_left = ends[:, None] & (rank >= first) & (rank < last)
+    is_left &= is_ended | (beams.ended_only[i] == 0)[:, None]
+    _finish(beams, i, is_left, ended, keeps_best)
     source = torch.where(is_alive, column * width + old.gather(1, place), -1)
     target = torch.where(is_alive, column * width + entry, -1)
     return source.flatten().to(INT), target.flatten().to(INT)
@@ -255,7 +257,7 @@ def _certified(beams, i, certificate) -> Tensor:
     is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
     is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
     now = (beams.depth[i] - beams.prefix_length[i])[:, None]  # [A, 1]
-    most = (beams.max_length[i] + beams.cut[i])[:, None]
+    most = (beams.max_length[i] + beams.cut_length_offset[i])[:, None]
     is_current = certificate == Certificate.CURRENT
     lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
     best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
@@ -286,7 +288,7 @@ def _final(beams, i, score, length) -> Tensor:
 
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
-    cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
+    cut = torch.where(ended.eos >= 0, 0.0, beams.cut_length_offset[i][:, None])
     final = _final(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
