@@ -257,7 +257,7 @@ def main() -> None:
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
     size = (output / "model.safetensors").stat().st_size
-    print(f"{output} holds {size / 1e9:.2f} GB; measure with bench_translate --model {output}")
+    print(f"{output} holds {size / 1e9:.2f} GB; look into it with pybeam profile --model {output}")
 
 
 if __name__ == "__main__":

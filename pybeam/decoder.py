@@ -6,14 +6,15 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from pybeam import backends
-from pybeam.arguments import whole
+from pybeam.arguments import ArgumentError, check_list, whole
 from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.engine import Engine
-from pybeam.engine.request_queue import RequestQueue, check_many
+from pybeam.engine.request_queue import RequestQueue
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -22,11 +23,17 @@ from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
 
+OnError = Literal["raise", "return"]
+
 _MISSING = object()
 
 
 class DecodeError(RuntimeError):
-    """Some requests failed; `results` holds what became of all of them, in order."""
+    """Some requests failed, and all others have finished.
+
+    Attributes:
+        results: what became of each request, in their order: hypotheses, or an `error`.
+    """
 
     def __init__(self, results: list[Result]) -> None:
         failed = [result for result in results if result.error is not None]
@@ -92,9 +99,10 @@ class Decoder:
             )
         if isinstance(algorithm.max_length, int) and model.max_positions is not None:
             if algorithm.max_length > model.max_positions:
-                raise ValueError(
-                    f"`max_length` must be at most the model's {model.max_positions} positions, "
-                    f"but is {algorithm.max_length}"
+                raise ArgumentError(
+                    "max_length",
+                    f"must be at most the model's {model.max_positions} positions, but is "
+                    f"{algorithm.max_length}",
                 )
         _check_ends(model, algorithm)
         for processor in algorithm.processors:
@@ -137,18 +145,23 @@ class Decoder:
                 obstacles.append(f"{processor!r} may not be captured")
         return not obstacles if graphs is None else graphs
 
-    def decode(self, requests: Iterable[Any], *, on_error: str = "return") -> list[Result]:
+    def decode(self, requests: Iterable[Any], *, on_error: OnError = "raise") -> list[Result]:
         """Results in the order of the requests.
 
         Args:
             requests: sources (lists or 1-D tensors of token ids, feature tensors) or `Request`s.
-            on_error: "return" leaves a failed request's `Result.error` for the caller to see; "raise"
-                raises `DecodeError` after the others have finished.
+            on_error: what to do about requests that fail, after all others have finished: "raise" raises
+                `DecodeError`, which holds all results; "return" returns them, with `Result.error` set.
+
+        Raises:
+            DecodeError: a request failed, unless `on_error` is "return".
+            TypeError: `requests` is one source and not a list of them.
         """
+        check_list("requests", requests, self.model.check)
         return self._collect(requests, on_error, wants_log_probs=self.log_probs)
 
     def score(
-        self, requests: Iterable[Any], targets: Iterable[Any], *, on_error: str = "return"
+        self, requests: Iterable[Any], targets: Iterable[Any], *, on_error: OnError = "raise"
     ) -> list[Result]:
         """Scores of given outputs, in the order of the requests.
 
@@ -166,10 +179,12 @@ class Decoder:
             on_error: as for `decode`.
 
         Raises:
+            DecodeError: as for `decode`.
+            TypeError: `requests` or `targets` is a single one and not a list of them.
             ValueError: there are more or fewer targets than requests.
         """
-        check_many("requests", requests)
-        check_many("targets", targets)
+        check_list("requests", requests, self.model.check)
+        check_list("targets", targets)
         pairs = itertools.zip_longest(requests, targets, fillvalue=_MISSING)
         paired = (_with_target(*pair) for pair in pairs)
         return self._collect(paired, on_error, wants_log_probs=True)
@@ -180,7 +195,7 @@ class Decoder:
         num: int = 5,
         *,
         min_probability: float = 0.0,
-        on_error: str = "return",
+        on_error: OnError = "raise",
     ) -> list[Result]:
         """The best next tokens after each request's prefix, and the best output that begins with each.
 
@@ -197,6 +212,7 @@ class Decoder:
             on_error: as for `decode`.
 
         Raises:
+            DecodeError: as for `decode`.
             TypeError, ValueError: `num` or `min_probability` is no such number, a request has a target,
                 coverage is to rank, the algorithm samples, has groups or guesses ahead, or its prefixes
                 count for something.
@@ -220,12 +236,11 @@ class Decoder:
                 "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
                 f"{self.algorithm.scoring.coverage}; leave it out"
             )
-        check_many("requests", requests)
+        check_list("requests", requests, self.model.check)
         requests = [_as_request(request) for request in requests]
-        model, algorithm = self.model, self.algorithm
-        return _checked(
-            alternatives(self.decode, model, algorithm, requests, num, min_probability), on_error
-        )
+        decode = partial(self.decode, on_error="return")
+        results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
+        return _checked(results, on_error)
 
     def stream(
         self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
@@ -242,7 +257,10 @@ class Decoder:
         the best hypothesis that has finished. They are never taken back. A request that ends without
         any hypothesis, or with an error, may have had some; one with a target has none.
 
+        A request that fails gives a result with an `error`; nothing is raised for it.
+
         Raises:
+            TypeError: `requests` is one source and not a list of them.
             ValueError: `partial` with an algorithm of several groups.
         """
         if partial and self.algorithm.num_groups > 1:
@@ -250,6 +268,8 @@ class Decoder:
                 f"`partial` needs one beam per request, but the algorithm has {self.algorithm.num_groups} "
                 "groups, the last of which may find the best hypothesis"
             )
+        if not isinstance(requests, RequestQueue):
+            check_list("requests", requests, self.model.check)
         return self._start(requests, wants_log_probs=self.log_probs, wants_partials=partial)
 
     def release(self) -> None:

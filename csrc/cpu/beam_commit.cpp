@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "../params.h"
+#include "../params/beams.h"
 #include "beams.h"
 
 namespace pybeam {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../params.h"
+#include "../params/beams.h"
 
 namespace pybeam {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../params.h"
+#include "../params/beams.h"
 
 namespace pybeam {
 

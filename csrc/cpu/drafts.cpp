@@ -1,11 +1,12 @@
 // Draft and verify: one hypothesis per source, whose rows are its last token and guesses of what
 // follows. `pybeam/backends/torch_drafts.py` says the same in torch.
+#include "../params/drafts.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../draft_params.h"
 #include "beams.h"
 
 namespace pybeam {
@@ -54,7 +55,7 @@ int32_t looked_up(const Source& s, int32_t node) {
     for (int32_t at = node - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.token + at - n)) return s.token[at];
     }
-    for (int32_t at = s.draft[Drafts::kGuesses] - 1; at >= n; --at) {
+    for (int32_t at = s.draft[Drafts::kNumGuesses] - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.guess + at - n)) return s.guess[at];
     }
     return -1;
@@ -68,7 +69,7 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
     const int32_t place = s.generated(node) - 1;
     if (s.draft[Drafts::kNgram] > 0) {
         guess = looked_up(s, node);
-    } else if (place < s.draft[Drafts::kGuesses]) {
+    } else if (place < s.draft[Drafts::kNumGuesses]) {
         guess = s.guess[place];
     }
     if (guess >= 0 && guess < vocab_size) return guess;
@@ -234,7 +235,7 @@ void check_source(const Source& s) {
     if (s.prefix_length() < 0 || s.known() > s.beams.max_prefix || s.beams.max_finished < 1) {
         fail("the prefix or the finished hypotheses of a slot are out of range");
     }
-    if (s.draft[Drafts::kGuesses] < 0 || s.draft[Drafts::kGuesses] > s.max_guesses ||
+    if (s.draft[Drafts::kNumGuesses] < 0 || s.draft[Drafts::kNumGuesses] > s.max_guesses ||
         s.draft[Drafts::kNgram] < 0) {
         fail("the guesses of a slot are out of range");
     }

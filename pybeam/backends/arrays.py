@@ -1,8 +1,8 @@
 """The arrays that hold every beam, one line per slot; `pybeam.state.beam_state` says what happens to them.
 
 They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
-Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
-`csrc/params.h` has the same columns and stop reasons in the same order.
+Slot 0, `NULL_SLOT`, belongs to no source: it is always empty and stands in for a source that does not move.
+`csrc/params/` has the same columns and stop reasons in the same order (`tests/project/test_columns.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ COLUMNS = dict(
 DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
-NOBODY = 0
+NULL_SLOT = 0
 STOP_REASONS = (
     "running",
     "width",

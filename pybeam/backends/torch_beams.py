@@ -36,7 +36,7 @@ from pybeam.backends.arrays import (
     MAX_LENGTH,
     N_BEST,
     NAN,
-    NOBODY,
+    NULL_SLOT,
     OPTIMAL,
     RUNNING,
     TOP_FINISHED,
@@ -82,7 +82,7 @@ def beam_read(
     width = is_alive.shape[1]
     place, is_row = _packed(is_alive, num_rows)
     source = place.div(width, rounding_mode="floor")
-    row_slot = torch.where(is_row, i[source], NOBODY)
+    row_slot = torch.where(is_row, i[source], NULL_SLOT)
     bit = torch.where(is_row, place - source * width, 0)
     node = torch.where(is_row, row_node[row_slot, bit], 0)
     rows = (

@@ -65,7 +65,7 @@ class Admission:
         """
         ahead: list[Source] = []
         while self._queue and len(ahead) < missing:
-            room -= self._queue[0].most_bytes
+            room -= self._queue[0].max_bytes
             if room < 0:
                 break
             ahead.append(self._queue.popleft())
@@ -82,7 +82,7 @@ class Admission:
             result = self._receive(*arrived, window)
             if result is not None:
                 yield result
-        self._queue.extend(sorted(window, key=lambda source: -source.length))
+        self._queue.extend(sorted(window, key=lambda source: -source.source_length))
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
         """Check one request. It joins the window, or a result says at once what became of it."""
@@ -104,10 +104,20 @@ class Admission:
                     f"`target` must be empty for an empty source, whose only output that is, but has "
                     f"{len(target) - 1} tokens; do sources and targets belong together?"
                 )
-            source = Source(index, request, content, length, limits, prefix, target)
-            source.num_committed = len(prefix)
+            source = Source(
+                index=index,
+                request=request,
+                content=content,
+                algorithm=limits,
+                source_length=length,
+                prefix=prefix,
+                target=target,
+                guesses=self._guesses(limits, request),
+                prompt=self._model.prompt(content),
+                num_committed=len(prefix),
+            )
             self._check_memory(source)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever a request, or a function of it, makes go wrong
             return Result(index, request.id, [], "error", error=error)
         if length == 0:
             log_probs = [] if self._wants_log_probs else None
@@ -120,6 +130,14 @@ class Admission:
         if request.target is not None:
             return for_target(self._algorithm, request, room)
         return overridden(self._algorithm, request, room, source_length)
+
+    def _guesses(self, algorithm: Algorithm, request: Request) -> list[int]:
+        """What will be generated, as far as it is guessed; -1 for what is no token."""
+        if algorithm.draft is None:
+            return []
+        guesses = algorithm.draft.initialiser.guesses(request)
+        vocab_size = self._model.vocab_size
+        return [int(token) if 0 <= token < vocab_size else -1 for token in guesses]
 
     def _check_target(self, target) -> list[int]:
         if target is None:

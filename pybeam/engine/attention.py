@@ -26,7 +26,7 @@ def attended(
     gets `Hypothesis.attention`; coverage is then that of ``Alignment()``.
     """
     wanted = [
-        result.hypotheses if source.limits.scoring.coverage else _best(source, result, alignment)
+        result.hypotheses if source.algorithm.scoring.coverage else _best(source, result, alignment)
         for source, result in zip(sources, results, strict=True)
     ]
     asking = [i for i, hypotheses in enumerate(wanted) if hypotheses]
@@ -49,14 +49,14 @@ def attended(
 
 
 def _best(source: Source, result: Result, alignment: Alignment | None) -> list[Hypothesis]:
-    return [] if alignment is None else result.hypotheses[: source.limits.n_best]
+    return [] if alignment is None else result.hypotheses[: source.algorithm.n_best]
 
 
 def _with(hypothesis: Hypothesis, rows: Tensor, source: Source, keeps: bool) -> Hypothesis:
     """A hypothesis with what its attention [tokens + 1, E] gives; the last row is that of EOS."""
     num_tokens = len(hypothesis.tokens)
     generated = rows[len(source.prefix) : num_tokens + hypothesis.ended]
-    penalty = coverage_penalty(generated, source.limits.scoring.coverage)
+    penalty = coverage_penalty(generated, source.algorithm.scoring.coverage)
     return dataclasses.replace(
         hypothesis,
         final_score=hypothesis.final_score + penalty,

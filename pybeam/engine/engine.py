@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import NOBODY, RUNNING
+from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import attended
@@ -124,7 +124,7 @@ class Engine:
 
         captured = None
         if work.graphs is not None:
-            padded = np.full(bucket(len(self._slots)), NOBODY, dtype=np.int32)
+            padded = np.full(bucket(len(self._slots)), NULL_SLOT, dtype=np.int32)
             padded[: len(self._slots)] = self._slots
             slot = to_device(padded, torch.int32, self.model.device)
             key = slot.numel(), limit, state.options
@@ -194,15 +194,15 @@ class Engine:
                 num_live,
                 self._live_tokens,
                 live_rows + len(admitted),
-                source.length,
-                source.limits.most_rows,
+                source.source_length,
+                source.algorithm.most_rows,
             ):
                 break
-            if num_live and source.most_bytes > self._work.free_bytes:
+            if num_live and source.max_bytes > self._work.free_bytes:
                 break
             admitted.append(admission.take())
-            self._live_tokens += source.length
-            self._work.taken_bytes += source.most_bytes
+            self._live_tokens += source.source_length
+            self._work.taken_bytes += source.max_bytes
         if not admitted:
             return
         missing = [source for source in admitted if source.slot < 0]
@@ -214,12 +214,14 @@ class Engine:
 
     def _check_memory(self, source: Source) -> None:
         """Note what a source may need; raises ValueError if it can never fit."""
-        limits, limit = source.limits, self._work.memory_limit
-        source.most_bytes = self._work.most_bytes(limits.width, source.most_tokens, source.length)
-        if limit is not None and source.most_bytes > limit:
+        limits, limit = source.algorithm, self._work.memory_limit
+        source.max_bytes = self._work.most_bytes(
+            limits.width, source.max_tokens, source.source_length
+        )
+        if limit is not None and source.max_bytes > limit:
             raise ValueError(
-                f"this request may need {source.most_bytes / 1e6:.1f} MB for keys and values "
-                f"({limits.width} rows of {source.most_tokens} tokens, {source.length} source "
+                f"this request may need {source.max_bytes / 1e6:.1f} MB for keys and values "
+                f"({limits.width} rows of {source.max_tokens} tokens, {source.source_length} source "
                 f"positions), but `memory_limit` is {limit / 1e6:.1f} MB; lower `width` or "
                 "`max_length`, or raise the limit"
             )
@@ -242,16 +244,7 @@ class Engine:
     def _open(self, admitted: list[Source]) -> None:
         self._reserve(admitted)
         self._work.claim_pages(len(admitted))
-        num_rows = self._state.open(
-            [source.slot for source in admitted],
-            [source.limits for source in admitted],
-            [source.prefix for source in admitted],
-            [source.length for source in admitted],
-            self.model.start_id,
-            [source.target for source in admitted],
-            [source.guesses for source in admitted],
-            [self.model.prompt(source.content) for source in admitted],
-        )
+        num_rows = self._state.open(admitted, self.model.start_id)
         for source, num in zip(admitted, num_rows, strict=True):
             source.opened = self.stats.steps
             self._live[source.slot] = source
@@ -264,19 +257,19 @@ class Engine:
         self._slots = np.fromiter(self._live, dtype=np.int32)
         self._slot = to_device(self._slots, torch.int32, self.model.device)
         live = self._live.values()
-        self._longest = max((source.most_tokens for source in live), default=0)
-        self._per_step = max((source.limits.tokens_per_step for source in live), default=0)
+        self._longest = max((source.max_tokens for source in live), default=0)
+        self._per_step = max((source.algorithm.tokens_per_step for source in live), default=0)
         if self._reads_late:
-            limits = [source.limits for source in live]
+            limits = [source.algorithm for source in live]
             self._widths = np.array([limit.most_rows for limit in limits])
             self._growths = np.array([limit.growth for limit in limits])
 
     def _reserve(self, sources: Iterable[Source] = ()) -> None:
         """Room for the widest beam and the longest hypothesis that the next step may bring."""
         for source in sources:
-            self._longest = max(self._longest, source.most_tokens)
-            self._per_step = max(self._per_step, source.limits.tokens_per_step)
-        width = max((source.limits.most_rows for source in sources), default=0)
+            self._longest = max(self._longest, source.max_tokens)
+            self._per_step = max(self._per_step, source.algorithm.tokens_per_step)
+        width = max((source.algorithm.most_rows for source in sources), default=0)
         # the start token counts as a step, and so does what comes after this one
         self._work.reserve(width, self._most_tokens(2))
 
@@ -330,7 +323,7 @@ class Engine:
             )
             choices = None
             if self.algorithm.num_groups > 1:
-                width = max(source.limits.width for source in sources)
+                width = max(source.algorithm.width for source in sources)
                 choices = HostCopy(self._state.choices(closed, 1 + width * (capacity - 1)))
             self._leaving.append(Leaving(HostCopy(found), sources, report, capacity, choices))
             self._work.close(closed, int(report.num_pages.sum()))
@@ -339,8 +332,8 @@ class Engine:
             else:
                 self._work.give_back(closed)
             for source in sources:
-                self._live_tokens -= source.length
-                self._work.taken_bytes -= source.most_bytes
+                self._live_tokens -= source.source_length
+                self._work.taken_bytes -= source.max_bytes
             self._live_changed()
 
     def _results(self) -> Iterator[Result]:

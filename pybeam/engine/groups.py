@@ -25,7 +25,7 @@ def going_on(source: Source, result: Result, choices: np.ndarray) -> Result | So
         result: of that group.
         choices: what `BeamState.choices` says of it.
     """
-    limits = source.limits
+    limits = source.algorithm
     if limits.num_groups == 1:
         return result  # a given output, which has none
     source.groups.append(result)
@@ -39,7 +39,7 @@ def going_on(source: Source, result: Result, choices: np.ndarray) -> Result | So
         earlier[i] += tokens
     diversity = dataclasses.replace(diversity, chosen=tuple(map(tuple, earlier)))
     assert isinstance(diversity, Diversity)
-    source.limits = dataclasses.replace(limits, processors=(*others, diversity))
+    source.algorithm = dataclasses.replace(limits, processors=(*others, diversity))
     source.slot = -1
     return source
 

@@ -81,7 +81,7 @@ def lengthened(
     for source, is_late, length, tokens in each:
         if source is None or is_late or source.target or length <= source.num_committed:
             continue
-        if source.limits.scoring.coverage:
+        if source.algorithm.scoring.coverage:
             continue  # ranks what has finished in the end
         source.num_committed = length
         partials.append(Partial(source.index, source.request.id, tokens[1 : length + 1].tolist()))

@@ -43,7 +43,7 @@ class Leaving(NamedTuple):
             results.append(_result(source, STOP_REASONS[reason], own, depth, cost, wants_log_probs))
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
-            del result.hypotheses[source.limits.n_best :]
+            del result.hypotheses[source.algorithm.n_best :]
             yield result if choices is None else going_on(source, result, choices[i])
 
 
@@ -72,9 +72,9 @@ def _result(
 
 
 def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
-    limits = source.limits
+    limits = source.algorithm
     final_score = limits.scoring.final_score(
-        found.score, found.length, source.length, has_ended=found.eos_id is not None
+        found.score, found.length, source.source_length, has_ended=found.eos_id is not None
     )
     score, log_probs = found.score, found.log_probs
     if log_probs is not None and not limits.prefix.is_scored:

@@ -18,7 +18,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from pybeam.arguments import whole
+from pybeam.arguments import ArgumentError, whole
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Schedule:
         if not isinstance(epsilon, Real):
             raise TypeError(f"`epsilon` must be a number, but is {epsilon!r}")
         if not 0 <= epsilon <= 1:
-            raise ValueError(f"`epsilon` must be between 0 and 1, but is {epsilon}")
+            raise ArgumentError("epsilon", f"must be between 0 and 1, but is {epsilon}")
 
     @property
     def queue_window(self) -> int:
@@ -56,9 +56,9 @@ class Schedule:
     def check_width(self, width: int) -> None:
         """Raises ValueError if a beam of that width could never move."""
         if self.row_budget is not None and width > self.row_budget:
-            raise ValueError(
-                f"`row_budget` must be at least the width {width}, but is {self.row_budget}; "
-                "a beam moves as a whole"
+            raise ArgumentError(
+                "row_budget",
+                f"must be at least the width {width}, but is {self.row_budget}; a beam moves as a whole",
             )
 
     def refills(self, num_live: int, live_tokens: int, live_rows: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import NOBODY
+from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
 from pybeam.models.base import Model
@@ -60,7 +60,7 @@ class Workspace:
         if memory_limit is not None and page_bytes:
             self.state.tree.max_pages = memory_limit // page_bytes
         self.taken_bytes = 0  # what live sources may need
-        self.num_slots = NOBODY + 1
+        self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
         self._free_pages = 0  # at least so many

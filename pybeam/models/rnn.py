@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
+from pybeam import backends
+from pybeam.backends import torch_layers
 from pybeam.backends.arrays import grown
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
@@ -67,16 +71,20 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
-    is_native: bool  # through the C++ extension, as the linear layers are
+    backend: ModuleType | None  # which computes the step; None: torch, where weights are not packed
+
+    def with_backend(self, backend: ModuleType) -> LstmLayer:
+        """The same layer, computed by this backend module."""
+        return LstmLayer(
+            self.input.with_backend(backend),
+            self.recurrent.with_backend(backend),
+            backend if self.backend is not None else None,
+        )
 
     def __call__(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden and cell state [n, H] after one step from those before; `gates` = input(x) [n, 4 H]."""
-        gates = self.recurrent.add(gates, hidden)
-        if self.is_native:
-            return torch.ops.pybeam.lstm_cell.default(gates, cell)
-        i, f, g, o = gates.chunk(4, 1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        return o.sigmoid() * cell.tanh(), cell
+        kernels = torch_layers if self.backend is None else self.backend
+        return kernels.lstm_cell(self.recurrent.add(gates, hidden), cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,10 @@ class LstmStack:
 
     token_table: Tensor  # [V, embedding]
     layers: Sequence[LstmLayer]
+
+    def with_backend(self, backend: ModuleType) -> LstmStack:
+        """The same stack, computed by this backend module."""
+        return LstmStack(self.token_table, [layer.with_backend(backend) for layer in self.layers])
 
     def embed(self, token: Tensor) -> Tensor:
         return F.embedding(token, self.token_table)
@@ -132,9 +144,18 @@ class Rnn(Model):
             f"V={self.vocab_size}, {self.dtype}, {self.device})"
         )
 
-    def session(self, backend) -> RnnSession:
+    def session(self, backend: ModuleType) -> RnnSession:
         """A fresh session that computes with this backend module."""
-        return RnnSession(self, backend)
+        return RnnSession(self.with_backend(backend), backend)
+
+    def with_backend(self, backend: ModuleType) -> Rnn:
+        """The same weights, computed by this backend module."""
+        model = copy.copy(self)
+        model.encoder = self.encoder.with_backend(backend)
+        model.decoder = self.decoder.with_backend(backend)
+        model.attention = self.attention.with_backend(backend)
+        model.output = self.output.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The ids as an int64 tensor [E] on the host.
@@ -279,6 +300,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else first.dtype
     is_packed = can_pack(device, dtype)
+    native = backends.load("native") if is_packed else None
 
     def take(name: str, *shape: int) -> Tensor:
         tensor = checkpoint.take(name, *shape)
@@ -295,7 +317,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
             bias = sum(take(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh"))
             weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
             recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
-            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), is_packed))
+            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), native))
         table = take(f"{name}.embedding.weight", vocab_size, d)
         return LstmStack(table.float() if is_packed else table, layers)
 

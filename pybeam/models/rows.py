@@ -16,8 +16,8 @@ from pybeam.kvcache.token_tree import TokenTree
 class Rows:
     """The rows that move in one step, grouped by source. R rows of A sources.
 
-    Rows behind the last offset are padding, of slot 0, which is nobody's; what a session computes for
-    them is not looked at. Sources may have no row, slot 0 among them, many times.
+    Rows behind the last offset are padding, of slot 0, which belongs to no source; nobody looks at
+    what a session computes for them. Sources may have no row, slot 0 among them, many times.
     """
 
     tree: TokenTree

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pybeam.arguments import whole
+from pybeam.arguments import ArgumentError, whole
 from pybeam.contracts import MAX_WIDTH, Finishing
 from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
@@ -67,16 +67,18 @@ class Algorithm:
         if not (self.max_length is None or isinstance(self.max_length, SourceLimit)):
             whole("max_length", self.max_length, 1)
         if self.width > MAX_WIDTH:
-            raise ValueError(f"`width` must be at most {MAX_WIDTH}, but is {self.width}")
+            raise ArgumentError("width", f"must be at most {MAX_WIDTH}, but is {self.width}")
         if self.n_best > self.width:
-            raise ValueError(
-                f"`n_best` must be at most `width` = {self.width}, but is {self.n_best}; "
-                "widen the beam or ask for fewer hypotheses"
+            raise ArgumentError(
+                "n_best",
+                f"must be at most `width` = {self.width}, but is {self.n_best}; widen the beam or ask "
+                "for fewer hypotheses",
             )
         if isinstance(self.max_length, int) and self.min_length >= self.max_length:
-            raise ValueError(
-                f"`min_length` must be less than `max_length` = {self.max_length} (which counts EOS), "
-                f"but is {self.min_length}"
+            raise ArgumentError(
+                "min_length",
+                f"must be less than `max_length` = {self.max_length} (which counts EOS), but is "
+                f"{self.min_length}",
             )
         if not isinstance(self.ended_only, bool):
             raise TypeError(f"`ended_only` must be True or False, but is {self.ended_only!r}")
@@ -107,9 +109,10 @@ class Algorithm:
                 f"certify the best one, but is {self.stop!r}; use stopping.end() or count()"
             )
         if not self.stop_at >= self.n_best:
-            raise ValueError(
-                f"`n_best` must be at most round(patience * width) = {self.stop_at}, after which the "
-                f"search stops, but is {self.n_best}; have more patience, or ask for fewer hypotheses"
+            raise ArgumentError(
+                "n_best",
+                f"must be at most round(patience * width) = {self.stop_at}, after which the search "
+                f"stops, but is {self.n_best}; have more patience, or ask for fewer hypotheses",
             )
 
     def _check_prefix(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
-    NOBODY,
+    NULL_SLOT,
     NUM_REPORTED,
     RUNNING,
     Beams,
@@ -28,6 +28,7 @@ from pybeam.models.rows import Rows
 from pybeam.processors.chain import Processing, unperturbed
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.forced_decoding import followed, led, next_target, startable
+from pybeam.state.new_beam import NewBeam
 
 INF = float("inf")
 INT = torch.int32
@@ -76,34 +77,27 @@ class BeamState:
         uses = self._uses_prefix, self._uses_min_length, self._uses_limit
         return *uses, self._uses_margin, self._uses_local_margin, self._uses_target
 
-    def open(
-        self,
-        slots: Sequence[int],
-        limits: Sequence[Algorithm],
-        prefixes: Sequence[Sequence[int]],
-        source_lengths: Sequence[int],
-        start_id: int,
-        targets: Sequence[Sequence[int]] | None = None,
-        guesses: Sequence[Sequence[int]] = (),
-        prompts: Sequence[Tensor | None] = (),
-    ) -> list[int]:
-        """Start one beam of one row, the start token, in each of these empty slots.
+    def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        """Start these beams, each with one row, the start token, in an empty slot.
 
-        A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
-        be scored is a target that the search goes on from. `guesses` are of what is generated, for those
-        that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at
-        most.
+        A prefix that is to be scored is a target that the search goes on from. Returns how many rows each
+        begins with, at most.
         """
-        targets = [()] * len(slots) if targets is None else list(targets)
-        prefixes = list(prefixes)
-        for i, limit in enumerate(limits):
-            if limit.prefix.is_scored:
-                prefixes[i], targets[i] = (), (*prefixes[i], *targets[i])
-        given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
-        self._open_given(slots, given)
-        self._processing.open(slots, [limit.processors for limit in limits], prompts)
-        each = zip(limits, map(len, prefixes), map(len, targets), source_lengths, strict=True)
-        lines = [_line(*one) for one in each]
+        slots = [beam.slot for beam in beams]
+        # of each beam: the tokens that are given without a score, and those that are scored
+        given: list[tuple[Sequence[int], Sequence[int]]] = []
+        for beam in beams:
+            is_scored = beam.algorithm.prefix.is_scored
+            given.append(
+                ((), (*beam.prefix, *beam.target)) if is_scored else (beam.prefix, beam.target)
+            )
+        self._open_given(slots, [(*prefix, *target) for prefix, target in given])
+        processors = [beam.algorithm.processors for beam in beams]
+        self._processing.open(slots, processors, [beam.prompt for beam in beams])
+        lines = [
+            _line(beam.algorithm, len(prefix), len(target), beam.source_length)
+            for beam, (prefix, target) in zip(beams, given, strict=True)
+        ]
         for line in lines:
             self._uses_prefix |= line["prefix_length"] > 0
             self._uses_target |= line["target_length"] > 0
@@ -115,20 +109,14 @@ class BeamState:
         floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
         device = self.device
         numbers = to_device(ints, INT, device), to_device(floats, torch.float32, device)
-        return self._open(slots, *numbers, limits, guesses, start_id)
+        return self._open(beams, *numbers, start_id)
 
     def _open(
-        self,
-        slots: Sequence[int],
-        ints: Tensor,
-        floats: Tensor,
-        limits: Sequence[Algorithm],
-        guesses: Sequence[Sequence[int]],
-        start_id: int,
+        self, beams: Sequence[NewBeam], ints: Tensor, floats: Tensor, start_id: int
     ) -> list[int]:
-        slot = to_device(slots, INT, self.device)
+        slot = to_device([beam.slot for beam in beams], INT, self.device)
         self._backend.beam_open(self.tree.arrays, self.beams, slot, ints, floats, start_id)
-        return [1] * len(slots)
+        return [1] * len(beams)
 
     def _open_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         """Keep the tokens that these sources begin with."""
@@ -252,7 +240,7 @@ class BeamState:
     ) -> tuple[Tensor, Tensor]:
         """Let `Schedule.plan` choose among these slots [A].
 
-        Returns the slots [A], nobody's in place of those that do not move, and the rows of each [A].
+        Returns the slots [A], `NULL_SLOT` in place of those that do not move, and the rows of each [A].
         """
         reason, num_rows, depth, *_, waited = (
             self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
@@ -260,7 +248,7 @@ class BeamState:
         num_rows = torch.where(reason == RUNNING, num_rows, 0)
         moves = choose(depth, num_rows, waited, limit)
         self.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
-        return torch.where(moves, slot, NOBODY), torch.where(moves, num_rows, 0)
+        return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
 
     def report(self, slot: Tensor) -> Tensor:
         """What the host shall know of these slots [A]; `Report.parse` reads a copy of it."""

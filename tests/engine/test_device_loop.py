@@ -208,7 +208,8 @@ def test_a_request_that_can_never_fit_fails_alone(transformer):
     small = Workspace(transformer, algorithm, torch_beams())
     limit = small.most_bytes(4, 16, 9)
     decoder = pybeam.Decoder(transformer, algorithm, memory_limit=limit)
-    results = decoder.decode([[5, 6], pybeam.Request([5, 6], width=30), [7]])
+    requests = [[5, 6], pybeam.Request([5, 6], width=30), [7]]
+    results = decoder.decode(requests, on_error="return")
     assert [result.stop_reason == "error" for result in results] == [False, True, False]
     message = str(results[1].error)
     assert "30 rows of 16 tokens" in message

@@ -94,7 +94,7 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
     def watched(self):
         advance(self)
         for slot, source in self._live.items():
-            beams, scoring = self._state.beams, source.limits.scoring
+            beams, scoring = self._state.beams, source.algorithm.scoring
             if int(beams.reason[slot]):
                 continue
             nodes = self._state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
@@ -104,7 +104,7 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
                     scoring.final_score(
                         float(beams.finished_score[slot, f]),
                         int(beams.finished_length[slot, f]),
-                        source.length,
+                        source.source_length,
                     )
                     for f in finished
                 ]

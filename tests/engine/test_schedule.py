@@ -83,6 +83,6 @@ def test_a_limit_and_a_budget():
 
 @pytest.mark.parametrize("limit", [None, 100])
 def test_a_source_without_rows_never_moves(limit):
-    """It has stopped, or the slot is nobody's; its depth counts for nothing."""
+    """It has stopped, or the slot is `NULL_SLOT`; its depth counts for nothing."""
     for schedule in (pybeam.Batch(4), pybeam.Fifo(4, row_budget=50), pybeam.Streaming(4)):
         assert plan(schedule, [2, 4, 0], [0, 2, 0], [9, 0, 9], limit) == [1]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from pybeam.models import load_model
 from pybeam.models.linear import PlainLinear, can_pack
+from pybeam.models.transformer.assembly import Assembly
 from support.tiny_models import save_tiny_model
 
 
@@ -191,6 +192,20 @@ def test_packed_tied_tables_are_kept_once(directory):
     model = load_model(directory, device="cpu")
     assert model.encoder.token_table is model.decoder.token_table
     assert isinstance(model.decoder.token_table, torch.Tensor)
+
+
+@pytest.mark.parametrize("kind", ["m2m_100", "m2m_100-untied"])
+def test_every_table_is_converted_once(kind, tmp_path, monkeypatch):
+    save_tiny_model(tmp_path, kind)
+    shapes, convert = [], Assembly._moved
+
+    def counted(self, tensor, dtype):
+        shapes.append(tuple(tensor.shape))
+        return convert(self, tensor, dtype)
+
+    monkeypatch.setattr(Assembly, "_moved", counted)
+    load_model(tmp_path, device="cpu", dtype="bfloat16")
+    assert shapes.count((45, 24)) == (1 if kind == "m2m_100" else 3)
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])

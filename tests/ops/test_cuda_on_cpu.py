@@ -27,7 +27,7 @@ def cuda_kernel(request, cuda_on_cpu):
 def test_rows_of_many_slices(cuda_kernel, vocab_size, dtype):
     case = random_case(11, vocab_size, [2, 1], [5, 40], dtype=dtype)
     case["logits"][0, -1] = case["logits"][0, 0] = 30.0
-    survivors = check(case, cuda_kernel)
+    survivors = check(case, cuda_kernel, CPU)
     assert survivors.token[0, :2].tolist() == [0, vocab_size - 1]
 
 
@@ -35,7 +35,7 @@ def test_slices_of_minus_infinity(cuda_kernel):
     case = random_case(12, 40000, [2], [6])
     case["logits"][:, 1000:] = -torch.inf
     case["logits"][0, :-1] = -torch.inf
-    check(case, cuda_kernel)
+    check(case, cuda_kernel, CPU)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -43,7 +43,7 @@ def test_more_equal_keys_than_a_block_has_room_for(cuda_kernel, reverse):
     case = random_case(13, 20000, [2], [128], dtype=torch.bfloat16)
     case["logits"][0] = 1.0
     case["logits"][1] = torch.linspace(3, -3, 20000).flip(0) if reverse else 2.0
-    check(case, cuda_kernel)
+    check(case, cuda_kernel, CPU)
 
 
 def test_every_row_address(cuda_kernel):
@@ -55,18 +55,18 @@ def test_every_row_address(cuda_kernel):
             offset=ints([0, 4, 9]),
             width=ints([4, 5]),
         )
-        check(case, cuda_kernel)
+        check(case, cuda_kernel, CPU)
 
 
 def test_more_beams_than_threads(cuda_kernel):
     case = random_case(14, 5, [1] * 300, [2] * 300, held=0.3)
-    check(case, cuda_kernel)
+    check(case, cuda_kernel, CPU)
 
 
 @pytest.mark.parametrize("finishing", list(Finishing))
 def test_many_candidates_of_a_beam(cuda_kernel, finishing):
     case = random_case(15, 300, [100, 2], [128, 64], held=0.1, spread=0.3)
-    check(case, cuda_kernel, finishing=finishing)
+    check(case, cuda_kernel, CPU, finishing=finishing)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

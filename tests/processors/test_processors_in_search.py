@@ -13,7 +13,7 @@ from pybeam.engine.workspace import Workspace
 from support import processor_oracles as oracles
 from support.laws import ALGORITHMS, SOURCES, decoded, essence, schedules
 from support.search_models import BOS, EOS, next_logits, random_model
-from support.search_oracles import fairseq, yang
+from support.whole_search import Rules, Search
 
 V = 9
 ALLOWED = [[2, 3, 4], [2, 3], [5, 5, 6], [7], [3, 3, 3, 3, 8], [5, 6]]
@@ -110,7 +110,7 @@ OVERRIDES = {
 
 
 def ranked(model, source: int, chain):
-    """The `step` function of `search_oracles` for a source of a model, processed in plain Python."""
+    """The `step` function of `whole_search` for a source of a model, processed in plain Python."""
 
     def step(tokens):
         row = next_logits(model, source, tokens).double().tolist()
@@ -124,6 +124,13 @@ def ranked(model, source: int, chain):
         return [(token, row[token]) for token in order if row[token] > -math.inf]
 
     return step
+
+
+FIXED = Rules("refill", 3, 3, max_length=12, stop_at=3, keeps_best=False)
+LOCAL = -math.log(0.02)
+VARIABLE = Rules(
+    "held", 5, 5, max_length=12, max_candidates=3, margin=2.0, local_margin=LOCAL, stop_at=5
+)
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -143,17 +150,13 @@ def test_searches_as_the_oracles(backend, chain):
             )
         ):
             step = ranked(model, source, (ours, theirs))
-            found = fairseq(step, 3, max_length=12)
-            if found is not None:
-                assert_found(one, found)
-            found, _ = yang(
-                step, 5, threshold=2.0, max_candidates=3, local=0.02, max_length=12, stop_at=5
-            )
-            assert_found(other, found)
+            for result, rules in ((one, FIXED), (other, VARIABLE)):
+                assert_found(result, Search(step, rules).run([]))
 
 
-def assert_found(result, found) -> None:
-    found = sorted(found, key=lambda hypothesis: -hypothesis.score)
+def assert_found(result, outcome) -> None:
+    assert result.stop_reason == outcome.reason
+    found = outcome.found
     assert [h.tokens for h in result.hypotheses] == [f.tokens for f in found]
     scores = [float(f.score) for f in found]
     assert [h.score for h in result.hypotheses] == pytest.approx(scores, abs=1e-4)

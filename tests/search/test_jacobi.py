@@ -15,6 +15,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
 from pybeam.models.rnn import Rnn
+from pybeam.state.new_beam import NewBeam
 from support.huggingface_models import tiny_network
 from support.laws import SOURCES, schedules
 from support.search_models import BOS, EOS, random_model
@@ -323,7 +324,8 @@ def test_wrong_arguments(build, message):
 
 def test_what_does_not_go_together():
     model = random_model(1)
-    (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode([pybeam.Request([1], width=3)])
+    requests = [pybeam.Request([1], width=3)]
+    (result,) = pybeam.Decoder(model, pybeam.jacobi()).decode(requests, on_error="return")
     assert "`width` must be 1" in str(result.error)
     assert not Rnn.can_draft
     stateful = random_model(1)
@@ -353,8 +355,9 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
     state.reserve(2, 3, 6)
     state.tree.reserve_pages(4)
     limits = dataclasses.replace(algorithm, max_length=5)
-    prefix = [[4] * 90 if column == "max_rows" else []]
-    state.open([1], [limits], prefix, [3], BOS, guesses=[[]])
+    prefix = [4] * 90 if column == "max_rows" else []
+    beam = NewBeam(slot=1, algorithm=limits, source_length=3, prefix=prefix)
+    state.open([beam], BOS)
     getattr(state.drafts, column)[1] = value
     slot, token = torch.tensor([1], dtype=torch.int32), torch.ones(3, 1, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=message):

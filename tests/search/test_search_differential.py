@@ -60,7 +60,7 @@ class Problem:
 
     table: torch.Tensor  # [CONTEXTS, V] logits
     algorithm: Algorithm
-    schedule: pybeam.engine.schedule.Schedule
+    schedule: pybeam.Schedule
     requests: list[pybeam.Request]
     rules: list[Rules]
     reads_late: bool
@@ -187,7 +187,7 @@ def rules_of(
 
 
 @st.composite
-def schedules(draw, widest: int) -> pybeam.engine.schedule.Schedule:
+def schedules(draw, widest: int) -> pybeam.Schedule:
     kind = draw(st.sampled_from([pybeam.Batch, pybeam.Streaming, pybeam.Fifo]))
     options = {"n": draw(st.integers(1, 9))}
     if kind is not pybeam.Batch:

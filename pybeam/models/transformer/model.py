@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +13,12 @@ from torch import Tensor
 
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Model, Session
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
-
-MAX_ENCODER_TOKENS = 4096
 
 
 class Transformer(Model):
@@ -63,9 +64,18 @@ class Transformer(Model):
             f"{self.dtype}{weights}, {self.device})"
         )
 
-    def session(self, backend) -> TransformerSession:
+    def session(self, backend: ModuleType) -> TransformerSession:
         """A fresh session that computes with this backend module."""
-        return TransformerSession(self, backend)
+        return TransformerSession(self.with_backend(backend), backend)
+
+    def with_backend(self, backend: ModuleType) -> Self:
+        """The same weights, computed by this backend module."""
+        model = copy.copy(self)
+        model.encoder = self.encoder.with_backend(backend)
+        model.decoder = self.decoder.with_backend(backend)
+        model.cross_key_value = self.cross_key_value.with_backend(backend)
+        model.output = self.output.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The ids as an int64 tensor [E] on the host.

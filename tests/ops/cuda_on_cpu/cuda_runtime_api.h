@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "../../csrc/cpu/numbers.h"
+#include "../../../csrc/cpu/numbers.h"
 
 #define __global__
 #define __device__

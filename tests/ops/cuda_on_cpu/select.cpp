@@ -1,5 +1,5 @@
 // `select.cu` for a C++ compiler, and an entry for ctypes.
-#include "../../csrc/cuda/select.cu"
+#include "../../../csrc/cuda/select.cu"
 
 #include <algorithm>
 #include <vector>
