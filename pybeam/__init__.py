@@ -2,65 +2,128 @@
 
 import pybeam
 model = pybeam.load_model("examples/models/bible-es-en")
-decoder = pybeam.Decoder(model, pybeam.variable_beam(width=50, threshold=1.5, max_candidates=5))
-results = decoder.decode(requests)
+search = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
+results = pybeam.Decoder(model, search).decode(requests)
+
+Everything here is imported when it is first asked for, so that `import pybeam` itself loads nothing.
 """
 
-from pybeam import compat, drafts, limits, models, ops, processors, scoring, stopping
-from pybeam.compat.generate import generate
-from pybeam.decoder import DecodeError, Decoder
-from pybeam.engine.request_queue import RequestQueue
-from pybeam.engine.schedule import Batch, Fifo, Streaming
-from pybeam.models.base import Alignment
-from pybeam.models.loading import load_model
-from pybeam.request import Hypothesis, Partial, Request, Result
-from pybeam.search.algorithms import (
-    fixed_beam,
-    greedy,
-    optimal_beam,
-    shrinking_beam,
-    variable_beam,
-)
-from pybeam.search.parallel import adaptive_jacobi, gauss_seidel_jacobi, hybrid_jacobi, jacobi
-from pybeam.search.pruning import Pruning
-from pybeam.search.several import diverse, stochastic_beam
-from pybeam.text.tokenizer import load_tokenizer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# what type checkers and editors read; `_HOMES` below says the same to Python
+if TYPE_CHECKING:
+    from pybeam import compat as compat
+    from pybeam import drafts as drafts
+    from pybeam import export as export
+    from pybeam import graph as graph
+    from pybeam import limits as limits
+    from pybeam import models as models
+    from pybeam import ops as ops
+    from pybeam import processors as processors
+    from pybeam import scoring as scoring
+    from pybeam import speech as speech
+    from pybeam import stopping as stopping
+    from pybeam.compat.generate import generate as generate
+    from pybeam.decoder import DecodeError as DecodeError
+    from pybeam.decoder import Decoder as Decoder
+    from pybeam.engine.request_queue import RequestQueue as RequestQueue
+    from pybeam.engine.schedule import Batch as Batch
+    from pybeam.engine.schedule import Fifo as Fifo
+    from pybeam.engine.schedule import Schedule as Schedule
+    from pybeam.engine.schedule import Streaming as Streaming
+    from pybeam.models.base import Alignment as Alignment
+    from pybeam.models.base import Model as Model
+    from pybeam.models.base import Session as Session
+    from pybeam.models.loading import load_model as load_model
+    from pybeam.processors.base import Processor as Processor
+    from pybeam.request import Hypothesis as Hypothesis
+    from pybeam.request import Partial as Partial
+    from pybeam.request import Request as Request
+    from pybeam.request import Result as Result
+    from pybeam.scoring import Scoring as Scoring
+    from pybeam.search.algorithms import Algorithm as Algorithm
+    from pybeam.search.algorithms import fixed_beam as fixed_beam
+    from pybeam.search.algorithms import greedy as greedy
+    from pybeam.search.algorithms import optimal_beam as optimal_beam
+    from pybeam.search.algorithms import shrinking_beam as shrinking_beam
+    from pybeam.search.algorithms import variable_beam as variable_beam
+    from pybeam.search.parallel import adaptive_jacobi as adaptive_jacobi
+    from pybeam.search.parallel import gauss_seidel_jacobi as gauss_seidel_jacobi
+    from pybeam.search.parallel import hybrid_jacobi as hybrid_jacobi
+    from pybeam.search.parallel import jacobi as jacobi
+    from pybeam.search.pruning import Pruning as Pruning
+    from pybeam.search.several import diverse as diverse
+    from pybeam.search.several import stochastic_beam as stochastic_beam
+    from pybeam.stopping import Stop as Stop
+    from pybeam.text.tokenizer import Tokenizer as Tokenizer
+    from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Alignment",
-    "Batch",
-    "DecodeError",
-    "Decoder",
-    "Fifo",
-    "Hypothesis",
-    "Partial",
-    "Pruning",
-    "Request",
-    "RequestQueue",
-    "Result",
-    "Streaming",
-    "adaptive_jacobi",
+_MODULES = (
     "compat",
-    "diverse",
     "drafts",
-    "fixed_beam",
-    "gauss_seidel_jacobi",
-    "generate",
-    "greedy",
-    "hybrid_jacobi",
-    "jacobi",
+    "export",
+    "graph",
     "limits",
-    "load_model",
-    "load_tokenizer",
     "models",
     "ops",
-    "optimal_beam",
     "processors",
     "scoring",
-    "shrinking_beam",
-    "stochastic_beam",
+    "speech",
     "stopping",
-    "variable_beam",
-]
+)
+# the module that each of the other names stands in
+_HOMES = {
+    "Algorithm": "search.algorithms",
+    "Alignment": "models.base",
+    "Batch": "engine.schedule",
+    "DecodeError": "decoder",
+    "Decoder": "decoder",
+    "Fifo": "engine.schedule",
+    "Hypothesis": "request",
+    "Model": "models.base",
+    "Partial": "request",
+    "Processor": "processors.base",
+    "Pruning": "search.pruning",
+    "Request": "request",
+    "RequestQueue": "engine.request_queue",
+    "Result": "request",
+    "Schedule": "engine.schedule",
+    "Scoring": "scoring",
+    "Session": "models.base",
+    "Stop": "stopping",
+    "Streaming": "engine.schedule",
+    "Tokenizer": "text.tokenizer",
+    "adaptive_jacobi": "search.parallel",
+    "diverse": "search.several",
+    "fixed_beam": "search.algorithms",
+    "gauss_seidel_jacobi": "search.parallel",
+    "generate": "compat.generate",
+    "greedy": "search.algorithms",
+    "hybrid_jacobi": "search.parallel",
+    "jacobi": "search.parallel",
+    "load_model": "models.loading",
+    "load_tokenizer": "text.tokenizer",
+    "optimal_beam": "search.algorithms",
+    "shrinking_beam": "search.algorithms",
+    "stochastic_beam": "search.several",
+    "variable_beam": "search.algorithms",
+}
+
+__all__ = sorted([*_MODULES, *_HOMES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"pybeam.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pybeam' has no attribute {name!r}")
+    value = getattr(import_module(f"pybeam.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next time Python finds it without asking here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,9 +1,9 @@
-"""What is asked of numbers and token ids that callers give, and how others are refused."""
+"""Checks of what callers give: numbers, token ids, lists. Errors say what was expected and what was found."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,13 +13,32 @@ from torch import Tensor
 MAX_EOS = 8
 
 
+class ArgumentError(ValueError):
+    """The value of an argument is wrong.
+
+    A caller whose users know the argument by another name, such as the command line, writes that name
+    before `problem`.
+
+    Attributes:
+        name: the argument.
+        problem: what was expected, what was found, and the remedy.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name, self.problem = name, problem
+
+    def __str__(self) -> str:
+        return f"`{self.name}` {self.problem}"
+
+
 def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
     """Raises TypeError or ValueError unless ``least < value < below``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number, but is {value!r}")
-    if not least < value < below:
+    if not least < float(value) < below:
         end = f" and less than {below:g}" if below < math.inf else ""
-        raise ValueError(f"`{name}` must be finite, greater than {least:g}{end}, but is {value}")
+        raise ArgumentError(name, f"must be finite, greater than {least:g}{end}, but is {value}")
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy: str = "") -> None:
@@ -32,11 +51,11 @@ def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy:
     if value < least or (most is not None and value > most):
         bounds = f"at least {least}" if most is None else f"{least} to {most}"
         remedy = remedy and f"; {remedy}"
-        raise ValueError(f"`{name}` must be {bounds}, but is {value}{remedy}")
+        raise ArgumentError(name, f"must be {bounds}, but is {value}{remedy}")
 
 
 def ids(name: str, values: Any) -> tuple[int, ...]:
-    """Token ids as a tuple of ints; raises TypeError or ValueError if they are none."""
+    """Token ids as a tuple of ints; raises TypeError or ValueError if they are not token ids."""
     values = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"`{name}` must be a list of token ids, but is {values!r}")
@@ -44,21 +63,58 @@ def ids(name: str, values: Any) -> tuple[int, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"`{name}` must hold token ids, which are ints, but holds {value!r}")
-        if not 0 <= value < 2**31:
-            raise ValueError(f"`{name}` must hold token ids from 0 to 2**31 - 1, but holds {value}")
+        if not 0 <= int(value) < 2**31:
+            raise ArgumentError(name, f"must hold token ids from 0 to 2**31 - 1, but holds {value}")
     return tuple(map(int, values))
 
 
+def check_list(name: str, values: object, check: Callable[[Any], object] | None = None) -> None:
+    """Raises TypeError unless `values` can be a list of sequences: neither one sequence nor a text.
+
+    `check` raises for what is no source of a model. Where it accepts a number, numbers are sources.
+    """
+    if not isinstance(values, Iterable):
+        raise TypeError(
+            f"`{name}` must be a list or another iterable, but is a {type(values).__name__}; put a single "
+            "one into a list too"
+        )
+    if isinstance(values, str):
+        raise TypeError(
+            f"`{name}` must be a list with the token ids of each, but is a text; encode it: "
+            f"[tokenizer.encode({values[:20]!r})]"
+        )
+    if isinstance(values, Tensor | np.ndarray):
+        numbers = values.tolist() if values.ndim == 1 else []
+    else:
+        numbers = values if isinstance(values, list | tuple) else []
+    first = numbers[0] if len(numbers) else None
+    if isinstance(first, bool) or not isinstance(first, Real):
+        return
+    if check is not None and _passes(check, first):
+        return
+    raise TypeError(
+        f"`{name}` must be a list with the token ids of each, but holds ids itself, beginning with "
+        f"{first}; put a single list of ids into a list too: [[{first}, …]]"
+    )
+
+
+def _passes(check: Callable[[Any], object], value: object) -> bool:
+    try:
+        check(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def eos_ids(given: Any, vocab_size: int = 2**31) -> tuple[int, ...]:
-    """The tokens that end a hypothesis, each once, of one id or several."""
+    """The tokens that end a hypothesis, without repetitions; `given` is one id or several."""
     is_many = isinstance(given, Iterable) and not isinstance(given, str)
     found = tuple(dict.fromkeys(ids("eos_id", given if is_many else [given])))
     if not 1 <= len(found) <= MAX_EOS:
-        raise ValueError(
-            f"`eos_id` must be one token id or up to {MAX_EOS}, but is {list(found)}; say which count"
-        )
+        problem = f"must be one token id or up to {MAX_EOS}, but is {list(found)}; say which count"
+        raise ArgumentError("eos_id", problem)
     if max(found) >= vocab_size:
-        raise ValueError(f"`eos_id` must be 0 to {vocab_size - 1}, but is {max(found)}")
+        raise ArgumentError("eos_id", f"must be 0 to {vocab_size - 1}, but is {max(found)}")
     return found
 
 
@@ -71,12 +127,11 @@ def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> 
         if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"{what} must be an int, but is {number!r}")
     if value > limit:
-        raise ValueError(
-            f"`{name}` must be at most {limit_name} = {limit}, but is {value}; {remedy}"
-        )
+        problem = f"must be at most {limit_name} = {limit}, but is {value}; {remedy}"
+        raise ArgumentError(name, problem)
 
 
 def needs(name: str, given: object, other: str, value: object) -> None:
     """Raises ValueError if option `name` is `given`, but `other`, whose `value` it needs, is None."""
     if given and value is None:
-        raise ValueError(f"`{name}` needs `{other}`, which is not given")
+        raise ArgumentError(name, f"needs `{other}`, which is not given")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from numbers import Real
 
+from pybeam.arguments import ArgumentError
 from pybeam.contracts import Certificate, Top
 
 
@@ -37,7 +38,7 @@ class Stop:
         if self.patience is not None and not isinstance(self.patience, Real):
             raise TypeError(f"`patience` must be a number or None, but is {self.patience!r}")
         if self.patience is not None and not 0 < self.patience < math.inf:
-            raise ValueError(f"`patience` must be positive and finite, but is {self.patience}")
+            raise ArgumentError("patience", f"must be positive and finite, but is {self.patience}")
         if not self.keeps_best and self.patience != 1:
             raise ValueError(
                 "`keeps_best=False` keeps as many as the beam is wide and so needs `patience=1`, but "

@@ -128,7 +128,7 @@ def test_nan_fails_one_request_alone(backend, poison):
     algorithm = pybeam.variable_beam(3, n_best=3, max_length=9, min_length=4)
     model = FunctionModel(sometimes_nan, good.vocab_size, BOS, EOS)
     decoder = pybeam.Decoder(model, algorithm, backend=backend)
-    results = decoder.decode([[1]] * 5)
+    results = decoder.decode([[1]] * 5, on_error="return")
     expected = pybeam.Decoder(good, algorithm, backend=backend).decode([[1]] * 5)
     assert results[2].stop_reason == "error"
     assert "request 2" in str(results[2].error)
@@ -136,7 +136,7 @@ def test_nan_fails_one_request_alone(backend, poison):
         r.hypotheses for r in expected if r.index != 2
     ]
     with pytest.raises(pybeam.DecodeError, match="1 of 5 requests failed") as caught:
-        decoder.decode([[1]] * 5, on_error="raise")
+        decoder.decode([[1]] * 5)
     assert len(caught.value.results) == 5
 
 
@@ -159,7 +159,7 @@ def test_a_bad_request_fails_alone(backend, request_, message):
     decoder = pybeam.Decoder(
         random_model(1), pybeam.variable_beam(3, max_length=6), backend=backend
     )
-    results = decoder.decode([[1], request_, [1]])
+    results = decoder.decode([[1], request_, [1]], on_error="return")
     assert message in str(results[1].error)
     assert results[0].hypotheses and results[2].hypotheses
     assert decoder.stats.stop_reasons["error"] == 1
@@ -242,7 +242,7 @@ def test_bad_options_are_refused(build, message):
             lambda: decoder().score([[1]], 5),
             "`targets` must be a list or another iterable, but is a",
         ),
-        (lambda: decoder().alternatives(None), "but is a NoneType; a single one goes into a list"),
+        (lambda: decoder().alternatives(None), "but is a NoneType; put a single one into a list"),
         (lambda: pybeam.compat.fairseq.beam_search("5"), "`beam` must be an int, but is '5'"),
     ],
 )

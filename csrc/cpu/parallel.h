@@ -1,4 +1,5 @@
-// Loops over independent tasks on torch's OpenMP threads.
+// Loops over independent tasks on torch's OpenMP threads; on one thread where the compiler has no
+// OpenMP.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,9 @@ void parallel_for(int num_threads, int64_t num_tasks, const Task& task) {
         for (int64_t i = 0; i < num_tasks; ++i) task(i);
         return;
     }
+#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
+#endif
     for (int64_t i = 0; i < num_tasks; ++i) task(i);
 }
 

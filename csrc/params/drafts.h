@@ -10,15 +10,12 @@ namespace pybeam {
 // The tensors of `Drafts` in Python, and the sizes they have. The enum names its columns, in order.
 struct Drafts {
     enum Int {
-        kMost,
+        kMaxRows,
         kBlock,
         kHorizon,
         kWindow,
         kCredit,
         kPrice,
-        kRound,
-        kMaxChanges,
-        kMaxRounds,
         kFill,
         kNgram,
         kNumGuesses,

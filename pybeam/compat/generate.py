@@ -140,7 +140,7 @@ def generate(
     _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
     wrapped = wrap(model, start_id=start_id, eos_id=_eos_ids(config))
     decoder = Decoder(wrapped, algorithm, schedule)
-    results = decoder.decode(requests, on_error="raise")
+    results = decoder.decode(requests)
     return _output(model, config, given, results)
 
 

@@ -110,13 +110,13 @@ def decoding_graph(
     chain = *algorithm.processors, processors.from_function(recorder, stage=_last_stage(algorithm))
     draft = Draft(None, len(tokens), initialiser or pad(), feeds_all=True)
     followed = dataclasses.replace(algorithm, processors=chain, draft=draft)
-    Decoder(model, followed, Batch(1)).decode([request], on_error="raise")
+    Decoder(model, followed, Batch(1)).decode([request])
     return _graph(tokens, recorder, labels or {})
 
 
 def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
     """The generated tokens of greedy decoding, EOS included."""
-    (result,) = Decoder(model, algorithm, Batch(1)).decode([request])
+    (result,) = Decoder(model, algorithm, Batch(1)).decode([request], on_error="return")
     if result.error is not None:
         raise result.error
     if not result.hypotheses or result.stop_reason == "empty_source":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from pybeam.arguments import ArgumentError
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.linear import ACTIVATIONS
@@ -139,9 +140,8 @@ def _device(device: str | torch.device) -> torch.device:
         device = torch.device(device)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(
-            f"`device` must be 'auto' or a device that works, but is {device!r}: {error}"
-        ) from error
+        problem = f"must be 'auto' or a device that works, but is {str(device)!r}: {error}"
+        raise ArgumentError("device", problem) from error
     return device
 
 
@@ -150,5 +150,6 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
         return None
     wanted = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if wanted not in DTYPES.values():
-        raise ValueError(f"`dtype` must be 'auto' or one of {', '.join(DTYPES)}, but is {dtype!r}")
+        problem = f"must be 'auto' or one of {', '.join(DTYPES)}, but is {dtype!r}"
+        raise ArgumentError("dtype", problem)
     return wanted

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 
@@ -166,10 +167,8 @@ def check_ids(name: str, values: Iterable[int], model: Model) -> None:
     """Raises ValueError for an id that is not in the model's vocabulary."""
     largest = max(values, default=0)
     if largest >= model.vocab_size:
-        raise ValueError(
-            f"`{name}` must hold ids of the model's vocabulary, 0 to {model.vocab_size - 1}, "
-            f"but holds {largest}"
-        )
+        problem = f"must hold ids of the model's vocabulary, 0 to {model.vocab_size - 1}, but holds {largest}"
+        raise ArgumentError(name, problem)
 
 
 def ban(logits: Tensor, token: Tensor, is_banned: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pybeam.decoder import Decoder
-from pybeam.engine.engine import Stats
+from pybeam.engine.stats import Stats
 from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
 
 
@@ -85,14 +85,14 @@ def measure(
     # the profiler's own messages, several for each run
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     for _ in range(warmup):
-        decoder.decode(requests, on_error="raise")
+        decoder.decode(requests)
     on_gpu = decoder.model.device.type == "cuda"
     plain: list[Stats] = []
     profiled: list[Stats] = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "trace.json")
         for _ in range(repeats):
-            decoder.decode(requests, on_error="raise")
+            decoder.decode(requests)
             plain.append(decoder.stats)
             if not decoder.stats.steps:
                 raise ValueError("`requests` must have one that needs a step, but all are empty")
@@ -118,7 +118,7 @@ def measure(
 def _recorded(decoder: Decoder, requests: Sequence[Any], on_gpu: bool) -> profile:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as recorded, record_function(DECODE):
-        decoder.decode(requests, on_error="raise")
+        decoder.decode(requests)
         if on_gpu:
             torch.cuda.synchronize()
     return recorded

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pybeam.arguments import whole
+from pybeam.arguments import ArgumentError, whole
 from pybeam.contracts import MAX_WIDTH, Finishing
 from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
@@ -52,20 +52,22 @@ class Algorithm:
                 continue
             whole(name, value, least)
         if self.width > MAX_WIDTH:
-            raise ValueError(f"`width` must be at most {MAX_WIDTH}, but is {self.width}")
+            raise ArgumentError("width", f"must be at most {MAX_WIDTH}, but is {self.width}")
         if self.n_best > self.width:
-            raise ValueError(
-                f"`n_best` must be at most `width` = {self.width}, but is {self.n_best}; "
-                "widen the beam or ask for fewer hypotheses"
+            raise ArgumentError(
+                "n_best",
+                f"must be at most `width` = {self.width}, but is {self.n_best}; widen the beam or ask "
+                "for fewer hypotheses",
             )
         if not isinstance(self.stop, Stop):
             raise TypeError(
                 f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
             )
         if isinstance(self.max_length, int) and self.min_length >= self.max_length:
-            raise ValueError(
-                f"`min_length` must be less than `max_length` = {self.max_length} (which counts EOS), "
-                f"but is {self.min_length}"
+            raise ArgumentError(
+                "min_length",
+                f"must be less than `max_length` = {self.max_length} (which counts EOS), but is "
+                f"{self.min_length}",
             )
         if not isinstance(self.scoring, Scoring):
             raise TypeError(
@@ -77,9 +79,10 @@ class Algorithm:
                 f"certify it, but is {self.stop!r}; use stopping.end() or count()"
             )
         if not self.stop_at >= self.n_best:
-            raise ValueError(
-                f"`n_best` must be at most round(patience * width) = {self.stop_at}, after which the "
-                f"search stops, but is {self.n_best}; have more patience, or ask for fewer hypotheses"
+            raise ArgumentError(
+                "n_best",
+                f"must be at most round(patience * width) = {self.stop_at}, after which the search "
+                f"stops, but is {self.n_best}; have more patience, or ask for fewer hypotheses",
             )
         if self.regrows and self.finishing != Finishing.SHRINK:
             raise ValueError(
@@ -144,7 +147,7 @@ class Algorithm:
         if self.draft is None:
             return self.width
         is_known = isinstance(self.max_length, int)
-        return self.draft.most_rows(self.max_length if is_known else DEFAULT_MAX_LENGTH)
+        return self.draft.max_rows(self.max_length if is_known else DEFAULT_MAX_LENGTH)
 
     @property
     def tokens_per_step(self) -> int:

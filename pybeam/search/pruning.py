@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from numbers import Real
 
+from pybeam.arguments import ArgumentError
+
 
 @dataclass(frozen=True)
 class Pruning:
@@ -34,24 +36,26 @@ class Pruning:
             if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
                 raise TypeError(f"`{field.name}` must be a number or None, but is {value!r}")
         if self.threshold is not None and not self.threshold > 0:
-            raise ValueError(
-                f"`threshold` must be positive (nats below the best), but is {self.threshold}; "
-                "use None to switch it off"
+            raise ArgumentError(
+                "threshold",
+                f"must be positive (nats below the best), but is {self.threshold}; leave it out to "
+                "switch it off",
             )
         if self.max_candidates is not None and not (
             self.max_candidates == math.inf
             or (self.max_candidates >= 1 and self.max_candidates == int(self.max_candidates))
         ):
-            raise ValueError(
-                f"`max_candidates` must be a whole number >= 1, but is {self.max_candidates}; "
-                "use None to switch it off"
+            raise ArgumentError(
+                "max_candidates",
+                f"must be a whole number >= 1, but is {self.max_candidates}; leave it out to switch it off",
             )
         for name in ("relative_threshold", "local_threshold"):
             value = getattr(self, name)
             if value is not None and value != math.inf and not 0 < value < 1:
-                raise ValueError(
-                    f"`{name}` must be a ratio of probabilities between 0 and 1, but is {value}; "
-                    "use None to switch it off"
+                raise ArgumentError(
+                    name,
+                    f"must be a ratio of probabilities between 0 and 1, but is {value}; leave it out to "
+                    "switch it off",
                 )
 
     @property

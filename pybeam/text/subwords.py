@@ -17,7 +17,10 @@ Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of sou
 class Pieces(Protocol):
     """Plain text to ids and back, without language tags and EOS."""
 
-    before: Sequence[int]  # ids that the files themselves put before every text
+    @property
+    def before(self) -> Sequence[int]:
+        """Ids that the files themselves put before every text."""
+        ...
 
     def encode(self, text: str) -> list[int]: ...
     def encode_target(self, text: str) -> list[int]: ...
@@ -47,7 +50,7 @@ class JsonPieces:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder().items()
-        # which are not marked as special
+        # the files do not mark them as special tokens
         self._timestamps = {i for i, token in added if TIMESTAMP.fullmatch(token.content)}
 
     @property
@@ -82,7 +85,7 @@ class JsonPieces:
 class SentencePieces:
     """A SentencePiece model whose ids are the model's ids."""
 
-    before = ()
+    before: Sequence[int] = ()
 
     def __init__(self, path: Path) -> None:
         self._model = _sentencepiece(path)
@@ -113,7 +116,7 @@ class SentencePieces:
 class MappedPieces:
     """SentencePiece models whose pieces a vocabulary maps to ids."""
 
-    before = ()
+    before: Sequence[int] = ()
 
     def __init__(
         self,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
+from pybeam.arguments import ArgumentError
 from pybeam.text.json_files import read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
 
@@ -19,14 +21,24 @@ M2M100_LANGUAGES = (
 PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 
+Texts = list[str] | tuple[str, ...]
+
 
 class Tokenizer:
     """Encodes sources as the model was trained to read them and decodes what it generates.
 
-    Attributes:
+    `load_tokenizer` makes one.
+
+    Args:
+        pieces: splits a text into the tokens of a vocabulary.
+        before: ids in front of every source.
+        after: ids behind every source, EOS among them.
         prefix: ids that every hypothesis must begin with (`pybeam.Request.prefix`): the target
             language's tag, where the model wants one there.
-        unk_id: what stands for an unknown word among generated ids, None if nothing does.
+
+    Attributes:
+        prefix: see above.
+        unk_id: the id of an unknown word among generated ids; None if there is none.
     """
 
     def __init__(
@@ -36,17 +48,69 @@ class Tokenizer:
         self.prefix = list(prefix)
         self.unk_id = pieces.target_id("<unk>")
 
-    def encode(self, text: str) -> list[int]:
-        """Source ids of a text, tags and EOS included."""
-        return [*self._before, *self._pieces.encode(text), *self._after]
+    @overload
+    def encode(self, text: str) -> list[int]: ...
+    @overload
+    def encode(self, text: Texts) -> list[list[int]]: ...
+    def encode(self, text: str | Texts) -> list[int] | list[list[int]]:
+        """Source ids of a text, tags and EOS included; of several texts a list of such lists.
 
-    def encode_target(self, text: str) -> list[int]:
-        """Target ids of a text, without tags and EOS: what `decode` gives the text of."""
-        return self._pieces.encode_target(text)
+        Args:
+            text: a text, or a list or tuple of texts.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        if isinstance(text, str):
+            return [*self._before, *self._pieces.encode(text), *self._after]
+        return [self.encode(one) for one in _texts(text)]
+
+    @overload
+    def encode_target(self, text: str) -> list[int]: ...
+    @overload
+    def encode_target(self, text: Texts) -> list[list[int]]: ...
+    def encode_target(self, text: str | Texts) -> list[int] | list[list[int]]:
+        """Target ids of a text, without tags and EOS, such as `Decoder.score` takes.
+
+        Args:
+            text: a text, or a list or tuple of texts.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        if isinstance(text, str):
+            return self._pieces.encode_target(text)
+        return [self.encode_target(one) for one in _texts(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of generated ids; EOS, tags and other control tokens leave nothing."""
-        return self._pieces.decode([int(token) for token in ids])
+        """The text of generated ids; EOS, tags and other control tokens leave nothing.
+
+        Args:
+            ids: tokens of one hypothesis.
+
+        Raises:
+            TypeError: these are no ids but, say, a list of lists of ids.
+        """
+        return self._pieces.decode([_as_id(token) for token in ids])
+
+
+def _texts(texts: Texts) -> Texts:
+    expected = "`text` must be a text or a list of texts"
+    if not isinstance(texts, list | tuple):
+        raise TypeError(f"{expected}, but is {texts!r}")
+    for one in texts:
+        if not isinstance(one, str):
+            raise TypeError(f"{expected}, but holds {one!r}")
+    return texts
+
+
+def _as_id(token: int) -> int:
+    try:
+        return int(token)
+    except TypeError:
+        raise TypeError(
+            f"`ids` must be the token ids of one hypothesis, but hold {token!r}; decode them one by one"
+        ) from None
 
 
 def load_tokenizer(
@@ -193,19 +257,21 @@ def _framed(
     if not tags:
         for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
             if language is not None:
-                raise ValueError(
-                    f"`{name}` must be None, as the tokenizer of {files.directory} has no language "
-                    f"tags, but is {language!r}"
+                raise ArgumentError(
+                    name,
+                    f"must be left out, as the tokenizer of {files.directory} has no language tags, but "
+                    f"is {language!r}",
                 )
         return Tokenizer(pieces, pieces.before, [eos_id], prefix)
 
     def tag(name: str, language: str | None) -> int:
         for token in (language, f"__{language}__", f">>{language}<<"):
-            if token in tags:
-                return pieces.token_id(token)
-        raise ValueError(
-            f"`{name}` must be one of the languages of {files.directory} ({_some(tags)}), "
-            f"but is {language!r}"
+            token_id = pieces.token_id(token) if token in tags else None
+            if token_id is not None:
+                return token_id
+        raise ArgumentError(
+            name,
+            f"must be one of the languages of {files.directory} ({_some(tags)}), but is {language!r}",
         )
 
     source_lang = source_lang or files.tokenizer_config.get("src_lang")
@@ -223,10 +289,11 @@ def _framed(
         # here the tag is the start token, which is the model's and not the tokenizer's
         start_id = files.setting("decoder_start_token_id")
         if target_lang is not None and prefix != [start_id]:
-            raise ValueError(
-                f"`target_lang` {target_lang!r} must be the language that `decoder_start_token_id` "
-                f"= {start_id} of {files.directory} names; change it in generation_config.json to "
-                f"{prefix[0]}"
+            raise ArgumentError(
+                "target_lang",
+                f"must be the language that `decoder_start_token_id` = {start_id} of "
+                f"{files.directory} names, but is {target_lang!r}; change the id in "
+                f"generation_config.json to {prefix[0]}",
             )
         return Tokenizer(pieces, [], [eos_id, source], [])
     if files.tokenizer_config.get("legacy_behaviour"):

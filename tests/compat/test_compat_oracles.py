@@ -156,10 +156,10 @@ def test_limits_that_follow_the_source_are_checked_with_it():
     """min_len may be too much for some sources only; a prefix must leave room."""
     model = random_model(0, vocab_size=11)
     decoder = pybeam.Decoder(model, fairseq.beam_search(2, max_len_a=1, max_len_b=0, min_len=3))
-    short, long = decoder.decode([[1] * 2, [1] * 5])
+    short, long = decoder.decode([[1] * 2, [1] * 5], on_error="return")
     assert "`min_length` must be less than `max_length` = 3" in str(short.error)
     assert long.error is None and len(long.hypotheses[0].tokens) <= 5
-    (full,) = decoder.decode([pybeam.Request([1] * 3, prefix=[4] * 4)])
+    (full,) = decoder.decode([pybeam.Request([1] * 3, prefix=[4] * 4)], on_error="return")
     assert "`max_length` counts the prefix here and must be more than its 4" in str(full.error)
 
 

@@ -204,6 +204,6 @@ def test_refused(pair, build, error, message):
 def test_a_request_cannot_ask_for_coverage_without_attention():
     decoder = pybeam.Decoder(random_model(1), pybeam.greedy(stop=stopping.end()))
     request = pybeam.Request([1], scoring=scoring.power(1, coverage=0.1))
-    bad, good = decoder.decode([request, [1]])
+    bad, good = decoder.decode([request, [1]], on_error="return")
     assert "attention needs a model that has it" in str(bad.error)
     assert good.error is None

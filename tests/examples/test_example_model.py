@@ -143,7 +143,8 @@ def test_what_the_model_cannot_take_fails_alone(model, sources):
     decoder = pybeam.Decoder(model, ALGORITHMS["fixed"], pybeam.Fifo(3))
     bad = [[model.vocab_size], [-1], "abc", [1.5], [[3, 4]], [5] * (model.max_positions + 1), None]
     good = sources[2:5]
-    results = decoder.decode([good[0], *bad[:4], good[1], *bad[4:], good[2]])
+    requests = [good[0], *bad[:4], good[1], *bad[4:], good[2]]
+    results = decoder.decode(requests, on_error="return")
     places = [0, 5, 9]
     assert_agree([results[i] for i in places], decoder.decode(good))
     for result in results:

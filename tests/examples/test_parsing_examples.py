@@ -138,7 +138,7 @@ def test_scores_are_those_of_a_stack_in_plain_python(model, backend):
     sentences = [sentence_of(n, random_derivation(rng, n), rng) for n in (1, 2, 5, 9)]
     algorithm = pybeam.variable_beam(6, 4.0, 3, n_best=6, processors=(model.legal_actions,))
     decoder = pybeam.Decoder(model, algorithm, backend=backend)
-    results = decoder.decode([model.request(s) for s in sentences], on_error="raise")
+    results = decoder.decode([model.request(s) for s in sentences])
     assert sum(len(result.hypotheses) for result in results) > 12
     for sentence, result in zip(sentences, results, strict=True):
         for found in result.hypotheses:
@@ -158,10 +158,10 @@ def test_a_step_never_waits_and_schedules_agree(model, guard):
     requests = [model.request(sentence) for sentence in sentences]
     algorithm = pybeam.variable_beam(5, 2.0, 3, n_best=5, processors=(model.legal_actions,))
     plain = Workspace(model, algorithm, torch_beams())
-    expected, _ = run(plain, model, algorithm, pybeam.Batch(1), requests)
+    expected, _ = run(plain, pybeam.Batch(1), requests)
     for schedule in (pybeam.Streaming(2, row_budget=12), pybeam.Fifo(3)):
         workspace = Workspace(model, algorithm, torch_beams())
-        results, _ = run(workspace, model, algorithm, schedule, requests, reads_late=True)
+        results, _ = run(workspace, schedule, requests, reads_late=True)
         assert_alike(results, expected)
 
 
@@ -196,7 +196,7 @@ def test_the_weights_build_the_recorded_trees():
     ]
     algorithm = pybeam.variable_beam(10, 2.5, 3, n_best=10, processors=(trained.legal_actions,))
     decoder = pybeam.Decoder(trained, algorithm)
-    results = decoder.decode([trained.request(s) for s in sentences], on_error="raise")
+    results = decoder.decode([trained.request(s) for s in sentences])
     for sentence, result, (*_, recorded) in zip(sentences, results, RECORDED, strict=True):
         right = []
         for found in result.hypotheses:

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import pybeam
-from benchmarks.bench_ensemble import perturb
+from benchmarks.networks import perturb
 from pybeam.backends import load as load_backend
+from pybeam.backends import torch_layers
 from pybeam.cli import main
 from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
-from pybeam.models import Ensemble, FunctionModel, Session, ensemble, load_model
+from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
 from support.device_loop import REQUESTS, Replays, assert_alike, run, torch_beams
 from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
@@ -204,7 +205,7 @@ class Listener(Session):
 
 def test_every_member_hears_everything():
     members = [Listener(), Listener()]
-    session = EnsembleSession(members)
+    session = EnsembleSession(members, load_backend("reference"))
     session.reserve(3, 4, 5)
     session.encode([("a", "x"), ("b", "y")], [0, 1], [7, 8])
     session.step("rows")
@@ -243,22 +244,23 @@ def test_a_source_that_a_member_cannot_take(transformers):
     narrow = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 45), 45, 2, 2)
     narrow.check = lambda source: (_ for _ in ()).throw(TypeError("no such source"))
     decoder = pybeam.Decoder(Ensemble([*transformers.members, narrow]), pybeam.greedy())
-    result = decoder.decode([[5, 6]])[0]
+    result = decoder.decode([[5, 6]], on_error="return")[0]
     assert isinstance(result.error, TypeError)
     assert str(result.error) == "member 3 of the ensemble: no such source"
-    result = pybeam.Decoder(transformers, pybeam.greedy()).decode([[5, 60]])[0]
+    decoder = pybeam.Decoder(transformers, pybeam.greedy())
+    result = decoder.decode([[5, 60]], on_error="return")[0]
     assert isinstance(result.error, ValueError)
     assert "member 0 of the ensemble: ids of `source` must be 0 to 44" in str(result.error)
 
 
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
-def test_a_step_never_waits(transformers, guard, name, has_kernel, monkeypatch):
+def test_a_step_never_waits(transformers, guard, name, has_kernel):
+    backend, algorithm = torch_beams(), ALGORITHMS[name]
     if not has_kernel:
-        monkeypatch.setattr(ensemble, "native", None)
-    algorithm = ALGORITHMS[name]
-    workspace = Workspace(transformers, algorithm, torch_beams())
-    results, stats = run(workspace, transformers, algorithm, pybeam.Streaming(5), reads_late=True)
+        backend.mixture = torch_layers.mixture
+    workspace = Workspace(transformers, algorithm, backend)
+    results, stats = run(workspace, pybeam.Streaming(5), reads_late=True)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps > 0
 
@@ -266,13 +268,13 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel, monkeypatch):
 def test_captured_steps_give_the_same_results(transformers, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())
-    expected, _ = run(plain, transformers, algorithm, pybeam.Fifo(5))
+    expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformers, algorithm, torch_beams())
     # a real replay runs no Python, so nothing in it opens a phase within that of the replay
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
-    results, _ = run(workspace, transformers, algorithm, pybeam.Fifo(5), reads_late=True)
+    results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)
     assert_alike(results, expected)
     assert capture.num_replays > 0
 

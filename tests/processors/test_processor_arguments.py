@@ -161,7 +161,7 @@ def test_what_a_request_may_not_change(change, message):
     ]
     decoder = pybeam.Decoder(random_model(1, V), pybeam.fixed_beam(3, processors=chain))
     requests = [[1], pybeam.Request([1], processors=[change])]
-    good, bad = decoder.decode(requests)
+    good, bad = decoder.decode(requests, on_error="return")
     assert good.error is None
     with pytest.raises((TypeError, ValueError), match=message):
         raise bad.error
@@ -169,7 +169,9 @@ def test_what_a_request_may_not_change(change, message):
 
 def test_a_request_has_a_list_of_them():
     decoder = pybeam.Decoder(random_model(1, V), pybeam.greedy(processors=[p.temperature(1)]))
-    (result,) = decoder.decode([pybeam.Request([1], processors=p.temperature(2))])
+    (result,) = decoder.decode(
+        [pybeam.Request([1], processors=p.temperature(2))], on_error="return"
+    )
     assert "`Request.processors` must be a list, but is Temperature" in str(result.error)
 
 

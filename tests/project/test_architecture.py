@@ -25,8 +25,8 @@ FLOORS = [
     ["export", "processors"],
     ["models"],
     ["kvcache", "ops"],
-    ["backends", "stopping"],
-    ["arguments", "contracts", "limits", "scoring", "text"],
+    ["backends", "stopping", "text"],
+    ["arguments", "contracts", "limits", "scoring"],
 ]
 # they stand outside: the public face and the way in import everything, and nothing inside imports them
 ENTRANCES = {"__init__", "__main__"}

@@ -9,7 +9,8 @@ import pytest
 
 from pybeam import contracts
 from pybeam.backends import arrays
-from pybeam.models.linear import PANEL, Activation
+from pybeam.backends.packing import PANEL
+from pybeam.backends.torch_layers import Activation
 
 CSRC = Path(__file__).parents[2] / "csrc"
 HEADERS = "".join(path.read_text("utf-8") for path in sorted(CSRC.rglob("*.h")))

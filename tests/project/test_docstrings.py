@@ -28,6 +28,8 @@ MODULES = [
 ]
 # said once: in the module, or where an algorithm's options are listed
 ELSEWHERE = {"self", "backend", "options", "more"}
+# types to annotate with, whose objects other functions make or whose files have the contract
+ANNOTATIONS = {"Algorithm", "Model", "Schedule", "Session"}
 
 
 def public() -> dict[str, object]:
@@ -35,7 +37,10 @@ def public() -> dict[str, object]:
     found = {}
     for module in MODULES:
         names = getattr(module, "__all__", None)
-        for name, value in vars(module).items():
+        members = {
+            name: getattr(module, name) for name in names or vars(module) if name not in ANNOTATIONS
+        }
+        for name, value in members.items():
             is_own = name in names if names else getattr(value, "__module__", "") == module.__name__
             if is_own and not name.startswith("_") and not inspect.ismodule(value):
                 found[f"{module.__name__}.{name}"] = value

@@ -13,6 +13,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NewBeam
 from pybeam.stopping import Stop
 from support.device_loop import REQUESTS, run, torch_beams
 from support.laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
@@ -165,7 +166,8 @@ def test_nan_fails_its_request_alone(backend):
     targets = [[2, 3, 4], [2, 3, 4], [5]]
     expected = pybeam.Decoder(model, pybeam.greedy(), backend=backend).score([[1]] * 3, targets)
     model.fn = broken
-    results = pybeam.Decoder(model, pybeam.greedy(), backend=backend).score([[1]] * 3, targets)
+    decoder = pybeam.Decoder(model, pybeam.greedy(), backend=backend)
+    results = decoder.score([[1]] * 3, targets, on_error="return")
     assert "NaN or +inf logits for request 1 at generated token 3" in str(results[1].error)
     assert results[1].hypotheses == [] and results[1].stop_reason == "error"
     assert essence(results[::2]) == essence(expected[::2])
@@ -303,7 +305,7 @@ def test_a_step_never_waits(name, tmp_path, guard):
     ]
     workspace = Workspace(model, algorithm, torch_beams())
     options = dict(requests=requests, reads_late=True)
-    results, stats = run(workspace, model, algorithm, pybeam.Streaming(5), **options)
+    results, stats = run(workspace, pybeam.Streaming(5), **options)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps
     assert [r.stop_reason == "target" for r in results] == [i % 2 == 1 for i in range(12)]
@@ -317,16 +319,17 @@ def test_a_graph_of_searches_is_not_replayed_with_targets():
     state.reserve(3, 1, 4)
     state.tree.reserve_pages(4)
     before = state.options
-    state.open([1], [overridden(algorithm, pybeam.Request([1]), None, 1)], [[]], [1], BOS)
+    plain = overridden(algorithm, pybeam.Request([1]), None, 1)
+    state.open([NewBeam(slot=1, algorithm=plain, source_length=1)], BOS)
     assert state.options == before
-    state.open([2], [limits], [[]], [1], BOS, [[3, EOS]])
+    state.open([NewBeam(slot=2, algorithm=limits, source_length=1, target=[3, EOS])], BOS)
     assert state.options != before
 
 
 def test_empty_sources(backend):
     """Their only output is the empty one."""
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy(), backend=backend)
-    empty, wrong, whole = decoder.score([[], [], [1]], [[], [2], [2]])
+    empty, wrong, whole = decoder.score([[], [], [1]], [[], [2], [2]], on_error="return")
     assert empty.hypotheses == [pybeam.Hypothesis([], 0.0, 0.0, True, [], eos_id=EOS)]
     assert "`target` must be empty for an empty source" in str(wrong.error)
     assert whole.error is None
@@ -347,18 +350,18 @@ def test_empty_sources(backend):
 def test_wrong_targets_fail_alone(target, message):
     decoder = pybeam.Decoder(random_model(3), pybeam.greedy())
     for kind in (torch.tensor, np.array):
-        right, wrong = decoder.score([[1], [1]], [kind([2, 3]), target])
+        right, wrong = decoder.score([[1], [1]], [kind([2, 3]), target], on_error="return")
         assert right.hypotheses[0].tokens == [2, 3]
     with pytest.raises((TypeError, ValueError), match=message):
         raise wrong.error
     with pytest.raises(pybeam.DecodeError, match="1 of 2 requests failed; the first is request 1"):
-        decoder.score([[1], [1]], [[2], target], on_error="raise")
+        decoder.score([[1], [1]], [[2], target])
 
 
 def test_too_long_a_target(tmp_path):
     save_tiny_model(tmp_path, "m2m_100")
     decoder = pybeam.Decoder(load_model(tmp_path), pybeam.greedy())
-    longest, longer = decoder.score([[5], [5]], [[7] * 31, [7] * 32])
+    longest, longer = decoder.score([[5], [5]], [[7] * 31, [7] * 32], on_error="return")
     assert len(longest.hypotheses[0].log_probs) == 32
     message = "`target` with EOS and the prefix must be at most the model's 32 positions"
     assert f"{message}, but is 33 + 0" in str(longer.error)

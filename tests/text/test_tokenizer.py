@@ -47,6 +47,18 @@ def assert_same_ids(ours, original, texts=TEXTS, kept=lambda token: True):
         assert ours.decode(ids) == expected.strip()
 
 
+def test_several_texts_at_once():
+    tokenizer = load_tokenizer(EXAMPLE)
+    for encode in (tokenizer.encode, tokenizer.encode_target):
+        assert encode(list(TEXTS)) == encode(TEXTS) == [encode(text) for text in TEXTS]
+        assert encode([]) == []
+        for wrong in (b"sea", None, ["sea", 5], [["sea"]], 5):
+            with pytest.raises(TypeError, match="`text` must be a text or a list of texts, but "):
+                encode(wrong)
+    with pytest.raises(TypeError, match=r"token ids of one hypothesis, but hold \[5, 6\]"):
+        tokenizer.decode([[5, 6], [7]])
+
+
 def test_plain_sentencepiece_ids_are_used_as_they_are():
     tokenizer = load_tokenizer(EXAMPLE)
     model = sentencepiece.SentencePieceProcessor(model_file=SPM)
@@ -134,7 +146,9 @@ def test_mbart25_starts_from_the_language(tmp_path, pieces):
     assert_same_ids(tokenizer, original)
     assert tokenizer.prefix == []
     german = original.convert_tokens_to_ids("de_DE")
-    with pytest.raises(ValueError, match=rf"`target_lang` 'de_DE' .* = {start} .* to {german}"):
+    with pytest.raises(
+        ValueError, match=rf"`target_lang` must .* = {start} .*'de_DE'.* to {german}"
+    ):
         load_tokenizer(directory, target_lang="de_DE")
 
 
@@ -166,9 +180,9 @@ def test_bart_puts_a_token_before(tmp_path):
 
 
 def test_languages_for_a_model_without_tags():
-    with pytest.raises(ValueError, match=r"`source_lang` must be None, .* but is 'es'"):
+    with pytest.raises(ValueError, match=r"`source_lang` must be left out, .* but is 'es'"):
         load_tokenizer(EXAMPLE, source_lang="es")
-    with pytest.raises(ValueError, match=r"`target_lang` must be None, .* but is 'en'"):
+    with pytest.raises(ValueError, match=r"`target_lang` must be left out, .* but is 'en'"):
         load_tokenizer(EXAMPLE, target_lang="en")
 
 

@@ -149,14 +149,14 @@ def test_lines_are_padded_only_where_that_changes_nothing():
 def test_unfit_sources_fail_alone(kind, source, error):
     decoder = pybeam.Decoder(wrap(tiny_network(kind)), pybeam.fixed_beam(2, max_length=8))
     good = torch.randn(6, 24) if kind == "whisper" else [5, 6, 7]
-    bad, fine = decoder.decode([source, good])
+    bad, fine = decoder.decode([source, good], on_error="return")
     assert bad.error is not None and fine.error is None
     with pytest.raises(type(bad.error), match=error):
         raise bad.error
 
 
 def found(model, algorithm, schedule, sources) -> list:
-    results = pybeam.Decoder(model, algorithm, schedule).decode(sources, on_error="raise")
+    results = pybeam.Decoder(model, algorithm, schedule).decode(sources)
     return [(h.tokens, pytest.approx(h.score, abs=1e-3)) for r in results for h in r.hypotheses]
 
 

@@ -100,7 +100,7 @@ def test_guesses_ahead_are_seen_by_those_behind_them(folder, original, sources, 
     model = pybeam.load_model(folder)
     expected = pybeam.Decoder(original, pybeam.greedy(max_length=60)).decode(sources)
     decoder = pybeam.Decoder(model, build(max_length=60), pybeam.Fifo(3))
-    found = decoder.decode(sources, on_error="raise")
+    found = decoder.decode(sources)
     assert_agree(found, expected)
     assert sum(r.steps for r in found) < sum(r.steps for r in expected)
 
@@ -117,7 +117,7 @@ def test_all_that_a_request_may_want(folder, original, sources):
     results = [
         pybeam.Decoder(
             model, pybeam.shrinking_beam(70, max_length=12, processors=processors)
-        ).decode(requests, on_error="raise")
+        ).decode(requests)
         for model in (pybeam.load_model(folder), original)
     ]
     assert_agree(*results)

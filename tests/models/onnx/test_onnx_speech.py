@@ -102,7 +102,7 @@ def test_whisper_is_exported_without_a_search(tmp_path):
     search = pybeam.fixed_beam(4, n_best=3, max_length=10, processors=asked.processors)
     requests = [pybeam.Request(source, prefix=asked.prefix) for source in random_features(6)]
     ours, theirs = (
-        pybeam.Decoder(one, search, pybeam.Fifo(3)).decode(requests, on_error="raise")
+        pybeam.Decoder(one, search, pybeam.Fifo(3)).decode(requests)
         for one in (pybeam.load_model(tmp_path / "onnx"), model)
     )
     assert_agree(ours, theirs)
@@ -112,10 +112,10 @@ def test_whisper_is_exported_without_a_search(tmp_path):
 def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, name):
     model = pybeam.load_model(folder)
     assert type(model) is OnnxSpeechModel
-    expected = pybeam.Decoder(original, SEARCHES[name]).decode(sources, on_error="raise")
+    expected = pybeam.Decoder(original, SEARCHES[name]).decode(sources)
     width = SEARCHES[name].width
     for schedule in (pybeam.Streaming(4, row_budget=3 * width), pybeam.Batch(3)):
-        found = pybeam.Decoder(model, SEARCHES[name], schedule).decode(sources, on_error="raise")
+        found = pybeam.Decoder(model, SEARCHES[name], schedule).decode(sources)
         assert_agree(found, expected)
     assert len(expected[0].hypotheses[0].tokens) == 3  # four zero seven
 
@@ -168,7 +168,8 @@ def test_requests_are_checked_as_those_of_the_model(folder, original, sources):
         with pytest.raises(expected.type) as found:
             model.check(bad)
         assert str(found.value) == str(expected.value)
-        failed, good = pybeam.Decoder(model, pybeam.greedy(max_length=3)).decode([bad, sources[1]])
+        decoder = pybeam.Decoder(model, pybeam.greedy(max_length=3))
+        failed, good = decoder.decode([bad, sources[1]], on_error="return")
         assert type(failed.error) is expected.type and good.error is None
     assert torch.equal(model.check(sources[0].double().numpy()), sources[0])
 
@@ -184,7 +185,7 @@ def test_sources_wait_for_memory(folder, original, sources):
     ]
     assert need[0] == need[1]
     decoder = pybeam.Decoder(model, algorithm, pybeam.Fifo(4), memory_limit=2 * need[0])
-    found = decoder.decode(sources)
+    found = decoder.decode(sources, on_error="return")
     assert_agree(found[:-1], expected[:-1])
     assert "256 source positions" in str(found[-1].error)
 

@@ -117,7 +117,7 @@ def test_schedules_agree(model):
     ):
         schedules = pybeam.Batch(3), pybeam.Fifo(2), pybeam.Streaming(4, row_budget=7)
         found = [
-            pybeam.Decoder(model, search, schedule=schedule).decode(sources, on_error="raise")
+            pybeam.Decoder(model, search, schedule=schedule).decode(sources)
             for schedule in schedules
         ]
         for results in found[1:]:
@@ -131,7 +131,7 @@ def test_schedules_agree(model):
 
 def test_alignment_and_coverage_are_over_positions(model):
     search = pybeam.fixed_beam(3, max_length=9, scoring=pybeam.scoring.gnmt(1.0, coverage=0.2))
-    results = pybeam.Decoder(model, search, alignment=True).decode(SOURCES, on_error="raise")
+    results = pybeam.Decoder(model, search, alignment=True).decode(SOURCES)
     for result, source in zip(results, SOURCES, strict=True):
         best = result.hypotheses[0]
         assert best.attention.shape == (len(best.tokens), model.source_length(source))
@@ -143,7 +143,7 @@ def test_ensembles_and_reduced_weights(saved, model, device):
     search = pybeam.fixed_beam(3, max_length=12)
     alone = pybeam.Decoder(model, search).decode(SOURCES)
     twice = pybeam.load_model([saved[0], saved[0]], device=device)
-    found = pybeam.Decoder(twice, search).decode(SOURCES, on_error="raise")
+    found = pybeam.Decoder(twice, search).decode(SOURCES)
     for ours, expected in zip(found, alone, strict=True):
         assert ours.hypotheses[0].tokens == expected.hypotheses[0].tokens
     reduced = pybeam.load_model(saved[0], device=device, dtype="bfloat16")
@@ -181,7 +181,7 @@ def test_bad_sources_fail_alone(model, source, kind, message):
     with pytest.raises(kind, match=message):
         model.check(source)
     decoder = pybeam.Decoder(model, pybeam.greedy(max_length=3))
-    bad, good = decoder.decode([source, SOURCES[1]])
+    bad, good = decoder.decode([source, SOURCES[1]], on_error="return")
     assert type(bad.error) is kind and good.error is None
 
 
