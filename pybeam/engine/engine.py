@@ -30,7 +30,7 @@ from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.failures import StepFailed, blamed, isolate
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.partials import committed, lengthened
+from pybeam.engine.partials import new_partials, stable_prefix
 from pybeam.engine.request_queue import RequestQueue
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
@@ -66,7 +66,7 @@ class PendingReport(NamedTuple):
     copy: HostCopy
     slots: np.ndarray  # of the sources that were live
     claimed_pages: int  # when it was sent for
-    capacity: int  # of the committed prefixes behind it; 0: there are none
+    capacity: int  # of the stable prefixes behind it; 0: there are none
     errors: dict[int, Exception]  # by slot, of the sources that failed in this step
 
 
@@ -122,7 +122,7 @@ class Engine:
             capacity = 0
             if self._wants.partials and not errors:
                 capacity = live.max_tokens(self.stats.steps, 1)
-                prefixes = committed(state.tree, state.beams, live.slot, capacity)
+                prefixes = stable_prefix(state.tree, state.beams, live.slot, capacity)
                 report = torch.cat((report, prefixes.view(-1)))
             claimed = self._work.claimed_pages
             pending = PendingReport(HostCopy(report), live.slots, claimed, capacity, errors)
@@ -295,7 +295,7 @@ class Engine:
     def _read_report(self) -> list[Partial]:
         """Read the oldest report; sources that are done leave. The one place that waits for the device.
 
-        Returns the committed prefixes that have grown, if they were asked for.
+        Returns the stable prefixes that have grown, if they were asked for.
         """
         pending = self._pending.popleft()
         with self._clock("report"):
@@ -310,7 +310,7 @@ class Engine:
         if pending.capacity:
             sources = [self._live.get(int(slot)) for slot in slots]
             prefixes = numbers[size:].reshape(len(slots), -1)
-            partials = lengthened(sources, report.reason != RUNNING, prefixes)
+            partials = new_partials(sources, report.reason != RUNNING, prefixes)
         is_done = (report.reason != RUNNING) | np.isin(slots, list(pending.errors))
         # one that left after the step before is still named by this report
         done = [i for i in np.flatnonzero(is_done) if self._live.get(int(slots[i]))]

@@ -98,9 +98,6 @@ def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -
 
 def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
     algorithm, has_ended = source.algorithm, found.eos_id is not None
-    final_score = algorithm.scoring.final_score(
-        found.score, found.length, source.source_length, has_ended=has_ended
-    )
     score, log_probs = found.score, found.log_probs
     if log_probs is not None and not algorithm.prefix.is_scored:
         log_probs = log_probs[len(source.prefix) :]
@@ -109,7 +106,7 @@ def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothes
     return Hypothesis(
         found.tokens,
         score,
-        final_score,
+        found.final_score,
         has_ended,
         log_probs if wants_log_probs else None,
         eos_id=found.eos_id,

@@ -95,20 +95,13 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
         advance(self)
         state = self._work.state
         for source in self._live:
-            slot, beams, scoring = source.slot, state.beams, source.algorithm.scoring
+            slot, beams = source.slot, state.beams
             if int(beams.reason[slot]):
                 continue
             nodes = state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
             finished = range(int(beams.num_finished[slot]))
             if finished:
-                finals = [
-                    scoring.final_score(
-                        float(beams.finished_score[slot, f]),
-                        int(beams.finished_length[slot, f]),
-                        source.source_length,
-                    )
-                    for f in finished
-                ]
+                finals = beams.finished_final[slot, : len(finished)].tolist()
                 nodes.append(int(beams.finished_node[slot, finals.index(max(finals))]))
             paths = [path(state.tree, slot, node) for node in nodes]
             shared = []
