@@ -81,6 +81,7 @@ def _first_step(request: Request, width: int) -> Request:
         min_length=0,
         max_length=1,
         scoring=scoring.raw(),
+        ended_only=False,
         **unpruned,
     )
 
@@ -103,7 +104,7 @@ class _Plan:
         length = model.source_length(source)
         own = overridden(algorithm, request, model.room(source), length)
         assert isinstance(own.max_length, int)
-        self._scoring = own.scoring
+        self._scoring, self._ended_only = own.scoring, own.ended_only
         self._source_length = length
         changes = dict(
             n_best=1,
@@ -124,7 +125,9 @@ class _Plan:
         if error is not None:
             hypotheses = []
         elif not rests:
-            hypotheses = [self._join(start, start, num_more=0) for start in self._starts]
+            # `max_length` is 1, so none of them has ended
+            starts = [] if self._ended_only else self._starts
+            hypotheses = [self._join(start, start, num_more=0) for start in starts]
         else:
             hypotheses = [
                 self._join(start, end, len(end.tokens) - len(start.tokens) + end.ended, end.score)

@@ -23,7 +23,7 @@ from support.device_loop import (
     run,
     torch_beams,
 )
-from support.laws import ALGORITHMS, THIRDS, essence, some_schedules
+from support.laws import ALGORITHMS, essence, shares, some_schedules
 from support.tiny_models import save_tiny_model
 
 
@@ -38,11 +38,11 @@ DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("third", THIRDS)
-def test_a_step_never_waits(name, third, transformer, guard):
+@pytest.mark.parametrize("sixth", shares(6))
+def test_a_step_never_waits(name, sixth, transformer, guard):
     """What the host reads is one report a step, and results once for all sources that leave together."""
     algorithm = ALGORITHMS[name]
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name, sixth, num=6):
         guard.steps = guard.reads = 0
         workspace = Workspace(transformer, algorithm, torch_beams())
         options = dict(reads_late=True, partials=True)
@@ -152,6 +152,7 @@ CAPTURED = {
 }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):

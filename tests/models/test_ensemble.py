@@ -73,6 +73,7 @@ def assert_near(results, expected):
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=2e-5)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_functions_are_averaged(backend, name):
     members = functions(3)
@@ -80,6 +81,7 @@ def test_functions_are_averaged(backend, name):
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 @pytest.mark.parametrize("third", THIRDS)
 def test_results_do_not_depend_on_the_schedule(backend, name, third):

@@ -17,7 +17,7 @@ from support.front_ends import sources
 from support.session_driver import straight_line
 from support.tiny_rnn import CONFIG, SIZES, VOCAB, save_tiny_rnn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("inference_mode")
 
 VARIABLE = pybeam.variable_beam(5, 2.0, 3, n_best=5, max_length=15)
 SCHEDULES = (

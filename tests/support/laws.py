@@ -51,14 +51,18 @@ def schedules(width: int) -> dict:
     }
 
 
-# Each takes a third of the schedules, another one for each algorithm.
-THIRDS = [0, *(pytest.param(third, marks=pytest.mark.slow) for third in (1, 2))]
+def shares(num: int) -> list:
+    """As many parts of the schedules, of which `make test` runs one."""
+    return [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, num))]
 
 
-def some_schedules(name: str, third: int) -> list:
-    """Those that `third` takes for the algorithm of that name."""
+THIRDS = shares(3)
+
+
+def some_schedules(name: str, share: int, num: int = len(THIRDS)) -> list:
+    """A share of the schedules, another one for each algorithm."""
     every = list(schedules(ALGORITHMS[name].most_rows).values())
-    return every[(third + list(ALGORITHMS).index(name)) % 3 :: 3]
+    return every[(share + list(ALGORITHMS).index(name)) % num :: num]
 
 
 SOURCES = [[1] * (1 + i * 7 % 5) for i in range(17)]
