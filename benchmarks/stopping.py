@@ -31,6 +31,7 @@ from benchmarks.journal import table
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import MAX_LENGTH, NORMALISED
+from pybeam.engine.stats import Stats
 
 TOP, NORM, REWARD, FIXED, OPTIMAL, BOUNDED = (
     "top finished",
@@ -109,7 +110,7 @@ class Bench:
 
     def tasks(self, split: str, width: int, search: Search) -> list[Task]:
         """A row for each reading of the search, which is decoded for the first of them."""
-        found: list[tuple[list[pybeam.Result], pybeam.engine.stats.Stats]] = []
+        found: list[tuple[list[pybeam.Result], Stats]] = []
 
         def read(name: str, r: float) -> dict:
             if not found:

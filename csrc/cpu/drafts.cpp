@@ -31,8 +31,9 @@ struct Source {
 
     int32_t depth() const { return ints[Beams::kDepth]; }
     int32_t prefix_length() const { return ints[Beams::kPrefixLength]; }
+    int32_t scored_from() const { return ints[Beams::kScoredFrom]; }
     // Tokens that are given: the prefix and a target.
-    int32_t known() const { return prefix_length() + ints[Beams::kTargetLength]; }
+    int32_t known() const { return scored_from() + ints[Beams::kTargetLength]; }
     // Generated tokens when node n has been reached.
     int32_t generated(int32_t node) const { return node - prefix_length(); }
 
@@ -184,8 +185,10 @@ void finish(const Source& s, int32_t node, int32_t length, int32_t eos_token, fl
     ints[Beams::kNode] = node;
     ints[Beams::kLength] = length;
     ints[Beams::kEos] = eos_token;
-    floats[Beams::kScore] = s.beams.score[s.slot * s.beams.max_entries];
+    const float score = s.beams.score[s.slot * s.beams.max_entries];
+    floats[Beams::kScore] = score;
     floats[Beams::kLogProb] = log_prob;
+    floats[Beams::kFinal] = final_score(floats_of(s.beams, s.slot), score, length, eos_token >= 0);
     s.ints[Beams::kNumFinished] = s.ints[Beams::kNumFound] = 1;
 }
 
@@ -195,7 +198,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
     float* log_prob = s.tree.log_prob + s.slot * s.tree.max_nodes;
     int32_t* parent = s.tree.parent + s.slot * s.tree.max_nodes;
     for (int32_t q = 0; q < accepted; ++q) {
-        const int32_t node = s.depth() + q, length = s.generated(node + 1);
+        const int32_t node = s.depth() + q, length = node + 1 - s.scored_from();
         if (out.token[q] < 0) return out.has_nan[q] ? StopReason::kNaN : StopReason::kEmptyBeam;
         score += out.log_prob[q];
         if (out.token[q] == eos_id) {
@@ -205,7 +208,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
         s.token[node + 1] = out.token[q];
         log_prob[node + 1] = out.log_prob[q];
         parent[node + 1] = node;
-        if (length >= s.ints[Beams::kMaxLength]) {
+        if (s.generated(node + 1) >= s.ints[Beams::kMaxLength]) {
             if (!s.ints[Beams::kEndedOnly]) finish(s, node + 1, length, -1, 0.0f);
             return StopReason::kMaxLength;
         }
@@ -232,7 +235,8 @@ void check_source(const Source& s) {
     if (rows < 0 || rows > tree.max_rows || s.depth() < 0 || s.depth() + rows >= tree.max_nodes) {
         fail("the rows of a slot are out of range");
     }
-    if (s.prefix_length() < 0 || s.known() > s.beams.max_prefix || s.beams.max_finished < 1) {
+    if (s.prefix_length() < 0 || s.scored_from() < 0 || s.known() > s.beams.max_prefix ||
+        s.beams.max_finished < 1) {
         fail("the prefix or the finished hypotheses of a slot are out of range");
     }
     if (s.draft[Drafts::kNumGuesses] < 0 || s.draft[Drafts::kNumGuesses] > s.max_guesses ||

@@ -54,6 +54,7 @@ struct Beams {
         kCertified,
         kNumFound,
         kHasTopped,
+        kScoredFrom,
         kTargetLength,
         kEndedOnly,
         kNumInts,

@@ -27,11 +27,12 @@ INT_COLUMNS = (
     "max_candidates",
     "min_length",
     "max_length",
-    "prefix_length",
+    "prefix_length",  # tokens of the prefix, scored or not: the limits count what comes behind it
     "certified",  # hypotheses that a stop rule other than counting is about
     "num_found",  # hypotheses that have finished, kept or not
     "has_topped",  # whether the best candidate of a step has ever ended in EOS
-    "target_length",  # tokens to be scored, EOS included; behind the prefix in `prefix`
+    "scored_from",  # tokens at log-prob 0 behind the start token: n counts what comes behind them
+    "target_length",  # given tokens that are scored, EOS included; they follow in `prefix`
     "ended_only",  # whether a row that is cut at the limit is no hypothesis
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
@@ -140,7 +141,7 @@ class Beams(NamedTuple):
 
     ints: Tensor  # [S, len(INT_COLUMNS)] int32
     floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
-    prefix: Tensor  # [S, longest prefix with target] int32
+    prefix: Tensor  # [S, longest] int32, all given tokens: prefix and target
 
     score: Tensor  # [S, K] float32, best first
     is_alive: Tensor  # [S, K] bool, False behind the last entry

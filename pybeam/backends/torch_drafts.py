@@ -36,7 +36,7 @@ from pybeam.backends.arrays import (
     Drafts,
     TreeArrays,
 )
-from pybeam.backends.torch_beams import beam_open
+from pybeam.backends.torch_beams import beam_open, final_score
 from pybeam.contracts import PAGE_CELLS
 
 INT = torch.int32
@@ -86,8 +86,9 @@ def draft_commit(
     row = ((num_rows.cumsum(0) - num_rows)[:, None] + q).clamp(max=len(token) - 1).long()
     out = torch.where(is_row, token[row, 0], -1)  # [A, Q]
     node = (depth[:, None] + q).long()  # the node each row stands at
-    length = node + 1 - beams.prefix_length[i][:, None]  # of the output that ends with this one
-    is_eos, is_cut = out == eos_id, length >= beams.max_length[i][:, None]
+    length = node + 1 - beams.scored_from[i][:, None]  # of the output that ends with this one
+    longest = (beams.prefix_length[i] + beams.max_length[i])[:, None]
+    is_eos, is_cut = out == eos_id, node + 1 >= longest
     ends = is_eos | is_cut | (out < 0)
     accepted = _accepted(tree, i, out, node, ends, num_rows)  # [A]
     is_new = (q < accepted[:, None]) & moves[:, None]
@@ -117,7 +118,9 @@ def draft_commit(
     ending = at_last((token if raw is None else raw)[row, 0])
     ending = torch.where(has_ended, ending, -1)
     ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
-    floats = torch.stack((score, at_last(value).float(), score), -1)
+    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut_length_offset[i])
+    final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
+    floats = torch.stack((score, at_last(value).float(), final), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
         old = array[i, 0]
         array[i, 0] = torch.where(is_found[:, None], new.to(array.dtype), old)
@@ -127,7 +130,7 @@ def draft_commit(
     beams.steps[i] += moves
     beams.expansions[i] += num_rows
     beams.depth[i] += torch.where(moves, accepted, 0)
-    is_given = depth < beams.prefix_length[i] + beams.target_length[i]
+    is_given = depth < beams.scored_from[i] + beams.target_length[i]
     _adapt(drafts, i, num_rows - 1, accepted - 1, moves & ~is_given & (drafts.block[i] == 0))
     place = accepted[:, None] + q
     carried = out.gather(1, place.clamp(max=width - 1).long())
@@ -167,7 +170,7 @@ def _lay(tree, beams, drafts, i, carried, eos_id, vocab_size) -> None:
     """
     column, width = i[:, None], beams.score.shape[1]
     depth = beams.depth[i]
-    known = beams.prefix_length[i] + beams.target_length[i]
+    known = beams.scored_from[i] + beams.target_length[i]
     num_rows = _next_rows(beams, drafts, i, depth, known)
     is_live = num_rows > 0
     last_prefix = beams.prefix.shape[1] - 1

@@ -19,6 +19,7 @@ from pybeam.backends.arrays import grown
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import Model, Session
+from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.rows import Rows
@@ -250,7 +251,7 @@ class RnnSession(Session):
 
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
-        model, source = self._model, self._source
+        model = self._model
         x = model.decoder.embed(rows.token)  # [R, embedding]
         new = []
         for layer, (hidden, cell) in zip(
@@ -258,18 +259,8 @@ class RnnSession(Session):
         ):
             x, cell = layer(layer.input(x), hidden, cell)
             new += [x, cell]
-        mixed = self._backend.tree_attention(
-            x[:, None],
-            self._pool,
-            self._pool,
-            rows.offset,
-            rows.slot,
-            source.cell,
-            source.length,
-            None,
-            None,
-            1.0,
-        )  # [R, 1, H]
+        cells = Cells.of_encoder(rows, self._source)
+        mixed = cells.attend(self._backend, x[:, None], self._pool, self._pool, 1.0)  # [R, 1, H]
         logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)))  # [R, V]
         return logits, torch.stack(new, 1).view_as(old)
 

@@ -29,6 +29,7 @@ from pybeam.processors.chain import Processing, unperturbed
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.forced_decoding import followed, led, next_target, startable
 from pybeam.state.new_beam import NewBeam
+from pybeam.state.report import FinishedArrays
 
 INF = float("inf")
 INT = torch.int32
@@ -80,26 +81,19 @@ class BeamState:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.
 
-        A prefix that is to be scored is a target that the search goes on from. Returns how many rows each
-        begins with, at most.
+        A scored prefix is a target that the search goes on from. Returns how many rows each begins with,
+        at most.
         """
         slots = [beam.slot for beam in beams]
-        # of each beam: the tokens that are given without a score, and those that are scored
-        given: list[tuple[Sequence[int], Sequence[int]]] = []
-        for beam in beams:
-            is_scored = beam.algorithm.prefix.is_scored
-            given.append(
-                ((), (*beam.prefix, *beam.target)) if is_scored else (beam.prefix, beam.target)
-            )
-        self._open_given(slots, [(*prefix, *target) for prefix, target in given])
+        self._open_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
         self._processing.open(slots, processors, [beam.prompt for beam in beams])
         lines = [
-            _line(beam.algorithm, len(prefix), len(target), beam.source_length)
-            for beam, (prefix, target) in zip(beams, given, strict=True)
+            _line(beam.algorithm, len(beam.prefix), len(beam.target), beam.source_length)
+            for beam in beams
         ]
         for line in lines:
-            self._uses_prefix |= line["prefix_length"] > 0
+            self._uses_prefix |= line["scored_from"] > 0
             self._uses_target |= line["target_length"] > 0
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
             self._uses_margin |= line["margin"] < INF
@@ -165,11 +159,7 @@ class BeamState:
 
         `logits` are what `process` gave.
         """
-        survivors = self._follow(rows, moving, logits)
-        if self._processing.perturbs:
-            log_probs = self._processing.log_probs
-            return unperturbed(survivors, rows, self.beams.is_alive, log_probs)
-        return survivors
+        return self._follow(rows, moving, logits)
 
     def _follow(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
         target, score = None, moving.score
@@ -177,12 +167,16 @@ class BeamState:
             target = next_target(self.beams, rows.slot)
             score = startable(score, moving.offset, target)
         chosen = self._select(moving._replace(score=score), logits)
-        if self._uses_prefix and self.algorithm.prefix.leading_eos:
+        if self.algorithm.prefix.leading_eos and (self._uses_prefix or self._uses_target):
             chosen = led(chosen, self.beams, rows.slot)
+        log_probs = self._processing.log_probs if self._processing.perturbs else None
+        if log_probs is not None:
+            chosen = unperturbed(chosen, rows, self.beams.is_alive, log_probs)
         if target is None:
             return chosen
         normalises = self._processing.normalises
-        return followed(chosen, target, rows, moving, logits, self.eos_ids[0], normalises)
+        eos_id = self.eos_ids[0]
+        return followed(chosen, target, rows, moving, logits, eos_id, normalises, log_probs)
 
     def _select(self, moving: Moving, logits: Tensor) -> Survivors:
         finishing = self.algorithm.finishing
@@ -275,12 +269,14 @@ class BeamState:
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
         owner, node = owner.to(INT), ints[:, 0]
         paths, length = self._backend.backtrace(tree.token, tree.parent, owner, node, capacity)
-        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 3]
-        parts = [ints, length[:, None], floats, paths]
+        log_probs = None
         if wants_log_probs:
             values = tree.log_prob.view(INT)
-            parts.append(self._backend.backtrace(values, tree.parent, owner, node, capacity)[0])
-        return torch.cat(parts, 1)
+            backtrace = self._backend.backtrace
+            log_probs = backtrace(values, tree.parent, owner, node, capacity)[0]
+            log_probs = log_probs.view(torch.float32)
+        floats = self.beams.finished_floats[owner.long(), place]  # [n, 3]
+        return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
         """[A, 1 + 2 * capacity] int32: of these slots how many nodes, their tokens and parents.
@@ -317,8 +313,7 @@ def _line(
 ) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
     most, scoring = limit.pruning.max_candidates, limit.scoring
-    # to the kernels a scored prefix is part of what was generated
-    scored = target_length if limit.prefix.is_scored else 0
+    scored_from = 0 if limit.prefix.is_scored else prefix_length
     return dict(
         num_rows=1,
         num_entries=1,
@@ -326,10 +321,11 @@ def _line(
         stop_at=min(limit.stop_at, NO_LIMIT),
         certified=limit.width if limit.stop.needs_full_beam else limit.n_best,
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
-        min_length=limit.min_length + scored,
-        max_length=limit.max_length + scored,
+        min_length=limit.min_length,
+        max_length=limit.max_length,
         prefix_length=prefix_length,
-        target_length=target_length,
+        scored_from=scored_from,
+        target_length=prefix_length + target_length - scored_from,
         ended_only=int(limit.ended_only),
         margin=limit.pruning.margin,
         local_margin=limit.pruning.local_margin,

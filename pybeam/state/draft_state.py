@@ -112,7 +112,7 @@ class DraftState(BeamState):
             ban_eos = rows.num_generated < beams.min_length[p]
         if self._uses_prefix or self._uses_target:
             given = beams.prefix[p, position.long().clamp(max=beams.prefix.shape[1] - 1)]
-            is_prefix = position < beams.prefix_length[p]
+            is_prefix = position < beams.scored_from[p]
             forced = torch.where(is_prefix, given, -1)
         chosen = Survivors(
             *self._backend.select(
@@ -135,7 +135,7 @@ class DraftState(BeamState):
         )
         if not self._uses_target:
             return chosen
-        is_target = ~is_prefix & (rows.num_generated < beams.target_length[p])
+        is_target = ~is_prefix & (position < beams.scored_from[p] + beams.target_length[p])
         alone = dataclasses.replace(rows, offset=offset)
         return followed(
             chosen,

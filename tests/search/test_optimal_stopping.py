@@ -55,6 +55,7 @@ def bound_of(scoring, source_length):
     return bound
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("refills", [False, True], ids=["as written", "refilled"])
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("seed", range(6))
@@ -105,6 +106,7 @@ def test_places_stay_empty_for_one_step_alone():
     }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("build", ["fixed", "variable", "shrinking", "huang"])
 @pytest.mark.parametrize("name", SCORINGS)
 def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build):

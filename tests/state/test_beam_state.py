@@ -209,10 +209,11 @@ class Searches:
         self.live = [p for p in self.live if p not in done]
 
 
+@pytest.mark.parametrize("num_seeds", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_both_programs_do_the_same(name):
+def test_both_programs_do_the_same(name, num_seeds):
     reasons = set()
-    for seed in range(5):
+    for seed in range(num_seeds):
         searches = Searches(ALGORITHMS[name], seed)
         for _ in range(40 if searches.algorithm.width < 70 else 14):
             for act in (searches.open, searches.step, searches.close):

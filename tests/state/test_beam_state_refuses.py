@@ -73,7 +73,7 @@ def test_commit_refuses_before_it_writes(slot, changes, message):
         ("num_entries", 0, 3, "more entries"),
         ("num_entries", 0, -1, "more entries"),
         ("depth", 0, -1, "depth or prefix"),
-        ("prefix_length", 0, 7, "depth or prefix"),
+        ("scored_from", 0, 7, "depth or prefix"),
     ],
 )
 def test_read_refuses_a_broken_beam(array, place, value, message):
