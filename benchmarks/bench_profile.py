@@ -13,9 +13,9 @@ import torch
 
 import pybeam
 from benchmarks import corpus, report
-from pybeam.cli.profile_sources import random_sources
+from pybeam.cli.random_sources import random_sources
 from pybeam.profile.measure import measure
-from pybeam.profile.report import as_dict
+from pybeam.profile.table import as_dict
 
 NUM_SOURCES, SOURCE_LENGTH, STEPS, WIDTH = 13, 32, 32, 5
 

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+from pybeam.arguments import ArgumentError
+
 MAX_ALPHA = 10
 
 
@@ -56,11 +58,12 @@ class Scoring:
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
             if name != "ratio" and not math.isfinite(value):
-                raise ValueError(f"`{name}` must be a finite number, but is {value}")
+                raise ArgumentError(name, f"must be a finite number, but is {value}")
         if abs(self.alpha) > MAX_ALPHA:
-            raise ValueError(
-                f"`alpha` must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of "
-                f"long hypotheses overflow, but is {self.alpha}"
+            raise ArgumentError(
+                "alpha",
+                f"must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of long "
+                f"hypotheses overflow, but is {self.alpha}",
             )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
@@ -68,7 +71,7 @@ class Scoring:
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, but is {getattr(self, name)}")
         if self.ratio is not None and not 0 < self.ratio < math.inf:
-            raise ValueError(f"`ratio` must be positive and finite, but is {self.ratio}")
+            raise ArgumentError("ratio", f"must be positive and finite, but is {self.ratio}")
 
     @property
     def is_raw(self) -> bool:
