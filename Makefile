@@ -20,17 +20,18 @@ PYTHONS := pybeam tests benchmarks examples $(wildcard setup.py)
 demo test test-all: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all build bench lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+.PHONY: help demo test test-all build data bench lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
-	@echo "make bench     measure speed beside CTranslate2 and transformers (half an hour)"
+	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
+	@echo "make bench     measure speed beside CTranslate2 and transformers (half an hour); needs make data"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
-	@echo "               make gpu-e2e DATA=DIR times whole translations of DIR/dev.es"
-	@echo "make lint      check style (ruff, clang-format); make fmt repairs what can be repaired"
+	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
+	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make clean     remove $(VENV) and everything built"
 
 demo: build
@@ -42,15 +43,20 @@ test: build $(VENV)/.extra-test
 test-all: build $(VENV)/.extra-test
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal
 
+data: build
+	@$(BIN)/python -m benchmarks.data $(if $(FROM),--from $(FROM))
+
 bench: build $(VENV)/.extra-bench
-	@$(BIN)/python -m benchmarks.bench_translate
-	@$(BIN)/python -m benchmarks.e2e --device cpu
+	@$(BIN)/python -m benchmarks readme
+	@$(BIN)/python -m benchmarks e2e
 	@$(BIN)/python -m benchmarks.plots
 
-lint: $(VENV)/.extra-lint
+# mypy reads the types of the packages that pybeam needs
+lint: build $(VENV)/.extra-lint
 	@$(BIN)/ruff check $(PYTHONS)
 	@$(BIN)/ruff format --check $(PYTHONS)
 	@$(if $(SOURCES),$(BIN)/clang-format --dry-run -Werror $(SOURCES))
+	@$(BIN)/mypy
 
 fmt: $(VENV)/.extra-lint
 	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)
@@ -84,11 +90,12 @@ gpu-bench: gpu-build
 	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.gpu --minutes 6.5
 
 gpu-e2e: gpu-build
-	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.e2e --device cuda --minutes 6.5 $(if $(DATA),--data $(DATA))
-	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/gpu-e2e.json
+	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks e2e --device cuda --minutes 6.5 \
+	    $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
+	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -10,17 +12,46 @@ from setuptools import find_packages, setup
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
 
+def compiler() -> str | None:
+    """The C++ compiler that the build will call, or None if there is none."""
+    names = ((os.environ.get("CXX") or "c++").split()[0], "g++")
+    return next((name for name in names if shutil.which(name)), None)
+
+
+def has_openmp(cxx: str) -> bool:
+    """Whether this compiler builds and links a program with OpenMP. Apple's clang does not."""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "openmp.cpp")
+        source.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n")
+        command = [cxx, "-fopenmp", str(source), "-o", str(source.with_suffix(""))]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def reason_not_to_build() -> str | None:
     if os.environ.get("PYBEAM_NO_EXTENSION") == "1":
         return "PYBEAM_NO_EXTENSION=1 is set; unset it and run `make build`"
-    compiler = (os.environ.get("CXX") or "c++").split()[0]
-    if shutil.which(compiler) is None and shutil.which("g++") is None:
-        return f"there is no C++ compiler ({compiler}, g++); {REMEDY}"
+    if compiler() is None:
+        return f"there is no C++ compiler ({os.environ.get('CXX') or 'c++'}, g++); {REMEDY}"
     try:
         import torch.utils.cpp_extension  # noqa: F401
     except ImportError:
         return "torch cannot be imported here; install it first, then `make build`"
     return None
+
+
+def how_to_go_on(has_cuda: bool, cxx: str) -> str:
+    """What a user can do about a compilation that failed."""
+    remedies = []
+    if has_cuda:
+        remedies.append(
+            "the CUDA kernels need the CUDA toolkit of torch's own version: set PYBEAM_NO_CUDA=1 to "
+            "build without them (Triton's kernels run on a GPU all the same)"
+        )
+    remedies += [
+        f"the compiler is {cxx} and must know C++20: choose another with CXX=g++ (GCC 12 is tested)",
+        "PYBEAM_NO_EXTENSION=1 installs pybeam without the extension; CPU decoding is slow then",
+    ]
+    return "\n".join(f"pybeam: - {remedy}" for remedy in remedies)
 
 
 def extension() -> dict:
@@ -33,27 +64,51 @@ def extension() -> dict:
     files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
     # never -march=native: dispatch.cpp chooses the instruction set at run time
     # GCC 12 finds uninitialized variables in its own AVX-512 header
-    flags = ["-O3", "-std=c++20", "-fopenmp", "-Wall", "-Wno-uninitialized", "-g0"]
+    flags = ["-O3", "-std=c++20", "-Wall", "-Wno-uninitialized", "-g0"]
+    cxx = compiler()
+    openmp = ["-fopenmp"] if has_openmp(cxx) else []
+    if not openmp:
+        print(f"pybeam: {cxx} has no OpenMP; the kernels will use one thread", file=sys.stderr)
     module = (cpp.CUDAExtension if has_cuda else cpp.CppExtension)(
         "pybeam._C",
         [str(p) for p in files if p.suffix in (".cpp", ".cu")],
         depends=[str(p) for p in files if p.suffix in (".h", ".cuh")],
-        extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
-        extra_link_args=["-fopenmp"],
+        extra_compile_args={"cxx": [*flags, *openmp], "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
+        extra_link_args=openmp,
     )
-    return {"ext_modules": [module], "cmdclass": {"build_ext": cpp.BuildExtension}}
+
+    class Build(cpp.BuildExtension):
+        def build_extensions(self) -> None:
+            try:
+                super().build_extensions()
+            except Exception as error:
+                print(
+                    f"\npybeam: the C++ extension could not be built: {error}\n"
+                    f"pybeam: the compiler's messages stand above. What you can do:\n"
+                    f"{how_to_go_on(bool(has_cuda), cxx)}\n",
+                    file=sys.stderr,
+                )
+                raise
+
+    return {"ext_modules": [module], "cmdclass": {"build_ext": Build}}
 
 
-reason = reason_not_to_build()
-if reason is not None:
-    print(
-        f"\npybeam: the C++ extension will not be built, so CPU decoding will be slow.\n"
-        f"pybeam: {reason}\n",
-        file=sys.stderr,
+def main() -> None:
+    reason = reason_not_to_build()
+    if reason is not None:
+        print(
+            f"\npybeam: the C++ extension will not be built, so CPU decoding will be slow.\n"
+            f"pybeam: {reason}\n",
+            file=sys.stderr,
+        )
+    setup(
+        # the name `triton_kernels` belongs to another distribution
+        packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
+        package_dir={"pybeam.triton_kernels": "triton_kernels"},
+        package_data={"pybeam": ["py.typed"]},
+        **(extension() if reason is None else {}),
     )
-setup(
-    # the name `triton_kernels` belongs to another distribution
-    packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
-    package_dir={"pybeam.triton_kernels": "triton_kernels"},
-    **(extension() if reason is None else {}),
-)
+
+
+if __name__ == "__main__":
+    main()

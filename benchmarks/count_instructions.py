@@ -1,6 +1,6 @@
 """Count the instructions that `select` spends on every logit, from the disassembly; needs no GPU.
 
-    python -m benchmarks.count_instructions [--output FILE]
+    python -m benchmarks.count_instructions [--output FOLDER]
 
 At full bandwidth (4.3 TB/s copied by 132 multiprocessors at 1.98 GHz, each issuing to 128 lanes per
 clock) a lane may spend 15.6 instructions on a logit of two bytes and 31 on one of four.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import report
+from benchmarks.journal import RESULTS, Journal
 from tests.support import aot
 
 BUDGET = {torch.float32: 31.0, torch.bfloat16: 15.6, torch.float16: 15.6}
@@ -24,13 +24,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
     options = parser.parse_args()
-    rows = [counted(dtype, capability) for dtype in BUDGET for capability in aot.CAPABILITIES]
-    print(report.table(rows))
-    report.write(
-        "select-instructions", options.output, {"unit": "instructions of a lane", "rows": rows}
-    )
+    journal = Journal(options.output, "select-instructions", ("kernel", "dtype", "capability"))
+    for dtype in BUDGET:
+        for capability in aot.CAPABILITIES:
+            journal.add(counted(dtype, capability))
+    journal.finish(journal.own_rows)
 
 
 def counted(dtype: torch.dtype, capability: int) -> dict:

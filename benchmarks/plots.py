@@ -1,10 +1,13 @@
-"""Draws what `benchmarks.e2e` measured: throughput against BLEU, step time against length, latency.
+"""Draws what was measured; the drawings stand beside their file, and what was not measured is not drawn.
 
 python -m benchmarks.plots [FILE.json ...]
 
-Without files: all results of benchmarks.e2e below benchmarks/results/. The drawings stand beside their
-file, as <file>-throughput.svg, <file>-steps.svg and <file>-latency.svg; what was not measured is not
-drawn.
+e2e: <file>-throughput.svg (against BLEU), <file>-steps.svg (time against length), <file>-latency.svg.
+stopping: the figures of Huang, Zhao and Ma 2017, on the dev set: <file>-quality.svg (mean log-probability
+against width), <file>-bleu.svg (BLEU and length ratio against width, decoders with a reward at their best
+one), <file>-reward.svg (both against the reward).
+jacobi: <file>-speed.svg, the form of Figure 3 of Santilli et al. 2023.
+Without files: all of these below benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks import report
-from benchmarks.e2e.latency import PERCENTILES
-from benchmarks.e2e.pair import GENERATE
+from benchmarks.journal import RESULTS
+from benchmarks.latency import PERCENTILES
+from benchmarks.peers import GENERATE
 
 matplotlib.use("svg")
 # the same numbers make the same file, and its letters stay letters
@@ -43,13 +46,21 @@ STYLES = {
     GENERATE: (BLACK, "X"),
     "pybeam": (ORANGE, "o"),
 }
+DECODERS = {
+    "top finished": (GREY, "s", "-"),
+    "shrinking, norm": (BLUE, "v", "--"),
+    "shrinking, reward": (BLUE, "^", "-"),
+    "fixed, norm": (BLACK, "o", "--"),
+    "optimal": (ORANGE, "D", "--"),
+    "optimal, reward": (ORANGE, "o", "-"),
+}
 SCHEDULES = {"Batch": (GREY, "s"), "Streaming": (BLUE, "^"), "Fifo": (ORANGE, "o")}
 PANEL_INCHES = 3.1, 2.7
 
 
 def throughput(rows: list[dict]) -> Figure | None:
     """A panel for each model and width; right is faster, up is better."""
-    parts = _by_part(rows, "BLEU")
+    parts = _by_case([row for row in rows if not row["case"].endswith("-sweep")], "BLEU")
 
     def panel(axes: Axes, part: str) -> None:
         for row in parts[part]:
@@ -64,7 +75,7 @@ def throughput(rows: list[dict]) -> Figure | None:
 
 def step_time(rows: list[dict]) -> Figure | None:
     """A panel for each model: how a step slows down as hypotheses grow."""
-    parts = _by_part(rows, "step_ms")
+    parts = _by_case(rows, "step_ms")
 
     def panel(axes: Axes, part: str) -> None:
         for row in parts[part]:
@@ -83,7 +94,7 @@ def step_time(rows: list[dict]) -> Figure | None:
 
 def latency(rows: list[dict]) -> Figure | None:
     """A panel for each model and percentile; requests arrive one by one."""
-    parts = _by_part(rows, "p50_ms")
+    parts = _by_case(rows, "p50_ms")
     panels = {
         f"{part.removesuffix('-latency')}, p{p}": (part, f"p{p}_ms")
         for part in parts
@@ -106,19 +117,102 @@ def latency(rows: list[dict]) -> Figure | None:
     return side_by_side(list(panels), panel, "ms from arrival to result")
 
 
-PLOTS = {"throughput": throughput, "steps": step_time, "latency": latency}
+def quality(rows: list[dict]) -> Figure | None:
+    """Figure 1; `top finished` looks for the same, and what takes a reward or a norm does not."""
+
+    def panel(axes: Axes, _: str) -> None:
+        for name in ("optimal", "top finished"):
+            _line(axes, [row for row in rows if row["system"] == name], "width", "log prob", name)
+        axes.set(xlabel="width")
+
+    return side_by_side(["search quality"][: len(rows)], panel, "mean log p")
+
+
+def bleu(rows: list[dict]) -> Figure | None:
+    """Figure 2, each decoder at the reward of its best BLEU."""
+
+    def panel(axes: Axes, column: str) -> None:
+        for name in DECODERS:
+            own = [row for row in rows if row["system"] == name]
+            r = max(own, key=lambda row: row["BLEU"])["r"] if own else 0.0
+            label = f"{name} r = {r:g}" if r else name
+            _line(axes, [row for row in own if row["r"] == r], "width", column, name, label)
+        axes.set(xlabel="width", title=column)
+
+    return side_by_side(["BLEU", "length ratio"][: 2 * len(rows)], panel, "")
+
+
+def reward(rows: list[dict]) -> Figure | None:
+    """BLEU and length ratio against the reward, at the width of the best BLEU."""
+
+    def panel(axes: Axes, column: str) -> None:
+        for name, zero in (("shrinking, reward", None), ("optimal, reward", "optimal")):
+            own = [row for row in rows if row["system"] in (name, zero)]
+            if own:
+                width = max(own, key=lambda row: row["BLEU"])["width"]
+                at = [row for row in own if row["width"] == width]
+                _line(axes, at, "r", column, name, f"{name}, k = {width}")
+        axes.set(xlabel="reward per token, nats", title=column)
+
+    return side_by_side(["BLEU", "length ratio"][: 2 * len(rows)], panel, "")
+
+
+def speed(rows: list[dict]) -> Figure | None:
+    """Speed-up against greedy in time, for threads and batches, and in iterations."""
+    blocks = {f"HGJ Decoding (b = {b})": f"b = {b}" for b in (3, 5, 10)}
+    systems = blocks | {"PJ Decoding": "whole", "Adaptive (ours)": "adaptive"}
+    cases = _by_case(rows, "times fewer steps")
+
+    def panel(axes: Axes, _: str) -> None:
+        for case, own in cases.items():
+            is_time = case.startswith("threads")
+            column = "times the first" if is_time else "times fewer steps"
+            value = {row["system"]: row[column] for row in own}
+            colour = (BLUE if "threads = 1" in case else ORANGE) if is_time else GREY
+            dashes = ":" if not is_time else "-" if "batch = 1" in case else "--"
+            line = [value.get(name, float("nan")) for name in systems]
+            axes.plot([*systems.values()], line, dashes, color=colour, marker="o", label=case)
+        axes.axhline(1, color=BLACK, linewidth=0.8)
+        axes.set_ylim(bottom=0)
+
+    return side_by_side(["parallel decoding"][: len(cases)], panel, "speed-up against greedy")
+
+
+def _line(
+    axes: Axes, rows: list[dict], x: str, y: str, decoder: str, label: str | None = None
+) -> None:
+    colour, marker, dashes = DECODERS[decoder]
+    points = sorted((row[x], row[y]) for row in rows)
+    if points:
+        axes.plot(
+            *zip(*points, strict=True),
+            dashes,
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=label or decoder,
+        )
+
+
+PLOTS = {
+    "e2e": {"throughput": throughput, "steps": step_time, "latency": latency},
+    "stopping": {"quality": quality, "bleu": bleu, "reward": reward},
+    "jacobi": {"speed": speed},
+}
 
 
 def draw(path: Path) -> list[Path]:
-    """Draws one file of results; returns what was written, beside it."""
-    rows = json.loads(path.read_text())["rows"]
+    """Draws one file of results, named after its benchmark; returns what was written, beside it."""
+    benchmark = path.stem.partition("-")[0]
+    rows = [row for row in json.loads(path.read_text())["rows"] if "error" not in row]
+    if benchmark == "stopping":
+        rows = [row for row in rows if row["case"] == "dev" and "BLEU" in row]
     written = []
-    for name, plot in PLOTS.items():
+    for name, plot in PLOTS[benchmark].items():
         figure = plot(rows)
-        if figure is None:
-            continue
-        written.append(path.with_name(f"{path.stem}-{name}.svg"))
-        save(figure, written[-1])
+        if figure is not None:
+            written.append(path.with_name(f"{path.stem}-{name}.svg"))
+            save(figure, written[-1])
     return written
 
 
@@ -127,12 +221,12 @@ def save(figure: Figure, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _by_part(rows: list[dict], column: str) -> dict[str, list[dict]]:
-    """Rows that have the column, by part, in the order in which they were measured."""
+def _by_case(rows: list[dict], column: str) -> dict[str, list[dict]]:
+    """Rows that have the column, by case, in the order in which they were measured."""
     parts: dict[str, list[dict]] = {}
     for row in rows:
         if column in row:
-            parts.setdefault(row["part"], []).append(row)
+            parts.setdefault(row["case"], []).append(row)
     return parts
 
 
@@ -155,7 +249,7 @@ def side_by_side(names: list[str], panel: Callable[[Axes, str], None], label: st
         handles.values(),
         handles,
         loc="outside lower center",
-        ncols=min(5, len(handles)),
+        ncols=min(5 if len(names) > 1 else 2, len(handles)),
         frameon=False,
     )
     return figure
@@ -166,7 +260,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json")
-    found = sorted(report.RESULTS.rglob("*e2e*.json"))
+    found = [path for name in PLOTS for path in sorted(RESULTS.rglob(f"{name}-*.json"))]
     for path in parser.parse_args().files or found:
         for drawing in draw(path):
             print(drawing)

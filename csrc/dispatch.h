@@ -3,9 +3,18 @@
 
 #include <cstdint>
 
-#include "params.h"
+#include "params/types.h"
 
 namespace pybeam {
+
+struct TreeAttentionParams;
+struct LinearParams;
+struct LayerNormParams;
+struct GluParams;
+struct LstmCellParams;
+struct MixtureParams;
+struct Pair;
+class Key;
 
 // Largest logit of a row and the sum of exp(logit - peak), NaN if the row holds NaN or +inf.
 struct RowTotal {
@@ -29,10 +38,10 @@ struct RowFilter {
 using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, const EosIds* banned,
                              float* block_max);
 
-// Appends the keys (see select.h) of the candidates that pass, in token order, and returns their
-// number. `keys` has room for `2 * limit` keys and one block.
+// Appends a key of logit and token for every candidate that passes, in token order, and returns
+// their number. `keys` has room for `2 * limit` keys and one block.
 using CollectRow = int64_t (*)(const void* row, int64_t vocab_size, const float* block_max,
-                               RowFilter filter, uint64_t* keys);
+                               RowFilter filter, Key* keys);
 
 // Attention of the query rows `first .. last` of one source over some of its key heads. A query row
 // is a pair of a row and a head that reads the key head, heads innermost.

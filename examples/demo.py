@@ -1,4 +1,4 @@
-"""Translate a few verses with three algorithms: what each finds, and what the search costs.
+"""Translate a few verses with three algorithms, and show what each finds and what it costs.
 
 python examples/demo.py
 """
@@ -28,7 +28,7 @@ ALGORITHMS = {
 
 
 def describe_backend() -> str:
-    """The kernels in use, and what is missing if they are the slow ones."""
+    """Name the kernels in use. If they are the slow ones, say what is missing."""
     if "native" in backends.available():
         return f"native C++ kernels, instruction set {torch.ops.pybeam.isa()}"
     try:
@@ -38,7 +38,7 @@ def describe_backend() -> str:
 
 
 def decode_all(model, sources: list[list[int]]) -> dict[str, tuple]:
-    """Results, stats and seconds by algorithm; all sources are decoded at once."""
+    """Decode all sources at once; return results, stats and seconds by algorithm."""
     outcomes = {}
     for name, algorithm in ALGORITHMS.items():
         decoder = pybeam.Decoder(model, algorithm)
@@ -56,7 +56,7 @@ def main() -> None:
     model = pybeam.load_model(MODEL)
     tokenizer = pybeam.load_tokenizer(MODEL)
     sources = [tokenizer.encode(verse) for verse in VERSES]
-    decode_all(model, sources)  # the first calls pay for memory that later ones reuse
+    decode_all(model, sources)  # warm up: the first calls allocate memory
     outcomes = decode_all(model, sources)
 
     print("\nscore: log-probability of the translation, higher is better")

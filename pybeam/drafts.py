@@ -1,9 +1,9 @@
-"""Draft and verify: how many tokens are guessed ahead, what is guessed first, when a block is done.
+"""Draft and verify: which tokens are guessed ahead, and how many.
 
-A source has one hypothesis. A step feeds its last token and guesses of the tokens behind it, as rows that
-see each other causally; the model's outputs are final as long as the next row was fed what this one put
-out. What greedy decoding would say is therefore what comes out, whatever was guessed; an output that is
-not final is the next guess of its place (the iteration of Jacobi). See Santilli et al. 2023.
+A source has one hypothesis. A step sends its last token and guesses of the tokens behind it through the
+model, as rows that see each other causally. The model's output at a row is final if every guess before
+it was right. So the output is that of greedy decoding, whatever is guessed. An output that is not final
+becomes the next guess of its place, which is the iteration of Jacobi. See Santilli et al. 2023.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,35 +21,34 @@ from torch import Tensor
 from pybeam.arguments import whole
 from pybeam.backends.arrays import MOST_NGRAM, STEP
 from pybeam.contracts import MAX_WIDTH
-from pybeam.request import Request, Result
+from pybeam.request import Request
 
 __all__ = [
-    "Convergence",
     "Initialiser",
     "copy_source",
     "function",
     "ngram_lookup",
     "pad",
-    "previous_output",
     "repeat_last",
 ]
-NO_LIMIT = 2**30
-PRICE = 0.25  # of a guess, where one source is decoded at a time
+# what a guess costs, in steps of a source that is decoded alone: an estimate, `price=` replaces it
+PRICE = 0.25
+# hundredths of a step that a source may lose on guesses before one of them has held
 FIRST_CREDIT = 50
 
 
 class Initialiser(ABC):
-    """What is guessed of a token that the model has not guessed yet; subclass it for your own.
+    """The guess of a token that the model has not guessed yet; subclass it for your own.
 
-    Guesses change how many iterations there are, never the output. Where `guesses` ends, or holds what
-    is no token of the vocabulary, the guess is `fill`.
+    Guesses change the number of steps, never the output. Where `guesses` ends, or holds an id outside
+    the vocabulary, the guess is `fill`.
 
     Attributes:
-        fill: "pad", the model's padding token (the start token if it has none); "last", the token
-            before; or a token id.
-        ngram: 0: the i-th of the guesses is that of the i-th generated token; n > 0: the guess is what
-            followed the latest earlier occurrence of the n tokens before, in the output or, if it is
-            not there, in `guesses`.
+        fill: "pad": the model's padding token (the start token if it has none). "last": the token
+            before. Or a token id.
+        ngram: 0: the i-th guess is that of the i-th generated token. n > 0: the guess is the token that
+            followed the latest earlier occurrence of the last n tokens, in the output or else in
+            `guesses`.
     """
 
     fill: int | str = "last"
@@ -57,10 +56,7 @@ class Initialiser(ABC):
 
     @abstractmethod
     def guesses(self, request: Request) -> Sequence[int]:
-        """Guesses of what is generated for this request; asked for when its decoding begins."""
-
-    def finished(self, result: Result) -> None:
-        """Called with every result that has come out."""
+        """Guesses of the generated tokens of this request; called once, before it is decoded."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +90,6 @@ class NgramLookup(Initialiser):
 
 
 @dataclass(frozen=True)
-class PreviousOutput(Initialiser):
-    _last: list[list[int]] = field(default_factory=lambda: [[]], repr=False, compare=False)
-
-    def guesses(self, request: Request) -> Sequence[int]:
-        # tokens of a hypothesis begin with the prefix, guesses behind it
-        return self._last[0][request.prefix_length :]
-
-    def finished(self, result: Result) -> None:
-        if result.hypotheses:
-            self._last[0] = result.hypotheses[0].tokens
-
-
-@dataclass(frozen=True)
 class FromFunction(Initialiser):
     function: Callable[[Request], Sequence[int]]
 
@@ -126,17 +109,20 @@ class FromFunction(Initialiser):
 
 
 def pad() -> Initialiser:
-    """The model's padding token everywhere, as in the paper."""
+    """Guess the model's padding token everywhere, as in the paper."""
     return Fill("pad")
 
 
 def repeat_last() -> Initialiser:
-    """The token before, again and again."""
+    """Guess the token before, again and again."""
     return Fill("last")
 
 
 def copy_source(skip: int = 0) -> Initialiser:
-    """The i-th token is the source's, the first `skip` ids left out; for what is copied or edited.
+    """Guess the i-th token of the source; for outputs that copy or edit their source.
+
+    Args:
+        skip: source ids to leave out at the beginning, such as a language code.
 
     Raises:
         TypeError, ValueError: `skip` is no int, or negative.
@@ -144,16 +130,11 @@ def copy_source(skip: int = 0) -> Initialiser:
     return CopySource(skip)
 
 
-def previous_output() -> Initialiser:
-    """The output that came out last, for inputs that follow one another and differ little.
-
-    Which one that is depends on the schedule, and so do steps; outputs do not.
-    """
-    return PreviousOutput()
-
-
 def ngram_lookup(n: int = 2) -> Initialiser:
-    """What followed the last `n` tokens (1 to 4) before, in the output or else in the source.
+    """Guess the token that followed the last `n` tokens before, in the output or else in the source.
+
+    Args:
+        n: 1 to 4.
 
     Raises:
         TypeError, ValueError: `n` is no int, or out of range.
@@ -162,10 +143,10 @@ def ngram_lookup(n: int = 2) -> Initialiser:
 
 
 def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
-    """What a function of the request returns: token ids, such as a translation memory's.
+    """Guess what a function of the request returns, such as a translation memory's entry.
 
     Args:
-        fn: ``fn(request) -> ids`` of the generated tokens.
+        fn: ``fn(request) -> ids`` of the generated tokens: a list of ints, a 1-D tensor or an array.
 
     Raises:
         TypeError: `fn` is no function.
@@ -173,56 +154,37 @@ def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
     return FromFunction(fn)
 
 
-@dataclass(frozen=True)
-class Convergence:
-    """When a block is done, if not because all of its tokens are proven.
-
-    The default is the paper's: nothing has changed. Anything else gives up exactness: outputs are
-    accepted that follow from other tokens than those before them.
-
-    Args:
-        max_changes: done when at most so many tokens differ from the guesses that were fed.
-        max_rounds: done after so many iterations of a block; None: however many it takes.
-    """
-
-    max_changes: int = 0
-    max_rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("max_changes", self.max_changes, 0)
-        if self.max_rounds is not None:
-            whole("max_rounds", self.max_rounds, 1)
-
-
-UNCHANGED = Convergence()
 PAD = Fill()
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The policy of an advance by draft and verify; data for `draft_commit`.
+    """How many tokens are guessed ahead, and which; data for `draft_commit`.
 
     Args:
-        block: generated tokens between two boundaries that a draft does not cross; None: all.
+        block: generated tokens between two boundaries that guesses do not cross; None: all.
         horizon: generated tokens up to which tokens are guessed, or a function of the request that
-            says so; None: to the end.
-        most: rows at most of a window that adapts, in place of blocks.
-        price: what a guess costs, in steps that a source would take alone; by which such a window
-            adapts. None: `PRICE`, until `for_sources` knows better.
-        feeds_all: whether what stands behind a guessed EOS is fed too, as in the paper. If the guess
-            holds that was for nothing, if it does not there are guesses of more tokens.
+            returns that number; None: to the end.
+        initialiser: the guess of a token that the model has not guessed yet.
+        max_window: rows at most of a window that adapts, which then replaces blocks; None: blocks.
+        price: what a guess costs, in steps that a source would take alone; the window adapts by it.
+            None: `PRICE`, until `for_sources` knows better.
+        feeds_all: whether the tokens behind a guessed EOS are sent through the model too, as in the
+            paper. That is wasted if the guess holds; if it does not, more tokens have been guessed.
+
+    Raises:
+        ValueError, TypeError: a value is out of range or of the wrong type.
     """
 
     block: int | None = None
     horizon: int | Callable[[Request], int] | None = None
     initialiser: Initialiser = PAD
-    convergence: Convergence = UNCHANGED
-    most: int | None = None
+    max_window: int | None = None
     price: float | None = None
     feeds_all: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block", "most"):
+        for name in ("block", "max_window"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 1, MAX_WIDTH)
         if self.price is not None and not isinstance(self.price, Real):
@@ -231,24 +193,28 @@ class Draft:
             raise ValueError(f"`price` must be 0 to 100 steps, but is {self.price}")
         if self.horizon is not None and not callable(self.horizon):
             whole("horizon` or `length", self.horizon, 0)
-        for name, kind in (("initialiser", Initialiser), ("convergence", Convergence)):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(
-                    f"`{name}` must be made by pybeam.drafts, as an object of class "
-                    f"{kind.__name__}, but is {getattr(self, name)!r}"
-                )
+        if not isinstance(self.initialiser, Initialiser):
+            raise TypeError(
+                "`initialiser` must be made by pybeam.drafts, such as pad(), but is "
+                f"{self.initialiser!r}"
+            )
+        fill = self.initialiser.fill
+        if not isinstance(fill, int) and fill not in ("pad", "last"):
+            raise ValueError(
+                f"`fill` of an initialiser must be 'pad', 'last' or a token id, but is {fill!r}"
+            )
 
-    def most_rows(self, max_length: int) -> int:
-        """Rows that a source may have."""
-        most = self.block if self.most is None else self.most
+    def max_rows(self, max_length: int) -> int:
+        """Rows that a source has in a step at most: its last token and the guesses behind it."""
+        most = self.block if self.max_window is None else self.max_window
         if most is None:
-            is_number = self.horizon is not None and not callable(self.horizon)
-            most = min(MAX_WIDTH, max(self.horizon, 1)) if is_number else MAX_WIDTH
+            horizon = self.horizon if isinstance(self.horizon, int) else MAX_WIDTH
+            most = min(MAX_WIDTH, max(horizon, 1))
         return min(max_length, most)
 
     def for_request(self, request: Request) -> Draft:
         """The same with a horizon that is a number. Raises what its function raises."""
-        if not callable(self.horizon):
+        if self.horizon is None or isinstance(self.horizon, int):
             return self
         return dataclasses.replace(self, horizon=self.horizon(request))
 
@@ -264,20 +230,18 @@ class Draft:
         return dataclasses.replace(self, price=price)
 
     def line(self, max_length: int, num_guesses: int, pad_id: int) -> dict[str, int]:
-        """The columns of `Drafts` of one source."""
-        most, fill = self.most_rows(max_length), self.initialiser.fill
+        """The columns of `Drafts` of one source, whose horizon is a number."""
+        assert not callable(self.horizon)
+        most, fill = self.max_rows(max_length), self.initialiser.fill
         price = round(STEP * (PRICE if self.price is None else self.price))
         return dict(
-            most=most,
-            block=most if self.most is None else 0,
+            max_rows=most,
+            block=most if self.max_window is None else 0,
             horizon=max_length if self.horizon is None else min(self.horizon, max_length),
             window=1 if 2 * price > FIRST_CREDIT else min(2, most),
             credit=min(2 * price, FIRST_CREDIT),
             price=price,
-            round=0,
-            max_changes=min(self.convergence.max_changes, NO_LIMIT),
-            max_rounds=min(self.convergence.max_rounds or NO_LIMIT, NO_LIMIT),
-            fill={"pad": pad_id, "last": -1}.get(fill, fill),
+            fill=fill if isinstance(fill, int) else {"pad": pad_id, "last": -1}[fill],
             ngram=self.initialiser.ngram,
             num_guesses=num_guesses,
             feeds_all=int(self.feeds_all),
@@ -290,7 +254,9 @@ def _source_ids(request: Request) -> list[int]:
     if isinstance(source, Tensor):
         is_ids = source.ndim == 1 and not source.dtype.is_floating_point
         return source.tolist() if is_ids else []
-    return [token for token in source if isinstance(token, int)] if _is_sequence(source) else []
+    return (
+        [token for token in source if isinstance(token, Integral)] if _is_sequence(source) else []
+    )
 
 
 def _is_sequence(source: Any) -> bool:

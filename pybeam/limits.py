@@ -34,7 +34,8 @@ class PrefixRule:
     """What `Request.prefix` counts for; by default for nothing.
 
     Args:
-        is_scored: its tokens have the log-probs that the model gives them, and not 0; they count in n.
+        is_scored: its tokens have the log-probs that the model gives them, and not 0; they count in n. One
+            that cannot follow (log-prob -inf) has 0. What is found behind the prefix does not change.
         in_length: they count in n.
         in_limits: they count in `min_length` and `max_length`.
         leading_eos: right behind a prefix, EOS finishes only as the best candidate; if it is another of

@@ -13,7 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PAGE_CELLS = tl.constexpr(16)
+from pybeam import contracts
+
+PAGE_CELLS = tl.constexpr(contracts.PAGE_CELLS)
 BLOCK_SOURCES = tl.constexpr(128)
 TILE_WORDS = 2048
 # numbers whose value, and lists whose alignment, is not worth a variant

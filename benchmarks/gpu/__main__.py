@@ -11,11 +11,12 @@ if that is set, else in benchmarks/results/<gpu>/. A complete run also rewrites 
 from __future__ import annotations
 
 import argparse
+import signal
 
 import torch
 
 from benchmarks.gpu import bench_rows, bench_select, bench_tree_attention, choice, machine
-from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.journal import IDENTITY, Journal
 from benchmarks.gpu.summary import summary
 from benchmarks.gpu.timing import Timer
 from benchmarks.journal import results_folder
@@ -23,10 +24,14 @@ from pybeam import backends
 
 
 def main() -> None:
+    # a shell that starts this in the background has it ignore Ctrl-C, by which `make` stops it in time
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _options()
     tiny = options.dry_run
     device = torch.device("cpu" if tiny else "cuda")
-    journal = Journal(results_folder(), "gpu-bench", options.minutes)
+    folder = results_folder(device.type)
+    settings = {"tiny": tiny, "only": options.only}
+    journal = Journal(folder, "gpu-bench", IDENTITY, settings, options.minutes)
     timer = Timer(device)
     torch.manual_seed(0)
     try:
@@ -34,6 +39,8 @@ def main() -> None:
             _measure(timer, journal, tiny, options.only)
             if not tiny and not options.only and not journal.is_over:
                 journal.say(f"wrote {choice.write(journal.rows)}")
+                # the checkout may be a copy that is lost; what $OUT holds is not
+                choice.write(journal.rows, folder / choice.TABLE.name)
     except KeyboardInterrupt:
         journal.say("interrupted")
     finally:

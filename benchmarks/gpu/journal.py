@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from benchmarks import journal
 
+IDENTITY = ("op", "shape", "dtype", "backend")
+
 
 class Journal(journal.Journal):
     def measure(
@@ -24,4 +26,7 @@ class Journal(journal.Journal):
             return columns
 
         measured = self.attempt(row, numbers)
-        return measured and measured["us"]
+        if measured is None:
+            return None
+        self.say("  ".join(f"{name}={value}" for name, value in {**row, **measured}.items()))
+        return measured["us"]

@@ -10,7 +10,11 @@
 #include <type_traits>
 
 #include "../dispatch.h"
-#include "../params.h"
+#include "../params/gates.h"
+#include "../params/layer_norm.h"
+#include "../params/linear.h"
+#include "../params/mixture.h"
+#include "../params/tree_attention.h"
 #include "numbers.h"
 #include "select.h"
 

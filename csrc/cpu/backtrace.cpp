@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "../params.h"
+#include "../params/tree.h"
 
 namespace pybeam {
 

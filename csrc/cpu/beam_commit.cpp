@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "../params.h"
+#include "../params/beams.h"
 #include "beams.h"
 
 namespace pybeam {
@@ -61,21 +60,6 @@ void read_endings(const BeamCommitParams& p, int64_t a, Ending* endings) {
         endings[j].eos_log_prob = was_alive ? survivors.log_prob[j] : beams.eos_log_prob[entry];
         endings[j].eos_token = was_alive ? survivors.raw[j] : beams.eos_token[entry];
     }
-}
-
-// The two terms of `Scoring.final_score`.
-double normed(const float* floats, double score, double length) {
-    const double base = (floats[Beams::kOffset] + length) / floats[Beams::kScale];
-    return score / std::pow(base, static_cast<double>(floats[Beams::kAlpha]));
-}
-
-double rewarded(const float* floats, double length) {
-    return floats[Beams::kReward] * std::min<double>(floats[Beams::kCap], length);
-}
-
-float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
-    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
-    return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 
 // Whether survivor `rank` finishes now.
@@ -183,7 +167,9 @@ bool is_certified(const BeamCommitParams& p, int64_t slot, const Survivors& surv
     }
     const double now = next_length(ints);
     const bool is_current = p.stop.certificate == Certificate::kCurrent;
-    const double longest = ints[Beams::kMaxLength] + static_cast<double>(floats[Beams::kCut]);
+    const int32_t limit =
+        ints[Beams::kPrefixLength] + ints[Beams::kMaxLength] - ints[Beams::kScoredFrom];
+    const double longest = limit + static_cast<double>(floats[Beams::kCut]);
     const double most = is_current ? now : longest;
     const double least = is_current ? now : std::min(now + 1, most);
     const double reachable = std::max(normed(floats, best, least), normed(floats, best, most)) +
@@ -210,7 +196,7 @@ StopReason stop_reason(const BeamCommitParams& p, int64_t a, int32_t num_rows,
         return is_proof ? StopReason::kOptimal : StopReason::kHeuristic;
     }
     if (num_rows == 0) return StopReason::kEmptyBeam;
-    if (next_length(ints) >= ints[Beams::kMaxLength]) return StopReason::kMaxLength;
+    if (is_cut(ints)) return StopReason::kMaxLength;
     return StopReason::kRunning;
 }
 
@@ -254,8 +240,7 @@ int64_t most_finished(const BeamCommitParams& p, const Survivors& survivors, con
     const int32_t num_before = ints[Beams::kNumFinished];
     int64_t count = num_before;
     for (int32_t j = 0; j < survivors.first; ++j) count += finishes(p, ints, num_before, j);
-    const bool ends =
-        num_rows_of(p, survivors) == 0 || next_length(ints) >= ints[Beams::kMaxLength];
+    const bool ends = num_rows_of(p, survivors) == 0 || is_cut(ints);
     return ends ? count + survivors.count - survivors.first : count;
 }
 
@@ -308,11 +293,10 @@ void launch_beam_commit(const BeamCommitParams& p) {
         finish(p, a, 0, survivors.first, ending);
         const int32_t num_rows = num_rows_of(p, survivors);
         const StopReason reason = stop_reason(p, a, num_rows, ending);
-        const bool is_cut = next_length(ints_of(p.beams, p.append.slot[a])) >=
-                            ints_of(p.beams, p.append.slot[a])[Beams::kMaxLength];
         // where the best are kept, all that is left may be among them
         if (reason == StopReason::kEmptyBeam || reason == StopReason::kMaxLength ||
-            (p.stop.keeps_best && is_cut && reason != StopReason::kNaN)) {
+            (p.stop.keeps_best && is_cut(ints_of(p.beams, p.append.slot[a])) &&
+             reason != StopReason::kNaN)) {
             finish(p, a, survivors.first, survivors.count, ending);  // what is left, as it is
         }
         replace_beam(p, a, reason, num_rows, ending);

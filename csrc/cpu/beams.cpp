@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "../params.h"
+#include "../params/beams.h"
 
 namespace pybeam {
 namespace {
 
 int32_t forced_token(const Beams& beams, int64_t slot) {
     const int32_t* ints = ints_of(beams, slot);
-    if (ints[Beams::kDepth] >= ints[Beams::kPrefixLength]) return -1;
+    if (ints[Beams::kDepth] >= ints[Beams::kScoredFrom]) return -1;
     return beams.prefix[slot * beams.max_prefix + ints[Beams::kDepth]];
 }
 
@@ -64,7 +64,7 @@ void check_beam_read(const BeamReadParams& p) {
         }
         if (num_rows != ints[Beams::kNumRows]) fail_beams("a slot counts its rows wrongly");
         if (ints[Beams::kDepth] < 0 ||
-            std::min(ints[Beams::kPrefixLength], ints[Beams::kDepth] + 1) > beams.max_prefix) {
+            std::min(ints[Beams::kScoredFrom], ints[Beams::kDepth] + 1) > beams.max_prefix) {
             fail_beams("a slot's depth or prefix is out of range");
         }
         num_all_rows += num_rows;

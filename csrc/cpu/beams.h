@@ -1,11 +1,13 @@
 // What the operators on beams share: lines of the arrays, and checks of what will be an address.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
-#include "../params.h"
+#include "../params/beams.h"
 
 namespace pybeam {
 
@@ -34,9 +36,29 @@ inline int32_t checked_entries(const Beams& beams, int64_t slot) {
     return num_entries;
 }
 
-// Tokens that a source will have generated when this step is done.
+// Tokens of a row that count in n when this step is done.
 inline int32_t next_length(const int32_t* ints) {
-    return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength];
+    return ints[Beams::kDepth] + 1 - ints[Beams::kScoredFrom];
+}
+
+// Whether a row has no room for another token when this step is done.
+inline bool is_cut(const int32_t* ints) {
+    return ints[Beams::kDepth] + 1 - ints[Beams::kPrefixLength] >= ints[Beams::kMaxLength];
+}
+
+// The two terms of `Scoring.final_score`.
+inline double normed(const float* floats, double score, double length) {
+    const double base = (floats[Beams::kOffset] + length) / floats[Beams::kScale];
+    return score / std::pow(base, static_cast<double>(floats[Beams::kAlpha]));
+}
+
+inline double rewarded(const float* floats, double length) {
+    return floats[Beams::kReward] * std::min<double>(floats[Beams::kCap], length);
+}
+
+inline float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
+    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
+    return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 
 }  // namespace pybeam

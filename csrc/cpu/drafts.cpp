@@ -1,11 +1,12 @@
 // Draft and verify: one hypothesis per source, whose rows are its last token and guesses of what
 // follows. `pybeam/backends/torch_drafts.py` says the same in torch.
+#include "../params/drafts.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../draft_params.h"
 #include "beams.h"
 
 namespace pybeam {
@@ -30,8 +31,9 @@ struct Source {
 
     int32_t depth() const { return ints[Beams::kDepth]; }
     int32_t prefix_length() const { return ints[Beams::kPrefixLength]; }
+    int32_t scored_from() const { return ints[Beams::kScoredFrom]; }
     // Tokens that are given: the prefix and a target.
-    int32_t known() const { return prefix_length() + ints[Beams::kTargetLength]; }
+    int32_t known() const { return scored_from() + ints[Beams::kTargetLength]; }
     // Generated tokens when node n has been reached.
     int32_t generated(int32_t node) const { return node - prefix_length(); }
 
@@ -54,7 +56,7 @@ int32_t looked_up(const Source& s, int32_t node) {
     for (int32_t at = node - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.token + at - n)) return s.token[at];
     }
-    for (int32_t at = s.draft[Drafts::kGuesses] - 1; at >= n; --at) {
+    for (int32_t at = s.draft[Drafts::kNumGuesses] - 1; at >= n; --at) {
         if (std::equal(last, last + n, s.guess + at - n)) return s.guess[at];
     }
     return -1;
@@ -68,7 +70,7 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
     const int32_t place = s.generated(node) - 1;
     if (s.draft[Drafts::kNgram] > 0) {
         guess = looked_up(s, node);
-    } else if (place < s.draft[Drafts::kGuesses]) {
+    } else if (place < s.draft[Drafts::kNumGuesses]) {
         guess = s.guess[place];
     }
     if (guess >= 0 && guess < vocab_size) return guess;
@@ -83,7 +85,7 @@ int32_t next_rows(const Source& s) {
     int32_t rows = block > 0 ? block - done % block : s.draft[Drafts::kWindow];
     rows = done >= horizon ? 1 : std::min(rows, horizon - done);
     const int32_t given = s.known() - s.depth();
-    if (given > 0) rows = std::min(s.draft[Drafts::kMost], given);
+    if (given > 0) rows = std::min(s.draft[Drafts::kMaxRows], given);
     return std::min(rows, s.ints[Beams::kMaxLength] - done);
 }
 
@@ -152,7 +154,7 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
     // the first guess is the initialiser's, the second the model's: one alone would teach nothing
     if (num_guesses == 0 && credit < 2 * price) wanted = 0;
     const int32_t affordable = std::max(credit, 0) / std::max(price, 1);
-    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMost] - 1});
+    draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMaxRows] - 1});
 }
 
 // What the model says of the rows of one source.
@@ -171,12 +173,8 @@ int32_t accepted_of(const Source& s, const Outputs& out, int32_t eos_id) {
         return out.token[q] < 0 || out.token[q] == eos_id ||
                s.generated(depth + q + 1) >= s.ints[Beams::kMaxLength];
     };
-    int32_t num_changes = 0;
-    for (int32_t q = 0; q + 1 < out.count; ++q) num_changes += out.token[q] != guess[q];
-    const bool is_solved = num_changes <= s.draft[Drafts::kMaxChanges] ||
-                           s.draft[Drafts::kRound] + 1 >= s.draft[Drafts::kMaxRounds];
     int32_t q = 0;
-    while (q + 1 < out.count && !ends(q) && (is_solved || guess[q] == out.token[q])) ++q;
+    while (q + 1 < out.count && !ends(q) && guess[q] == out.token[q]) ++q;
     return q + 1;
 }
 
@@ -187,8 +185,10 @@ void finish(const Source& s, int32_t node, int32_t length, int32_t eos_token, fl
     ints[Beams::kNode] = node;
     ints[Beams::kLength] = length;
     ints[Beams::kEos] = eos_token;
-    floats[Beams::kScore] = s.beams.score[s.slot * s.beams.max_entries];
+    const float score = s.beams.score[s.slot * s.beams.max_entries];
+    floats[Beams::kScore] = score;
     floats[Beams::kLogProb] = log_prob;
+    floats[Beams::kFinal] = final_score(floats_of(s.beams, s.slot), score, length, eos_token >= 0);
     s.ints[Beams::kNumFinished] = s.ints[Beams::kNumFound] = 1;
 }
 
@@ -198,7 +198,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
     float* log_prob = s.tree.log_prob + s.slot * s.tree.max_nodes;
     int32_t* parent = s.tree.parent + s.slot * s.tree.max_nodes;
     for (int32_t q = 0; q < accepted; ++q) {
-        const int32_t node = s.depth() + q, length = s.generated(node + 1);
+        const int32_t node = s.depth() + q, length = node + 1 - s.scored_from();
         if (out.token[q] < 0) return out.has_nan[q] ? StopReason::kNaN : StopReason::kEmptyBeam;
         score += out.log_prob[q];
         if (out.token[q] == eos_id) {
@@ -208,7 +208,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
         s.token[node + 1] = out.token[q];
         log_prob[node + 1] = out.log_prob[q];
         parent[node + 1] = node;
-        if (length >= s.ints[Beams::kMaxLength]) {
+        if (s.generated(node + 1) >= s.ints[Beams::kMaxLength]) {
             finish(s, node + 1, length, -1, 0.0f);
             return StopReason::kMaxLength;
         }
@@ -224,7 +224,6 @@ void commit(const DraftCommitParams& p, const Source& s, const Outputs& out) {
     s.ints[Beams::kExpansions] += out.count;
     ++s.ints[Beams::kSteps];
     s.ints[Beams::kDepth] += accepted;
-    s.draft[Drafts::kRound] = accepted == out.count ? 0 : s.draft[Drafts::kRound] + 1;
     if (!is_given && s.draft[Drafts::kBlock] == 0) adapt(s.draft, out.count - 1, accepted - 1);
     lay(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
 }
@@ -236,10 +235,11 @@ void check_source(const Source& s) {
     if (rows < 0 || rows > tree.max_rows || s.depth() < 0 || s.depth() + rows >= tree.max_nodes) {
         fail("the rows of a slot are out of range");
     }
-    if (s.prefix_length() < 0 || s.known() > s.beams.max_prefix || s.beams.max_finished < 1) {
+    if (s.prefix_length() < 0 || s.scored_from() < 0 || s.known() > s.beams.max_prefix ||
+        s.beams.max_finished < 1) {
         fail("the prefix or the finished hypotheses of a slot are out of range");
     }
-    if (s.draft[Drafts::kGuesses] < 0 || s.draft[Drafts::kGuesses] > s.max_guesses ||
+    if (s.draft[Drafts::kNumGuesses] < 0 || s.draft[Drafts::kNumGuesses] > s.max_guesses ||
         s.draft[Drafts::kNgram] < 0) {
         fail("the guesses of a slot are out of range");
     }

@@ -1,5 +1,6 @@
+#include "../params/layer_norm.h"
+
 #include "../dispatch.h"
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {

@@ -1,19 +1,24 @@
+#include "../params/linear.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
 #include "numbers.h"
 #include "parallel.h"
 
 namespace pybeam {
 namespace {
 
-// Rows of one task: their inputs stay in the second cache while panel after panel passes.
-constexpr int64_t kTaskRows = 384;
-// Tasks that share the work evenly among threads.
-constexpr int64_t kEnoughTasks = 4;
-// Numbers to round in one task.
+// Rows of one task at most. More rows share each reading of the weights, fewer keep their inputs in
+// the second cache while panel after panel passes: 384 rows of 512 float32 inputs are 768 kB.
+constexpr int64_t kMostRows = 384;
+// Tasks per thread from which on rows are not split further. More tasks share the work more evenly,
+// but tasks with the same panel each read it.
+constexpr int64_t kTasksPerThread = 4;
+// Rows of one task at least where rows are split: fewer would not repay reading the panel again.
+constexpr int64_t kLeastRows = 8;
+// Numbers to round in one task: enough to repay waking a thread, as `kWorthThreads` says.
 constexpr int64_t kRoundTask = 65536;
 
 // x in bfloat16, valid until this thread's next call.
@@ -40,10 +45,11 @@ void launch_linear(LinearParams params) {
     const int64_t panels = (params.num_columns + kPanel - 1) / kPanel;
     if (params.num_rows == 0 || panels == 0) return;
     if (params.weight_dtype == DType::kBFloat16) params.rounded_x = round_inputs(params);
-    int64_t groups = (params.num_rows + kTaskRows - 1) / kTaskRows;
+    int64_t groups = (params.num_rows + kMostRows - 1) / kMostRows;
     // a panel that two threads share is read by both
     while (panels * groups % params.num_threads != 0 &&
-           panels * groups < kEnoughTasks * params.num_threads && params.num_rows / groups > 16) {
+           panels * groups < kTasksPerThread * params.num_threads &&
+           params.num_rows / groups > 2 * kLeastRows) {
         groups *= 2;
     }
     const int64_t work = params.num_rows * params.num_columns * params.depth;

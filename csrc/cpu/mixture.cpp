@@ -1,9 +1,10 @@
+#include "../params/mixture.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {

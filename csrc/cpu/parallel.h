@@ -1,11 +1,13 @@
-// Loops over independent tasks on torch's OpenMP threads.
+// Loops over independent tasks on torch's OpenMP threads; on one thread where the compiler has no
+// OpenMP.
 #pragma once
 
 #include <cstdint>
 
 namespace pybeam {
 
-// Waking a second thread costs more than this many multiply-adds.
+// Multiply-adds that one thread does alone: as many as it does in the microseconds that OpenMP
+// needs to wake a second one and to wait for it.
 constexpr int64_t kWorthThreads = 32768;
 
 inline int threads_for(int64_t work, int64_t num_tasks, int num_threads) {
@@ -20,14 +22,18 @@ void parallel_for(int num_threads, int64_t num_tasks, const Task& task) {
         for (int64_t i = 0; i < num_tasks; ++i) task(i);
         return;
     }
+#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic) num_threads(num_threads)
+#endif
     for (int64_t i = 0; i < num_tasks; ++i) task(i);
 }
 
 // Calls body(row) for every row, where one costs as much as `row_work` multiply-adds.
 template <class Body>
 void for_rows(int64_t num_rows, int64_t row_work, int num_threads, const Body& body) {
-    constexpr int64_t kBlock = 32;  // rows of one task: few enough for a batch of 64 to be shared
+    // rows of one task: few, so that a batch of 64 rows is shared; taking a task costs an atomic
+    // add
+    constexpr int64_t kBlock = 32;
     const int64_t tasks = (num_rows + kBlock - 1) / kBlock;
     parallel_for(threads_for(num_rows * row_work, tasks, num_threads), tasks, [&](int64_t task) {
         const int64_t end = num_rows < (task + 1) * kBlock ? num_rows : (task + 1) * kBlock;

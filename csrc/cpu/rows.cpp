@@ -1,10 +1,11 @@
+#include "../params/rows.h"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -12,8 +13,8 @@ namespace {
 
 // Bytes of one task: large enough to repay its start, small enough to share out one wide row.
 constexpr int64_t kTaskBytes = 1 << 14;
-// Copying a byte costs about as much as this many multiply-adds, times 4.
-constexpr int64_t kCopiesPerWork = 4;
+// Bytes that are copied in the time of one multiply-add, the unit of `threads_for`.
+constexpr int64_t kBytesPerWork = 4;
 
 constexpr int32_t kNoRow = -1;  // in an index: nothing is copied
 
@@ -126,7 +127,7 @@ void launch_gather_rows(const GatherRowsParams& p) {
         work += p.tensors[t].row_bytes * static_cast<int64_t>(order.moves().size());
     }
     const auto num_tasks = static_cast<int64_t>(tasks.size());
-    parallel_for(threads_for(work / kCopiesPerWork, num_tasks, p.num_threads), num_tasks,
+    parallel_for(threads_for(work / kBytesPerWork, num_tasks, p.num_threads), num_tasks,
                  [&](int64_t i) {
                      const RowTensor& tensor = p.tensors[tasks[i].tensor];
                      const int64_t left = tensor.row_bytes - tasks[i].begin;
@@ -139,7 +140,7 @@ void launch_scatter_rows(const ScatterRowsParams& p) {
     const int64_t bytes = p.pool.row_bytes;
     const int64_t chunk = std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(bytes, 1));
     const int64_t num_tasks = (p.num_index + chunk - 1) / chunk;
-    parallel_for(threads_for(p.num_index * bytes / kCopiesPerWork, num_tasks, p.num_threads),
+    parallel_for(threads_for(p.num_index * bytes / kBytesPerWork, num_tasks, p.num_threads),
                  num_tasks, [&](int64_t task) {
                      const int64_t end = std::min(p.num_index, (task + 1) * chunk);
                      for (int64_t i = task * chunk; i < end; ++i) {

@@ -76,7 +76,7 @@ inline uint32_t passes(const VecFilter& filter, Vec logit) {
 
 template <class T>
 int64_t collect_row(const void* row, int64_t vocab_size, const float* block_max, RowFilter filter,
-                    uint64_t* keys) {
+                    Key* keys) {
     const T* x = static_cast<const T*>(row);
     VecFilter vec{broadcast(filter.score), broadcast(filter.peak), broadcast(filter.log_sum),
                   broadcast(filter.min_score), broadcast(filter.above)};
@@ -97,12 +97,12 @@ int64_t collect_row(const void* row, int64_t vocab_size, const float* block_max,
                 const int64_t lane = i * kWidth + __builtin_ctz(lanes);
                 const auto token = static_cast<int32_t>(begin + lane);
                 if (filter.banned != nullptr && filter.banned->has(token)) continue;
-                keys[count++] = candidate_key(block[lane], token);
+                keys[count++] = Key(block[lane], token);
             }
         }
         if (count > 2 * filter.limit) {
             // later tokens lose ties, so from here on only larger logits count
-            vec.above = broadcast(keep_best(keys, count, filter.limit));
+            vec.above = broadcast(keep_largest(keys, count, filter.limit));
             count = filter.limit;
         }
     }

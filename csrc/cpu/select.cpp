@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
+#include "../params/select.h"
 #include "parallel.h"
 
 namespace pybeam {
 
-float keep_best(uint64_t* keys, int64_t count, int64_t limit) {
+float keep_largest(Key* keys, int64_t count, int64_t limit) {
     std::nth_element(keys, keys + limit - 1, keys + count, std::greater<>());
-    return logit_of(keys[limit - 1]);
+    return keys[limit - 1].value();
 }
 
 namespace {
@@ -60,9 +60,9 @@ struct Scratch {
     std::vector<float> pooled;
     std::vector<float> groups;
     std::vector<float> group_bound;  // per entry of the beam
-    std::vector<uint64_t> keys;
+    std::vector<Key> keys;           // of logits by token
     std::vector<Candidate> candidates;
-    std::vector<uint64_t> order;
+    std::vector<Key> order;  // of scores by place among the candidates
 };
 
 // What reading a row leaves behind.
@@ -249,14 +249,14 @@ class Select {
         int64_t count = k_.collect_row[dtype_](row_data(row), p_.vocab_size, groups_of(row), filter,
                                                keys.data());
         if (count > filter.limit) {
-            keep_best(keys.data(), count, filter.limit);
+            keep_largest(keys.data(), count, filter.limit);
             count = filter.limit;
         }
         std::sort(keys.begin(), keys.begin() + count, std::greater<>());
         for (int64_t i = 0; i < count; ++i) {
-            const float log_prob = (logit_of(keys[i]) - filter.peak) - filter.log_sum;
+            const float log_prob = (keys[i].value() - filter.peak) - filter.log_sum;
             scratch->candidates.push_back(
-                {filter.score + log_prob, log_prob, parent, token_of(keys[i]), false});
+                {filter.score + log_prob, log_prob, parent, keys[i].index(), false});
         }
     }
 
@@ -267,13 +267,13 @@ class Select {
         order.clear();
         for (size_t i = 0; i < candidates.size(); ++i) {
             if (!(candidates[i].score > -INFINITY)) continue;
-            order.push_back(candidate_key(candidates[i].score, static_cast<int64_t>(i)));
+            order.emplace_back(candidates[i].score, static_cast<int64_t>(i));
         }
         const int64_t count = std::min<int64_t>(wanted, order.size());
         std::partial_sort(order.begin(), order.begin() + count, order.end(), std::greater<>());
         static thread_local std::vector<Candidate> ranked;
         ranked.clear();
-        for (int64_t i = 0; i < count; ++i) ranked.push_back(candidates[token_of(order[i])]);
+        for (int64_t i = 0; i < count; ++i) ranked.push_back(candidates[order[i].index()]);
         candidates.swap(ranked);
     }
 

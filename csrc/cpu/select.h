@@ -1,4 +1,4 @@
-// Keys that order the candidates of one row.
+// Keys that order logits of one row, or candidates of one beam.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,25 @@ inline float float_from_ordered(uint32_t ordered) {
     return float_from_bits(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-// A larger key is a better candidate: the larger logit, then the smaller token.
-inline uint64_t candidate_key(float logit, int64_t token) {
-    return uint64_t{ordered_bits(logit)} << 32 | (0xffffffffu - static_cast<uint32_t>(token));
-}
+// A number and its place in a list, as one word that sorts: a larger key has the larger value, or
+// the same value and the smaller index.
+class Key {
+  public:
+    Key() = default;
+    Key(float value, int64_t index)
+        : bits_(uint64_t{ordered_bits(value)} << 32 | (kLast - static_cast<uint32_t>(index))) {}
 
-inline float logit_of(uint64_t key) { return float_from_ordered(static_cast<uint32_t>(key >> 32)); }
+    float value() const { return float_from_ordered(static_cast<uint32_t>(bits_ >> 32)); }
+    int32_t index() const { return static_cast<int32_t>(kLast - static_cast<uint32_t>(bits_)); }
 
-inline int32_t token_of(uint64_t key) {
-    return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
-}
+    friend bool operator>(Key a, Key b) { return a.bits_ > b.bits_; }
 
-// Moves the best `limit` of `count` keys to the front and returns the least logit among them.
-float keep_best(uint64_t* keys, int64_t count, int64_t limit);
+  private:
+    static constexpr uint32_t kLast = 0xffffffffu;
+    uint64_t bits_;
+};
+
+// Moves the largest `limit` of `count` keys to the front and returns the least value among them.
+float keep_largest(Key* keys, int64_t count, int64_t limit);
 
 }  // namespace pybeam

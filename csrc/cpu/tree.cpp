@@ -1,8 +1,9 @@
+#include "../params/tree.h"
+
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {

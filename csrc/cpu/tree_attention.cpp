@@ -1,20 +1,23 @@
+#include "../params/tree_attention.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "../dispatch.h"
-#include "../params.h"
 #include "parallel.h"
 
 namespace pybeam {
 namespace {
 
-// Query rows of one task, over all its key heads: enough to repay reading the cells, few enough for
-// the caches and to balance long sources.
-constexpr int64_t kTaskQueries = 256, kTaskRows = 64;
-// Tasks that keep a thread busy.
-constexpr int64_t kEnoughTasks = 8;
+// Query rows of one task at most, over all its key heads and of one. More queries share each
+// reading of a cell's keys, fewer keep their scores in the first caches and let threads share a
+// long source.
+constexpr int64_t kMostQueries = 256, kMostRows = 64;
+// Tasks per thread below which every key head is a task of its own: sources differ in length, so
+// that fewer tasks would leave threads waiting for the longest.
+constexpr int64_t kTasksPerThread = 8;
 
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value < high) return;
@@ -43,8 +46,8 @@ void check_addresses(const TreeAttentionParams& p) {
 // The heads of a source lie in the same cells, so they are one task unless that leaves threads
 // idle.
 int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks) {
-    if (params.num_sources * blocks < kEnoughTasks * params.num_threads) return 1;
-    return std::clamp<int64_t>(kTaskQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
+    if (params.num_sources * blocks < kTasksPerThread * params.num_threads) return 1;
+    return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
 }
 
 // What `Attend` needs for queries, results, a tile of cells, and scores.
@@ -71,8 +74,8 @@ void launch_tree_attention(const TreeAttentionParams& params) {
     }
     work *= 2 * params.num_heads * params.head_size;
     const int64_t group = params.num_heads / params.num_key_heads;
-    const int64_t rows = std::min(most_rows * group, kTaskRows);
-    const int64_t blocks = (most_rows * group + kTaskRows - 1) / kTaskRows;
+    const int64_t rows = std::min(most_rows * group, kMostRows);
+    const int64_t blocks = (most_rows * group + kMostRows - 1) / kMostRows;
     const int64_t heads = heads_of_task(params, rows, blocks);
     const int64_t head_tasks = (params.num_key_heads + heads - 1) / heads;
     const int64_t num_tasks = params.num_sources * head_tasks * blocks;
@@ -85,8 +88,8 @@ void launch_tree_attention(const TreeAttentionParams& params) {
         task.source = i / blocks / head_tasks;
         task.first_head = i / blocks % head_tasks * heads;
         task.last_head = std::min(task.first_head + heads, params.num_key_heads);
-        task.first = i % blocks * kTaskRows;
-        task.last = std::min(task.first + kTaskRows,
+        task.first = i % blocks * kMostRows;
+        task.last = std::min(task.first + kMostRows,
                              (params.offset[task.source + 1] - params.offset[task.source]) * group);
         if (task.first < task.last) attend(params, task, scratch.data());
     });

@@ -1,4 +1,7 @@
-"""A shift-reduce dependency parser as a pybeam model: every derivation of n words has 2n actions."""
+"""A shift-reduce dependency parser as a pybeam model.
+
+Every derivation of a sentence with n words has 2n actions.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,19 @@ from pybeam.processors.base import Processor
 
 SHIFT, LEFT, RIGHT, NEVER = range(4)
 INT = torch.int32
-NUM_FEATURES = 4  # the third, second and first word of the stack, and the first of the buffer
-BASE = 2  # places under the root that stand for no word
-DEPTH, FIRST, STACK = 0, 1, 2  # columns of a parser state
+# the network looks at the top three words of the stack and at the first word of the buffer
+NUM_FEATURES = 4
+# a stack always has three words to look at: under the root lie two places that stand for no word
+BASE = 2
+# columns of a parser state: size of the stack, first word of the buffer, words on the stack
+DEPTH, FIRST, STACK = 0, 1, 2
 
 
 class Actions:
-    """Ids of actions: SHIFT is 0, then LEFT and RIGHT with each relation, then the start (and never EOS)."""
+    """Number the actions: SHIFT is 0, then LEFT and RIGHT with each relation, then the start token.
+
+    The start token also stands for EOS, which no derivation contains.
+    """
 
     def __init__(self, relations: Sequence[str]) -> None:
         self.relations = list(relations)
@@ -53,13 +62,13 @@ class Actions:
 
 
 def legal(num_shifts: Tensor, num_actions: Tensor, num_words: Tensor) -> Tensor:
-    """Which kinds of action may follow [n, 4]: every derivation ends after 2n actions, in one tree.
+    """Say which kinds of action may follow [n, 4], so that 2n actions always build one tree.
 
     All arguments are counts [n].
     """
     depth = 2 * num_shifts - num_actions  # words on the stack
     has_next = num_shifts < num_words
-    # the root gets its one dependent at the end
+    # the root has one dependent, and gets it with the last action
     may_reduce = (depth >= 2) | ((depth == 1) & ~has_next)
     never = torch.zeros_like(has_next)
     return torch.stack((has_next, (depth >= 1) & has_next, may_reduce, never), 1)
@@ -67,12 +76,12 @@ def legal(num_shifts: Tensor, num_actions: Tensor, num_words: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LegalActions(Processor):
-    """Masks actions that are not legal; `num_words` differs between requests.
+    """Mask actions that are not legal; `num_words` differs between requests.
 
-    The state of a hypothesis is its number of shifts, from which all else follows.
+    The state of a hypothesis is its number of shifts. Stack and buffer sizes follow from it.
     """
 
-    kinds: tuple[int, ...]  # of every action
+    kinds: tuple[int, ...]  # kind of every action
     num_words: int = 0
     per_request: ClassVar[tuple[str, ...]] = ("num_words",)
     state: ClassVar[tuple[torch.dtype, ...]] = (INT,)
@@ -94,9 +103,10 @@ class LegalActions(Processor):
 
 
 class Network(nn.Module):
-    """A BiLSTM over the sentence; what each word adds to the hidden layer, for each place it may stand in.
+    """Score actions with a BiLSTM over the sentence and one hidden layer.
 
-    Kiperwasser and Goldberg 2016, with the first layer computed once per word (Chen and Manning 2014).
+    A word adds a vector to the hidden layer for each place in which it may stand. These vectors are
+    computed once per word (Chen and Manning 2014). The BiLSTM is that of Kiperwasser and Goldberg 2016.
     """
 
     def __init__(
@@ -111,14 +121,19 @@ class Network(nn.Module):
         self.hidden_size = hidden_size
 
     def read(self, sentences: Sequence[Tensor], dropout: float = 0.0) -> list[Tensor]:
-        """Of every sentence of ids [n + 2, columns]: [n + 2, NUM_FEATURES, hidden_size]."""
+        """Return what the words of each sentence add to the hidden layer: [n + 2, NUM_FEATURES, hidden_size].
+
+        Args:
+            sentences: ids [n + 2, columns] of each sentence.
+            dropout: share of numbers that are zeroed while training.
+        """
         packed = pack_sequence(list(sentences), enforce_sorted=False)
         x = [table(packed.data[:, i]) for i, table in enumerate(self.tables)]
         x = nn.functional.dropout(torch.cat(x, 1), dropout, self.training)
         states = self.lstm(packed._replace(data=x))[0].data
         states = nn.functional.dropout(states, dropout, self.training)
         own = self.features(states).view(-1, NUM_FEATURES, self.hidden_size)
-        # back from one time step after another to one sentence after another
+        # packed order is by time step; put it back in order of sentences
         lengths = [len(sentence) for sentence in sentences]
         place = pack_sequence(torch.arange(sum(lengths)).split(lengths), enforce_sorted=False).data
         given = torch.empty_like(own).index_copy(0, place.to(own.device), own)
@@ -126,13 +141,13 @@ class Network(nn.Module):
 
 
 class Parser(Model):
-    """Arc-hybrid transitions scored by a `Network`; sources are `Sentence`s, outputs action ids.
+    """Score arc-hybrid transitions with a `Network`; sources are `Sentence`s, outputs action ids.
 
-    Decode with `request`s and the processor `legal_actions`.
+    Give the algorithm the processor `legal_actions`, and make requests with `request`.
     """
 
     can_capture = True
-    can_draft = False  # the state of a row follows from that of the row before
+    can_draft = False  # a row needs the state of the row before it
     max_positions = None
 
     def __init__(self, network: Network, tables: Sequence[Sequence[str]], relations: Sequence[str]):
@@ -148,7 +163,7 @@ class Parser(Model):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Parser:
-        """From a directory with `config.json` and `model.safetensors`, as train.py writes them."""
+        """Read a directory with `config.json` and `model.safetensors`, as train.py writes them."""
         directory = Path(path)
         config = json.loads((directory / "config.json").read_text("utf-8"))
         tables = config["tables"]
@@ -164,17 +179,17 @@ class Parser(Model):
         return LegalActions(tuple(self.actions.kinds))
 
     def request(self, sentence, **options) -> pybeam.Request:
-        """The request for a sentence; its algorithm must have `legal_actions` among its processors."""
+        """Make the request for a sentence. The algorithm must have `legal_actions` among its processors."""
         num_words = len(sentence.words)
         mask = LegalActions(tuple(self.actions.kinds), num_words)
         return pybeam.Request(sentence, processors=[mask], max_length=2 * num_words, **options)
 
     def check(self, source) -> Tensor:
-        """Ids [n + 2, columns] on the host: the root, the words, and what stands for no word.
+        """Return ids [n + 2, columns] on the host: the root, the words, and a last line for no word.
 
         Raises:
             TypeError: the source is no sentence.
-            ValueError: it has more words than tags, or fewer.
+            ValueError: the numbers of words and tags differ.
         """
         if not isinstance(source, tuple) or not hasattr(source, "xpos"):
             raise TypeError(
@@ -199,7 +214,7 @@ class Parser(Model):
 
 
 def encoded(sentence, numbers: Sequence[dict[str, int]]) -> Tensor:
-    """Ids [n + 2, columns] of `columns(sentence)`; 0 is unknown, 1 the root, 2 no word."""
+    """Number `columns(sentence)`: ids [n + 2, columns]; 0 is unknown, 1 the root, 2 no word."""
     lines = [
         [1, *(number.get(entry, 0) for entry in column), 2]
         for number, column in zip(numbers, columns(sentence), strict=True)
@@ -208,22 +223,23 @@ def encoded(sentence, numbers: Sequence[dict[str, int]]) -> Tensor:
 
 
 def columns(sentence) -> list[list[str]]:
-    """What the network reads of every word: form, ending, and both part-of-speech tags."""
+    """List what the network reads of every word: form, ending, and both part-of-speech tags."""
     words = [word.lower() for word in sentence.words]
     return [words, [word[-3:] for word in words], sentence.upos, sentence.xpos]
 
 
 class ParserSession(Session):
-    """Stack and buffer of every row, as tensors; what words add to the hidden layer, once per source."""
+    """Keep stack and buffer of every row as tensors, and the vectors of the words once per source."""
 
     def __init__(self, model: Parser, backend) -> None:
         self._model, self._backend = model, backend
-        # of every entry, before its last action and after it: [2, S, K, columns], depth, first, stack
+        self._output = model.output.with_backend(backend)
+        # [2, S, K, columns], the state of every entry before its last action and after it
         self._state = torch.zeros(2, 0, 0, STACK, dtype=INT, device=model.device)
         shape = (0, NUM_FEATURES, model.network.hidden_size)
         self._pool = torch.zeros(shape, device=model.device)  # [cells, NUM_FEATURES, hidden]
         self._source = SourceCells(model.device)
-        self._kinds = torch.tensor(model.actions.kinds, device=model.device)  # of every action
+        self._kinds = torch.tensor(model.actions.kinds, device=model.device)  # by action
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._state = grown(self._state, (2, num_slots, width, STACK))
@@ -246,7 +262,7 @@ class ParserSession(Session):
             self._pool = grown(self._pool, (room, *self._pool.shape[1:]))
         given = self._model.network.read([source.to(device) for source in sources])
         self._backend.scatter_rows(self._pool, cells, torch.cat(given))
-        # the longest stack: all words on the root, and a place to write to where nothing is pushed
+        # room for the longest stack, and for one more word: a row that pushes nothing writes there too
         self._state = grown(self._state, (2, 0, 0, STACK + BASE + max(lengths)))
         begin = torch.zeros(len(slots), self._state.shape[3], dtype=INT)
         begin[:, DEPTH], begin[:, FIRST] = BASE + 1, 1
@@ -260,7 +276,7 @@ class ParserSession(Session):
         kinds = self._kinds.index_select(0, rows.token)
         stack, depth, first = state[:, STACK:], state[:, DEPTH], state[:, FIRST]
         is_shift, is_arc = kinds == SHIFT, (kinds == LEFT) | (kinds == RIGHT)
-        free = depth.long()[:, None]  # [R, 1], the place above the stack; what is there is nobody's
+        free = depth.long()[:, None]  # [R, 1], the place above the stack, which is free
         stack.scatter_(1, free, first[:, None])
         depth += is_shift.to(INT) - is_arc.to(INT)
         first += is_shift
@@ -272,9 +288,10 @@ class ParserSession(Session):
         part = cell * NUM_FEATURES + torch.arange(NUM_FEATURES, device=cell.device)
         hidden = self._pool.flatten(0, 1).index_select(0, part.flatten())
         hidden = hidden.view(*part.shape, -1).sum(1).relu_()
-        return self._model.output(hidden)  # [R, V]
+        return self._output(hidden)  # [R, V]
 
     def advance(self, source: Tensor, target: Tensor) -> None:
         flat = self._state.flatten(0, 2)  # [2 S K, columns]
-        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)  # what was written after
+        # continue from the states after the last action, which are the second half
+        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)
         self._backend.gather_rows([flat], source, target)

@@ -3,11 +3,12 @@
     python examples/parsing/train.py
     python examples/parsing/train.py --data DIR --epochs 20
 
-DIR holds ud-ewt/dev.conllu, on which the parser is trained (2,001 sentences: the treebank's training part
-is not used), and ud-ewt/test.conllu. Default: ../shared/data beside the checkout. Sentences whose arcs
-cross are left out, since no derivation builds them. The parser reads the tags of the file. Then
+DIR holds ud-ewt/dev.conllu and ud-ewt/test.conllu. It defaults to ../shared/data beside the checkout.
+The parser learns from 1,970 of the 2,001 sentences of dev.conllu. The arcs of the others cross, so that no
+derivation builds them. The treebank's training part is not used. The parser reads the tags of the file.
+Then score it:
 
-    python -m benchmarks.bench_parsing --only syntactic     # scores it under four methods
+    python -m benchmarks parsing --only ud-ewt # four search methods
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from treebank import SHIFT, Sentence, derivation, is_projective, read
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[2] / "shared" / "data"
 SPECIAL = ["<unknown>", "<root>", "<none>"]
-WIDTHS = [64, 32, 16, 32]  # of the vectors of form, ending, UPOS and XPOS
+WIDTHS = [64, 32, 16, 32]  # sizes of the vectors of form, ending, UPOS and XPOS
 HIDDEN_SIZE = 96
 
 
@@ -39,8 +40,8 @@ class Example(NamedTuple):
     """A sentence with its derivation of A = 2n actions."""
 
     ids: Tensor  # [n + 2, columns]
-    words: Tensor  # [A, 4], what stands where the network looks before each action
-    num_shifts: Tensor  # [A]
+    words: Tensor  # [A, 4], the words that the network looks at before each action
+    num_shifts: Tensor  # [A], shifts before each action
     action: Tensor  # [A]
 
 
@@ -64,7 +65,7 @@ def main() -> None:
     network = Network(sizes, WIDTHS, HIDDEN_SIZE, actions.vocab_size)
     numbers = [{entry: i for i, entry in enumerate(table)} for table in tables]
     examples = [example(sentence, numbers, actions) for sentence in sentences]
-    # rare words teach what an unknown one may be
+    # hide rare words at random, so that the network learns what an unknown word may be
     rarity = torch.tensor([0.25 / (0.25 + counts[0][entry]) for entry in tables[0]])
     rarity[: len(SPECIAL)] = 0.0
     optimizer = torch.optim.Adam(network.parameters(), options.lr)
@@ -127,14 +128,14 @@ def example(sentence: Sentence, numbers: list[dict[str, int]], actions: Actions)
 
 
 def forgetful(one: Example, rarity: Tensor) -> Example:
-    """The same with some words unknown."""
+    """The example with some words replaced by the unknown word."""
     ids = one.ids.clone()
     ids[torch.rand(len(ids)) < rarity[ids[:, 0]], 0] = 0
     return one._replace(ids=ids)
 
 
 def loss_of(network: Network, batch: list[Example], kinds: Tensor, dropout: float) -> Tensor:
-    """Cross-entropy over legal actions in nats per action."""
+    """Cross-entropy over legal actions, in nats per action."""
     given = torch.cat(network.read([one.ids for one in batch], dropout))  # [n, 4, hidden]
     start, words, is_legal = 0, [], []
     for one in batch:

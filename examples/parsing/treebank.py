@@ -1,4 +1,4 @@
-"""Dependency trees of Universal Dependencies, and trees as derivations: arc-hybrid in plain Python."""
+"""Read dependency trees, and turn trees into derivations and back, in plain Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Action = tuple[int, str]  # a kind and, for an arc, its relation
 
 
 class Sentence(NamedTuple):
-    """Words 1 to n; 0 is the root, above the word that is nobody's dependent.
+    """A sentence with words 1 to n. Number 0 is the root, the head of exactly one word.
 
     A sentence to be parsed has neither heads nor relations.
     """
@@ -20,12 +20,13 @@ class Sentence(NamedTuple):
     words: list[str]
     upos: list[str]
     xpos: list[str]
-    heads: Sequence[int] = ()  # of every word, 0 to n
-    relations: Sequence[str] = ()  # without subtypes, as the evaluation of CoNLL 2018 compares them
+    heads: Sequence[int] = ()  # head of every word, 0 to n
+    # relation of every word to its head, without subtypes, as the evaluation of CoNLL 2018 compares them
+    relations: Sequence[str] = ()
 
 
 def read(path: Path) -> list[Sentence]:
-    """The sentences of a CoNLL-U file; words that surface as one token count, empty nodes do not."""
+    """Read the sentences of a CoNLL-U file. Parts of a multiword token are words, empty nodes are not."""
     sentences = []
     for block in path.read_text("utf-8").strip().split("\n\n"):
         lines = [line.split("\t") for line in block.splitlines() if not line.startswith("#")]
@@ -38,22 +39,25 @@ def read(path: Path) -> list[Sentence]:
 
 
 def is_projective(heads: Sequence[int]) -> bool:
-    """Whether no two arcs cross, that of the root's dependent included."""
+    """Whether no two arcs cross, the arc from the root included."""
     arcs = [tuple(sorted(arc)) for arc in enumerate(heads, 1)]
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
 
 
 def derivation(sentence: Sentence) -> list[Action]:
-    """The 2n actions that build a projective tree.
+    """Return the 2n actions that build a projective tree (arc-hybrid).
 
-    Of the stack s and the buffer b: LEFT makes s0 a dependent of b0, RIGHT of s1, both pop it; SHIFT
-    pushes b0. An arc is made as soon as the dependent has all of its own.
+    With the stack s and the buffer b: SHIFT pushes b0. LEFT makes s0 a dependent of b0, RIGHT makes it
+    a dependent of s1, and both pop s0. A word gets its head as soon as it has all of its own dependents.
 
-    See Kuhlmann, Gómez-Rodríguez and Satta 2011 (arc-hybrid).
+    Raises:
+        ValueError: arcs cross.
+
+    See Kuhlmann, Gómez-Rodríguez and Satta 2011.
     """
     num_words = len(sentence.heads)
     head = [-1, *sentence.heads]
-    missing = [0] * (num_words + 1)  # dependents that a word has yet to get
+    missing = [0] * (num_words + 1)  # dependents that a word still needs
     for h in sentence.heads:
         missing[h] += 1
     stack, first, actions = [0], 1, []
@@ -79,7 +83,7 @@ def derivation(sentence: Sentence) -> list[Action]:
 
 
 def tree(num_words: int, actions: list[Action]) -> tuple[list[int], list[str]]:
-    """Heads and relations that a derivation builds."""
+    """Return the heads and relations that a derivation builds."""
     stack, first = [0], 1
     heads, relations = [0] * num_words, [""] * num_words
     for kind, relation in actions:
@@ -94,6 +98,6 @@ def tree(num_words: int, actions: list[Action]) -> tuple[list[int], list[str]]:
 
 
 def num_correct(sentence: Sentence, heads: Sequence[int], relations: Sequence[str]) -> int:
-    """Words with the right head and relation, punctuation included: what LAS counts."""
+    """Count words with the right head and relation, punctuation included, as LAS does."""
     of_words = zip(heads, relations, sentence.heads, sentence.relations, strict=True)
     return sum((head, own) == (gold, right) for head, own, gold, right in of_words)

@@ -1,4 +1,4 @@
-"""The network of `pybeam.models.rnn`, written with torch's modules, for training."""
+"""The network of `pybeam.models.rnn`, written with torch's modules so that it can be trained."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Stack(nn.Module):
 
 
 class Network(nn.Module):
-    """Dong and Lapata 2016, section 3: its state dict is what `pybeam.load_model` reads.
+    """The attentional LSTM of Dong and Lapata 2016, section 3. `pybeam.load_model` reads its state dict.
 
-    Args are those of `config.json`; `dropout` is applied to embeddings and to what LSTMs give.
+    The arguments are those of `config.json`, and `dropout`, which applies to embeddings and to the
+    outputs of LSTMs.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Network(nn.Module):
         Args:
             source: [B, E] in reading order (reversed where the config says so), padded on the right.
             length: [B] ids of each source, on the host.
-            target: [B, T] start token and tokens, padded on the right.
+            target: [B, T] start token, then tokens, padded on the right.
         """
         x = self._drop(self.encoder.embedding(source))
         packed = pack_padded_sequence(x, length, batch_first=True, enforce_sorted=False)

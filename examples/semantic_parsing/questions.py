@@ -1,16 +1,19 @@
-"""Questions with their logical forms: GEO (US geography) and ATIS (flights), as lists of tokens.
+"""Read questions with their logical forms: GEO (US geography) and ATIS (flights), as lists of tokens.
 
-ATIS's constants become placeholders: argument identification, Dong and Lapata 2016, section 3.6.
+Placeholders replace ATIS's constants (argument identification, Dong and Lapata 2016, section 3.6):
 
     show flights from boston to denver after 5pm on us air flight 281
     show flights from ci0 to ci1 after ti0 on al0 air flight nu0
 
-A form writes constants as `name : type`. Those of one type are numbered in the order in which the
-question names them, and the form has `( from $0 ci0 )` instead of `( from $0 boston : ci )`. The forms of
-the test are for scoring alone: identification looks at the question, with names learnt in training, and
-a constant that it does not find stays in the form, for the model to write. Placeholders and constants
-stand for each other one to one, so what is right with placeholders is right with constants. (The converse
-fails only where a model writes out a constant that has a placeholder, which counts as wrong.)
+A form writes constants as `name : type`. Constants of one type are numbered in the order in which the
+question names them, and the form then has `( from $0 ci0 )` instead of `( from $0 boston : ci )`.
+
+Identification looks at the question alone, with names learnt in training. The test forms serve only to
+score outputs. A constant that is not found stays in the form, and the model must write it.
+
+Placeholders and constants correspond one to one, so an output that is right with placeholders is right
+with constants. The converse has one exception: a model that writes out a constant which has a
+placeholder counts as wrong.
 """
 
 from __future__ import annotations
@@ -21,20 +24,21 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-# the first ids of every vocabulary; hypotheses start from the first and end with the second
+# the first ids of every vocabulary: hypotheses start from START and end with EOS
 SPECIAL = START, EOS, UNKNOWN = ("<s>", "</s>", "<unk>")
 NAMES = ("geo", "atis")
 
-# `airline : e` and `loc : t` are functions
+# `airline : e` and `loc : t` are functions, not constants
 CONSTANT = re.compile(r"(?<!\S)(\S+) : (?![et] )(\w+)")
 TIME = r"(?P<hour>\d{1,2})(?P<minute>\d\d)?(?P<half>[ap]m)"
 NUMBER = r"\d{3,}"
-# a name begins and ends with none of these
+# a name neither begins nor ends with one of these words
 NOT_AT_ENDS = set(
     "a after and around arriving at before between from in is leaving next of on or the to".split()
 )
-# how many questions a name must account for; the frequent ones come first, which leave little to chance
+# how many questions a name must explain; names are accepted in rounds, the most frequent first
 SUPPORT = (48, 24, 12, 6, 3)
+# share of the questions with a name whose forms must have its constant
 PRECISION = 0.8
 
 
@@ -46,25 +50,28 @@ class Question(NamedTuple):
 class Parts(NamedTuple):
     train: list[Question]
     test: list[Question]
-    lexicon: Lexicon | None  # where constants are identified
+    lexicon: Lexicon | None  # None if the file has placeholders already
 
 
 class Lexicon:
-    """What stands for constants: `names`, as in {"american": "aa : al"}, times like 630pm, and numbers.
+    """Find the constants in a question: names, times such as 630pm, and numbers.
 
-    A number of three digits or more may be a time, a price or a flight's; its placeholder stands for the
-    digits alone, and the model says the type: `( flight_number $0 nu0 : fn )`.
+    A number of three digits or more may be a time, a price or a flight number. Its placeholder stands for
+    the digits alone, and the model writes the type: `( flight_number $0 nu0 : fn )`.
+
+    Args:
+        names: the constant of each name, as in {"american": "aa : al"}.
     """
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
-        # the longest name first, so that none is taken for a part of another
+        # the longest name first, so that a name inside it is not found instead
         known = sorted(names, key=lambda name: (-len(name), name))
         ways = [*map(re.escape, known), TIME, NUMBER]
         self._pattern = re.compile(rf"(?<!\S)(?:{'|'.join(ways)})(?!\S)")
 
     def identify(self, text: str) -> tuple[str, dict[str, str]]:
-        """The question with placeholders, and the placeholder of each constant in it."""
+        """Return the question with placeholders, and the placeholder of each constant in it."""
         placeholders: dict[str, str] = {}
         count: Counter[str] = Counter()
 
@@ -97,7 +104,7 @@ class Lexicon:
 
 
 def with_placeholders(form: str, placeholders: dict[str, str]) -> str:
-    """The form with the placeholders that `Lexicon.identify` gave; other constants stay as they are."""
+    """Put the placeholders that `Lexicon.identify` gave into a form; other constants stay as they are."""
 
     def placeholder(match: re.Match) -> str:
         number = f"{placeholders.get(match[1], match[1])} : {match[2]}"
@@ -107,21 +114,23 @@ def with_placeholders(form: str, placeholders: dict[str, str]) -> str:
 
 
 def with_constants(form: str, placeholders: dict[str, str]) -> str:
-    """The form with constants in place of placeholders: undoes `with_placeholders`."""
+    """Put constants in place of placeholders: the inverse of `with_placeholders`."""
     constants = {placeholder: constant for constant, placeholder in placeholders.items()}
     return " ".join(constants.get(token, token) for token in form.split())
 
 
 def load(name: str, data: Path) -> Parts:
-    """Training and test questions of "geo" or "atis".
+    """Read training and test questions of "geo" or "atis".
 
-    GEO: the published split into 598 (training and development) and 279, place names replaced by `var0`
-    and so on, as in the file. ATIS: every tenth line is for the test, as the file has no split. Variables
-    are numbered in the order in which they appear, since some forms name them otherwise, and brackets that
-    some forms leave open are closed at their ends. Constants are replaced by placeholders, with a lexicon
-    learnt from the training questions.
+    GEO has the published split: 598 questions for training and development, 279 for the test. The file
+    already replaces place names by `var0` and so on.
 
-    Raises FileNotFoundError, with the remedy, where the data are not.
+    ATIS's file has no split, so every tenth line is for the test. Variables are numbered in the order in
+    which they appear, because forms name them differently. Brackets that a form leaves open are closed at
+    its end. Placeholders replace constants, with a lexicon learnt from the training questions.
+
+    Raises:
+        FileNotFoundError: the file is missing.
     """
     path = data / {"geo": "geo/geography-logic.json", "atis": "atis/atis-logic.txt"}[name]
     if not path.exists():
@@ -164,12 +173,14 @@ def _closed(form: str) -> str:
 
 
 def learn(pairs: list[tuple[str, str]]) -> Lexicon:
-    """The names that questions teach with their forms.
+    """Learn names from questions and their forms.
 
     A phrase of one or two words names a constant if at least 80 % of the questions with the phrase have the
-    constant in their forms, and at least three of them have no other name for it. What is a part of another
-    name does not count. A phrase that reads like its constant, `new york` for `new_york : ci`, is preferred
-    to others, may have three words and need account for only one question.
+    constant in their forms, and at least three of them have no other name for it. A phrase inside another
+    name does not count.
+
+    A phrase that reads like its constant, such as `new york` for `new_york : ci`, is preferred. It may have
+    three words, and one question is enough for it.
     """
     rules = Lexicon({})
     texts, constants = [], []
@@ -193,7 +204,7 @@ def learn(pairs: list[tuple[str, str]]) -> Lexicon:
         length = pair[0].count(" ")
         return pair not in alike, -length * (pair in alike), -together[pair], -length, pair
 
-    # other names taken out, a phrase may be three times as precise, hardly more
+    # a phrase may become more precise once other names are taken out, but hardly three times as precise
     likely = [pair for pair, n in together.items() if 3 * n > PRECISION * len(where[pair[0]])]
     candidates = [pair for pair in likely if pair in alike or together[pair] >= SUPPORT[-1]]
     return Lexicon(_accepted(sorted(candidates, key=rank), alike, where, texts, constants))
@@ -216,12 +227,13 @@ def _accepted(
     texts: list[str],
     constants: list[set[str]],
 ) -> dict[str, str]:
-    """The names among pairs of a phrase and a constant, the best first."""
+    """Accept names among pairs of a phrase and a constant, which come best first."""
     names: dict[str, str] = {}
     unnamed = [set(of_form) for of_form in constants]
     for support in SUPPORT:
         size = -1
-        while size < len(names):  # a phrase may be precise once others have been taken out
+        # a phrase may become precise enough once other names have been taken out
+        while size < len(names):
             size = len(names)
             for phrase, constant in candidates:
                 inside = [i for i in where[phrase] if f" {phrase} " in texts[i]]
@@ -237,9 +249,9 @@ def _accepted(
 
 
 def vocabulary(train: list[Question]) -> tuple[list[str], int]:
-    """Tokens by id, and how many of them logical forms use; words of questions alone come last.
+    """Return tokens by id, and how many of them logical forms use; words of questions alone come last.
 
-    Words that occur once are left out: they teach the model what an unknown word may be.
+    Words that occur once are left out, so that the model learns what an unknown word may be.
     """
     of_forms = sorted({token for question in train for token in question.form})
     target = [*SPECIAL, *of_forms]

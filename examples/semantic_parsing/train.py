@@ -3,11 +3,12 @@
     python examples/semantic_parsing/train.py geo
     python examples/semantic_parsing/train.py atis --data DIR --epochs 30
 
-DIR holds geo/geography-logic.json or atis/atis-logic.txt (default: ../shared/data beside the checkout).
-The model's folder, by default the one beside this script, gets config.json, tokenizer.json and
-model.safetensors (float16); that of ATIS also gets names.json, the lexicon of its constants. Then
+DIR holds geo/geography-logic.json or atis/atis-logic.txt. It defaults to ../shared/data beside the
+checkout. The script writes config.json, tokenizer.json and model.safetensors (float16) into a folder
+beside itself, or into --output. For ATIS it also writes names.json, the lexicon of the constants. Then
+score it, and use it:
 
-    python -m benchmarks.bench_parsing --only geo        # scores it under four methods
+    python -m benchmarks parsing --only geo        # four search methods
     echo "what is the capital of var0" | pybeam translate --model examples/semantic_parsing/geo
 """
 
@@ -103,7 +104,7 @@ def _options() -> argparse.Namespace:
 
 
 def encoded(question: Question, tokens: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Source ids with EOS, in the order in which the encoder reads them, and target ids from START to EOS."""
+    """Return source ids with EOS, in the encoder's reading order, and target ids from START to EOS."""
     number = {token: i for i, token in enumerate(tokens)}
     source = [number.get(word, number[UNKNOWN]) for word in [*question.text, EOS]]
     target = [number.get(token, number[UNKNOWN]) for token in [START, *question.form, EOS]]
@@ -111,7 +112,7 @@ def encoded(question: Question, tokens: list[str]) -> tuple[torch.Tensor, torch.
 
 
 def batches(examples: list, size: int, order: random.Random):
-    """All examples once, those of like target length together."""
+    """Split the examples into batches of similar target length."""
     ranked = sorted(examples, key=lambda example: len(example[1]) + order.random() * 4)
     found = [ranked[i : i + size] for i in range(0, len(ranked), size)]
     order.shuffle(found)

@@ -1,4 +1,4 @@
-"""Numbers spoken digit by digit by espeak-ng, in many voices and under noise."""
+"""Let espeak-ng speak numbers digit by digit, in many voices and under noise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from pybeam.speech import read_wav
 
-RATE = 22050  # of espeak-ng, in Hz
+RATE = 22050  # sampling rate of espeak-ng, in Hz
 WORDS = "zero one two three four five six seven eight nine".split()
 MOST_DIGITS = 4
 
-# nobody who is heard in training speaks in the test
+# training and test have different voices
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp")
 VOICES = {
     "train": ("m1", "m2", "m3", "m5", "m6", "m8", "f1", "f2", "f4", "Andrea", "steph", "Lee"),
@@ -27,14 +27,22 @@ VOICES = {
 
 
 def spell(number: str) -> str:
-    """The words of digits: "407" is "four zero seven"."""
+    """Spell digits as words: "407" is "four zero seven"."""
     return " ".join(WORDS[int(digit)] for digit in number)
 
 
 def speak(text: str, path: Path, voice: str = "en-us", speed: int = 160, pitch: int = 50) -> None:
-    """Write a WAV file in which espeak-ng says this; speed in words per minute, pitch 0 to 99.
+    """Write a WAV file in which espeak-ng speaks a text.
 
-    Raises FileNotFoundError if espeak-ng is not installed.
+    Args:
+        text: what it says.
+        path: the file.
+        voice: a voice that espeak-ng knows.
+        speed: words per minute.
+        pitch: 0 to 99.
+
+    Raises:
+        FileNotFoundError: espeak-ng is not installed.
     """
     if shutil.which("espeak-ng") is None:
         raise FileNotFoundError(
@@ -47,9 +55,13 @@ def speak(text: str, path: Path, voice: str = "en-us", speed: int = 160, pitch: 
 def recordings(
     split: str, num: int, seed: int, noise_db: tuple[float, float] = (5.0, 50.0)
 ) -> Iterator[tuple[Tensor, str]]:
-    """That many spoken numbers with their words: samples [n] at `RATE`, from -1 to 1.
+    """Yield spoken numbers with their words: samples [n] at `RATE`, from -1 to 1.
 
-    White noise is added, of a signal-to-noise ratio from `noise_db` (decibels), which is drawn like all else.
+    Args:
+        split: "train" or "test", which have different voices.
+        num: how many recordings.
+        seed: of digits, voices and noise.
+        noise_db: the range from which signal-to-noise ratios are drawn, in decibels.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     with tempfile.TemporaryDirectory() as directory:
@@ -63,7 +75,7 @@ def recordings(
 
 
 def noisy(samples: Tensor, ratio_db: float, generator: torch.Generator) -> Tensor:
-    """The samples with white noise, ``10 log10(power / noise power) = ratio_db``."""
+    """Add white noise, so that ``10 log10(power / noise power) = ratio_db``."""
     deviation = samples.square().mean().sqrt() * 10 ** (-ratio_db / 20)
     noise = torch.randn(samples.shape, generator=generator)
     return (samples + deviation * noise).clamp_(-1, 1)

@@ -1,8 +1,8 @@
 """Train a small speech recogniser of spoken numbers: `python train.py [OUT_DIR]`.
 
-A Speech2Text transformer learns from recordings that espeak-ng synthesises, in minutes on one CPU
-core. Its encoder also learns to spell by connectionist temporal classification (Graves et al. 2006; joint
-training as in Watanabe et al. 2017), through an output layer that is not kept. Needs transformers.
+A Speech2Text transformer learns from recordings that espeak-ng synthesises, in minutes on one CPU core.
+Its encoder also learns to spell, by connectionist temporal classification (Graves et al. 2006). Both are
+trained together, as in Watanabe et al. 2017. The spelling layer is dropped afterwards. Needs transformers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def load(extract: FeatureExtractor) -> list[tuple[torch.Tensor, list[int]]]:
 
 
 def masked(features: torch.Tensor, rng: random.Random) -> torch.Tensor:
-    """A stretch of time and a band of frequencies hidden (SpecAugment, Park et al. 2019)."""
+    """Hide a stretch of time and a band of frequencies (SpecAugment, Park et al. 2019)."""
     features = features.clone()
     for size, most, hide in ((len(features), 20, 0), (NUM_MEL_BINS, 8, 1)):
         width = rng.randint(0, most)
@@ -101,7 +101,7 @@ def loss_of(model, spell, batch, rng) -> torch.Tensor:
 def save(model, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     weights = {k: v.half().contiguous() for k, v in model.state_dict().items()}
-    del weights["lm_head.weight"]  # tied
+    del weights["lm_head.weight"]  # the same as the token table
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
     model.config.save_pretrained(directory)
     extractor = {
@@ -136,7 +136,7 @@ def main(directory: Path) -> None:
     )
     total = 0.0
     for i in range(NUM_UPDATES):
-        # recordings of about the same length, so that little is padded
+        # recordings of similar length need little padding
         some = sorted(rng.sample(data, 4 * BATCH), key=lambda pair: len(pair[0]))
         first = rng.randrange(4) * BATCH
         loss = loss_of(model, spell, some[first : first + BATCH], rng)

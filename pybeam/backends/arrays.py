@@ -1,8 +1,8 @@
 """The arrays that hold every beam, one line per slot; `pybeam.state.beam_state` says what happens to them.
 
 They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
-Slot 0 is nobody's: it is always empty and stands in for a source that does not move.
-`csrc/params.h` has the same columns and stop reasons in the same order.
+Slot 0, `NULL_SLOT`, belongs to no source: it is always empty and stands in for a source that does not move.
+`csrc/params/` has the same columns and stop reasons in the same order (`tests/project/test_columns.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ INT_COLUMNS = (
     "max_candidates",
     "min_length",
     "max_length",
-    "prefix_length",
+    "prefix_length",  # tokens of the prefix, scored or not: the limits count what comes behind it
     "certified",  # hypotheses that a stop rule other than counting is about
     "num_found",  # hypotheses that have finished, kept or not
     "has_topped",  # whether the best candidate of a step has ever ended in EOS
-    "target_length",  # tokens to be scored, EOS included; behind the prefix in `prefix`
+    "scored_from",  # tokens at log-prob 0 behind the start token: n counts what comes behind them
+    "target_length",  # given tokens that are scored, EOS included; they follow in `prefix`
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = (
@@ -47,15 +48,12 @@ FLOAT_COLUMNS = (
     "cut",
 )
 DRAFT_COLUMNS = (
-    "most",  # rows at most
+    "max_rows",  # of the source in a step
     "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
     "horizon",  # generated tokens from which on nothing is guessed
     "window",  # rows of the next step, where it adapts
     "credit",  # that guesses have earned, in hundredths of a step
     "price",  # of a guess
-    "round",  # iterations of this block so far
-    "max_changes",  # of `drafts.Convergence`
-    "max_rounds",
     "fill",  # the guess where there is no other; -1: the token before
     "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
     "num_guesses",
@@ -75,7 +73,7 @@ COLUMNS = dict(
 DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
-NOBODY = 0
+NULL_SLOT = 0
 STOP_REASONS = (
     "running",
     "width",
@@ -142,7 +140,7 @@ class Beams(NamedTuple):
 
     ints: Tensor  # [S, len(INT_COLUMNS)] int32
     floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
-    prefix: Tensor  # [S, longest prefix with target] int32
+    prefix: Tensor  # [S, longest] int32, all given tokens: prefix and target
 
     score: Tensor  # [S, K] float32, best first
     is_alive: Tensor  # [S, K] bool, False behind the last entry

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
+from pybeam.backends import torch_layers as layers
 from pybeam.contracts import PAGE_CELLS, Finishing
 
 INF = float("inf")
@@ -309,9 +310,19 @@ def backtrace(
     return tokens.to(token.device), length.to(token.device)
 
 
+def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
+    # torch splits the sums of few rows among threads: one by one, a row's bits do not depend on others
+    for r in range(out.shape[0]):
+        layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
+
+
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
+linear = layers.linear
+layer_norm = layers.layer_norm
+glu = layers.glu
+lstm_cell = layers.lstm_cell

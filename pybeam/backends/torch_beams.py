@@ -36,7 +36,7 @@ from pybeam.backends.arrays import (
     MAX_LENGTH,
     N_BEST,
     NAN,
-    NOBODY,
+    NULL_SLOT,
     OPTIMAL,
     RUNNING,
     TOP_FINISHED,
@@ -82,7 +82,7 @@ def beam_read(
     width = is_alive.shape[1]
     place, is_row = _packed(is_alive, num_rows)
     source = place.div(width, rounding_mode="floor")
-    row_slot = torch.where(is_row, i[source], NOBODY)
+    row_slot = torch.where(is_row, i[source], NULL_SLOT)
     bit = torch.where(is_row, place - source * width, 0)
     node = torch.where(is_row, row_node[row_slot, bit], 0)
     rows = (
@@ -96,7 +96,6 @@ def beam_read(
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_finished[i]
-    prefix_length = beams.prefix_length[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
     moving = (
         torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
@@ -107,8 +106,8 @@ def beam_read(
         beams.margin[i],
         beams.local_margin[i],
         beams.best_finished[i],
-        torch.where(depth < prefix_length, next_token, -1),
-        depth - prefix_length < beams.min_length[i],
+        torch.where(depth < beams.scored_from[i], next_token, -1),
+        depth - beams.prefix_length[i] < beams.min_length[i],
     )
     return *rows, *moving
 
@@ -141,7 +140,7 @@ def beam_commit(
     beams.steps[i] += moves
     beams.expansions[i] += beams.num_rows[i]
     beams.depth[i] += moves
-    length = beams.depth[i] - beams.prefix_length[i]  # [A] generated tokens
+    length = beams.depth[i] - beams.scored_from[i]  # [A] tokens that count in n
 
     old = parent.clamp(min=0).long()  # [A, C]
     was_alive = beams.is_alive[column, old]
@@ -181,9 +180,7 @@ def beam_commit(
     _finish(beams, i, finishes, ended, keeps_best)
     is_optimal = _certified(beams, i, certificate) if certificate else None
     is_top = _topped(beams, i, raw, parent, score, first, last, top) if top else None
-    ends = _stop(
-        beams, i, length, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best
-    )
+    ends = _stop(beams, i, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best)
     # what is left in a beam that ends finishes as it is
     _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
     source = torch.where(is_alive, column * width + old.gather(1, place), -1)
@@ -211,12 +208,12 @@ class _Ended(NamedTuple):
 
 
 def _stop(
-    beams, i, length, num_rows, has_nan, moves, is_top, is_certified, certificate, keeps_best
+    beams, i, num_rows, has_nan, moves, is_top, is_certified, certificate, keeps_best
 ) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
     is_empty = num_rows == 0
-    is_cut = length >= beams.max_length[i]
+    is_cut = beams.depth[i] - beams.prefix_length[i] >= beams.max_length[i]
     reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
     if is_certified is not None:
         proof = OPTIMAL if certificate == Certificate.BOUND else HEURISTIC
@@ -254,15 +251,17 @@ def _certified(beams, i, certificate) -> Tensor:
     """[A], whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
     is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
     is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
-    now = (beams.depth[i] - beams.prefix_length[i])[:, None]  # [A, 1]
-    most = (beams.max_length[i] + beams.cut[i])[:, None]
+    scored_from = beams.scored_from[i]
+    now = (beams.depth[i] - scored_from)[:, None]  # [A, 1]
+    longest = beams.prefix_length[i] + beams.max_length[i] - scored_from
+    most = (longest + beams.cut[i])[:, None]
     is_current = certificate == Certificate.CURRENT
     lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
     best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
     terms = [_final_terms(beams, i, best, length) for length in lengths]
     normed, rewards = zip(*terms, strict=True)
     bound = (torch.stack(normed).amax(0) + torch.stack(rewards).amax(0)).float()
-    held = _final(beams, i, score, beams.ended_length[i])
+    held = final_score(beams, i, score, beams.ended_length[i])
     bound = torch.maximum(bound[:, 0], torch.where(is_held, held, -INF).amax(1))
     certified = beams.certified[i]
     worst = beams.finished_final[i, certified.long() - 1]
@@ -279,7 +278,8 @@ def _final_terms(beams, i, score, length) -> tuple[Tensor, Tensor]:
     return normed, reward * torch.minimum(cap, length.double())
 
 
-def _final(beams, i, score, length) -> Tensor:
+def final_score(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> Tensor:
+    """`Scoring.final_score` of scores and lengths [A, n] of slots [A], in float64 and rounded once."""
     normed, reward = _final_terms(beams, i, score, length)
     return (normed + reward).float()
 
@@ -287,7 +287,7 @@ def _final(beams, i, score, length) -> Tensor:
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
     cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
-    final = _final(beams, i, ended.score, ended.length + cut)
+    final = final_score(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)
     num_finished = beams.num_finished[i]

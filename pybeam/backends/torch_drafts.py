@@ -36,7 +36,7 @@ from pybeam.backends.arrays import (
     Drafts,
     TreeArrays,
 )
-from pybeam.backends.torch_beams import beam_open
+from pybeam.backends.torch_beams import beam_open, final_score
 from pybeam.contracts import PAGE_CELLS
 
 INT = torch.int32
@@ -86,10 +86,11 @@ def draft_commit(
     row = ((num_rows.cumsum(0) - num_rows)[:, None] + q).clamp(max=len(token) - 1).long()
     out = torch.where(is_row, token[row, 0], -1)  # [A, Q]
     node = (depth[:, None] + q).long()  # the node each row stands at
-    length = node + 1 - beams.prefix_length[i][:, None]  # of the output that ends with this one
-    is_eos, is_cut = out == eos_id, length >= beams.max_length[i][:, None]
+    length = node + 1 - beams.scored_from[i][:, None]  # of the output that ends with this one
+    longest = (beams.prefix_length[i] + beams.max_length[i])[:, None]
+    is_eos, is_cut = out == eos_id, node + 1 >= longest
     ends = is_eos | is_cut | (out < 0)
-    accepted = _accepted(tree, drafts, i, out, node, ends, num_rows)  # [A]
+    accepted = _accepted(tree, i, out, node, ends, num_rows)  # [A]
     is_new = (q < accepted[:, None]) & moves[:, None]
     value = log_prob[row, 0]
     is_token = is_new & (out >= 0) & ~is_eos
@@ -116,7 +117,9 @@ def draft_commit(
     ending = at_last((token if raw is None else raw)[row, 0])
     ending = torch.where(has_ended, ending, -1)
     ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
-    floats = torch.stack((score, at_last(value).float(), score), -1)
+    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut[i])
+    final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
+    floats = torch.stack((score, at_last(value).float(), final), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
         old = array[i, 0]
         array[i, 0] = torch.where(is_found[:, None], new.to(array.dtype), old)
@@ -126,24 +129,19 @@ def draft_commit(
     beams.steps[i] += moves
     beams.expansions[i] += num_rows
     beams.depth[i] += torch.where(moves, accepted, 0)
-    is_whole = accepted == num_rows
-    drafts.round[i] = torch.where(is_whole, 0, drafts.round[i] + 1).to(INT)
-    is_given = depth < beams.prefix_length[i] + beams.target_length[i]
+    is_given = depth < beams.scored_from[i] + beams.target_length[i]
     _adapt(drafts, i, num_rows - 1, accepted - 1, moves & ~is_given & (drafts.block[i] == 0))
     place = accepted[:, None] + q
     carried = out.gather(1, place.clamp(max=width - 1).long())
     _lay(tree, beams, drafts, i, torch.where(place < width, carried, -1), eos_id, vocab_size)
 
 
-def _accepted(tree, drafts, i, out, node, ends, num_rows) -> Tensor:
+def _accepted(tree, i, out, node, ends, num_rows) -> Tensor:
     """[A] outputs that are final: as long as the next row was fed what this one put out."""
     q = torch.arange(out.shape[1], dtype=INT, device=out.device)
     has_next = q + 1 < num_rows[:, None]
     holds = tree.token[i[:, None], node + 1] == out
-    num_changes = (has_next & ~holds).sum(1)
-    is_solved = num_changes <= drafts.max_changes[i]
-    is_solved |= drafts.round[i] + 1 >= drafts.max_rounds[i]
-    goes_on = has_next & ~ends & (holds | is_solved[:, None])
+    goes_on = has_next & ~ends & holds
     return goes_on.cumprod(1).sum(1, dtype=INT) + 1
 
 
@@ -158,7 +156,7 @@ def _adapt(
     # the first guess is the initialiser's, the second the model's: one alone would teach nothing
     wanted = torch.where((num_guesses == 0) & (credit < 2 * price), 0, wanted)
     affordable = credit.clamp(min=0) // price.clamp(min=1)
-    most = torch.minimum(affordable, drafts.most[i] - 1)
+    most = torch.minimum(affordable, drafts.max_rows[i] - 1)
     for name, value in dict(window=1 + torch.minimum(wanted, most), credit=credit).items():
         column = getattr(drafts, name)
         column[i] = torch.where(adapts, value, column[i]).to(INT)
@@ -171,7 +169,7 @@ def _lay(tree, beams, drafts, i, carried, eos_id, vocab_size) -> None:
     """
     column, width = i[:, None], beams.score.shape[1]
     depth = beams.depth[i]
-    known = beams.prefix_length[i] + beams.target_length[i]
+    known = beams.scored_from[i] + beams.target_length[i]
     num_rows = _next_rows(beams, drafts, i, depth, known)
     is_live = num_rows > 0
     last_prefix = beams.prefix.shape[1] - 1
@@ -214,7 +212,7 @@ def _next_rows(beams, drafts, i, depth, known) -> Tensor:
     rows = torch.where(block > 0, block - done % block.clamp(min=1), drafts.window[i])
     rows = torch.where(done >= horizon, 1, torch.minimum(rows, horizon - done))
     given = known - depth
-    rows = torch.where(given > 0, torch.minimum(drafts.most[i], given), rows)
+    rows = torch.where(given > 0, torch.minimum(drafts.max_rows[i], given), rows)
     rows = torch.minimum(rows, beams.max_length[i] - done)
     # a slot that was never opened has no place for a row
     is_live = (beams.reason[i] == RUNNING) & (beams.width[i] > 0)

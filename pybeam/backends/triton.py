@@ -10,6 +10,7 @@ from functools import partial
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
+from pybeam.backends import torch_layers as layers
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.select import select
@@ -25,6 +26,13 @@ draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 
+# on a GPU torch's own layers are fast, and no weights are packed
+linear = layers.linear
+layer_norm = layers.layer_norm
+glu = layers.glu
+lstm_cell = layers.lstm_cell
+mixture = layers.mixture
+
 __all__ = [
     "backtrace",
     "beam_close",
@@ -34,6 +42,11 @@ __all__ = [
     "draft_commit",
     "draft_open",
     "gather_rows",
+    "glu",
+    "layer_norm",
+    "linear",
+    "lstm_cell",
+    "mixture",
     "scatter_rows",
     "select",
     "tree_append",

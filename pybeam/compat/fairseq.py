@@ -48,7 +48,7 @@ def beam_search(
         min_len: tokens before EOS may be generated.
         unkpen: taken from the log-prob of `unk_id`.
         no_repeat_ngram_size: the start token counts.
-        tokens_to_suppress: never generated; here a prefix cannot hold them either.
+        tokens_to_suppress: never generated; in a prefix they count 0, in fairseq their own log-prob.
         pad_id: never generated either; 1 in its own dictionaries.
         unk_id: 3 in its own dictionaries.
 

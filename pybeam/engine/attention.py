@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from pybeam.engine.failures import failed, isolate
 from pybeam.engine.source import Source
 from pybeam.models.base import Alignment, Session
 from pybeam.request import Hypothesis, Result
 
 
-def attended(
+def with_attention(
     session: Session, alignment: Alignment | None, sources: Sequence[Source], results: list[Result]
 ) -> list[Result]:
     """The results [A] of these sources with attention, where it was asked for, and coverage in final scores.
@@ -26,37 +27,41 @@ def attended(
     gets `Hypothesis.attention`; coverage is then that of ``Alignment()``.
     """
     wanted = [
-        result.hypotheses if source.limits.scoring.coverage else _best(source, result, alignment)
+        result.hypotheses if source.algorithm.scoring.coverage else _best(source, result, alignment)
         for source, result in zip(sources, results, strict=True)
     ]
     asking = [i for i, hypotheses in enumerate(wanted) if hypotheses]
-    if not asking:
-        return results
-    attention = session.attention(
-        [sources[i].content for i in asking],
-        [[hypothesis.tokens for hypothesis in wanted[i]] for i in asking],
-        alignment or Alignment(),
-    )
-    results = list(results)
-    for i, rows in zip(asking, attention, strict=True):
-        pairs = zip(wanted[i], rows, strict=True)
-        own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
-        own += results[i].hypotheses[len(own) :]
-        # stable: ties as they stood
-        own.sort(key=lambda hypothesis: -hypothesis.final_score)
-        results[i] = dataclasses.replace(results[i], hypotheses=own)
-    return results
+    after = list(results)
+
+    def attend(places: list[int]) -> None:
+        attention = session.attention(
+            [sources[i].content for i in places],
+            [[hypothesis.tokens for hypothesis in wanted[i]] for i in places],
+            alignment or Alignment(),
+        )
+        for i, rows in zip(places, attention, strict=True):
+            pairs = zip(wanted[i], rows, strict=True)
+            own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
+            own += results[i].hypotheses[len(own) :]
+            # stable: ties as they stood
+            own.sort(key=lambda hypothesis: -hypothesis.final_score)
+            after[i] = dataclasses.replace(results[i], hypotheses=own)
+
+    for place, error in isolate(attend, asking).items():
+        i = asking[place]
+        after[i] = failed(results[i], error)
+    return after
 
 
 def _best(source: Source, result: Result, alignment: Alignment | None) -> list[Hypothesis]:
-    return [] if alignment is None else result.hypotheses[: source.limits.n_best]
+    return [] if alignment is None else result.hypotheses[: source.algorithm.n_best]
 
 
 def _with(hypothesis: Hypothesis, rows: Tensor, source: Source, keeps: bool) -> Hypothesis:
     """A hypothesis with what its attention [tokens + 1, E] gives; the last row is that of EOS."""
     num_tokens = len(hypothesis.tokens)
     generated = rows[len(source.prefix) : num_tokens + hypothesis.ended]
-    penalty = coverage_penalty(generated, source.limits.scoring.coverage)
+    penalty = coverage_penalty(generated, source.algorithm.scoring.coverage)
     return dataclasses.replace(
         hypothesis,
         final_score=hypothesis.final_score + penalty,

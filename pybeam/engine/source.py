@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pybeam.request import Request, Result
-from pybeam.search.algorithms import Algorithm
+from pybeam.state.new_beam import NewBeam
 
 
-@dataclass(eq=False)
-class Source:
-    """A request that waits or is being decoded."""
+@dataclass(eq=False, kw_only=True)
+class Source(NewBeam):
+    """A request that waits or is being decoded.
+
+    Attributes:
+        index: position of the request among those handed over.
+        content: as `Model.check` returned it.
+        max_bytes: of keys and values that it may need.
+        groups: results of those groups of a diverse search that have ended.
+        num_committed: tokens that a `Partial` has told, prefix included.
+        opened: the step at which it was admitted.
+    """
 
     index: int
     request: Request
-    content: Any  # as the model's `check` returned it
-    length: int
-    limits: Algorithm
-    prefix: list[int]
-    target: list[int]  # to be scored, with EOS; empty: a search
-    most_bytes: int = 0  # of keys and values
-    groups: list[Result] = field(default_factory=list)  # of a diverse search, that have ended
-    num_committed: int = 0  # tokens that a `Partial` has told, the prefix included
-    slot: int = -1
-    opened: int = -1  # step at which it was admitted
+    content: Any
+    max_bytes: int = 0
+    groups: list[Result] = field(default_factory=list)
+    num_committed: int = 0
+    opened: int = -1
 
     @property
     def number(self) -> int:
-        """By which the model knows the source."""
+        """The number by which the model knows this source."""
         return self.index if self.request.source_id is None else self.request.source_id
 
-    @property
-    def guesses(self) -> Sequence[int]:
-        """Of what will be generated, where tokens are guessed."""
-        draft = self.limits.draft
-        return () if draft is None else draft.initialiser.guesses(self.request)
+    def failed(self, error: Exception) -> Result:
+        """Its result, when it fails before it, or the next of its groups, has begun."""
+        steps = sum(group.steps for group in self.groups)
+        expansions = sum(group.expansions for group in self.groups)
+        return Result(self.index, self.request.id, [], "error", steps, expansions, error)
 
     @property
-    def most_tokens(self) -> int:
-        """Tokens of its longest possible hypothesis, start included."""
-        return 1 + len(self.prefix) + self.limits.max_length
+    def max_tokens(self) -> int:
+        """Tokens of its longest possible hypothesis, start token included."""
+        max_length = self.algorithm.max_length
+        # requests are received with a limit in tokens, whatever the algorithm's is
+        assert isinstance(max_length, int)
+        return 1 + len(self.prefix) + max_length

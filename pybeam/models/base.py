@@ -16,6 +16,10 @@ from torch import Tensor
 
 from pybeam.models.rows import Rows
 
+# Positions that an encoder reads at once, padding included where a model pads: enough for matrix
+# products to be large, few enough for memory: of an inner layer with 4096 columns they are 64 MiB.
+MAX_ENCODER_TOKENS = 4096
+
 
 @dataclass(frozen=True)
 class Alignment:

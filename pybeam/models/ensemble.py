@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import torch_layers
 from pybeam.models.base import Alignment, Model, Session
 from pybeam.models.rows import Rows
-
-try:
-    from pybeam.backends import native
-except ImportError:  # the extension was not built
-    native = None
-
-INF = float("inf")
 
 
 class Ensemble(Model):
@@ -69,9 +63,9 @@ class Ensemble(Model):
     def __repr__(self) -> str:
         return f"Ensemble({', '.join(map(repr, self.members))})"
 
-    def session(self, backend) -> EnsembleSession:
+    def session(self, backend: ModuleType) -> EnsembleSession:
         """A fresh session of every member that computes with this backend module."""
-        return EnsembleSession([member.session(backend) for member in self.members])
+        return EnsembleSession([member.session(backend) for member in self.members], backend)
 
     def check(self, source) -> tuple:
         """The source as each member wants it; raises what the first one raises that cannot take it."""
@@ -108,8 +102,8 @@ class Ensemble(Model):
 class EnsembleSession(Session):
     """A session of every member; they share slots, rows and cells."""
 
-    def __init__(self, members: Sequence[Session]) -> None:
-        self._members = members
+    def __init__(self, members: Sequence[Session], backend: ModuleType) -> None:
+        self._members, self._backend = members, backend
         # kept, where fresh memory of this size costs a page fault every few rows
         self._memory = torch.empty(0, 0)
 
@@ -133,14 +127,19 @@ class EnsembleSession(Session):
         logits = [member.step(rows) for member in self._members]  # n times [R, V]
         if len(logits) == 1:
             return logits[0]
-        if native is None or any(own.is_cuda or own.dtype != torch.float32 for own in logits):
-            return mixture(logits)  # [R, V]
-        num_rows, vocab_size = logits[0].shape
+        is_double = all(own.dtype == torch.float64 for own in logits)
+        if all(own.dtype == torch.float32 and not own.is_cuda for own in logits):
+            kernels, out = self._backend, self._room_for(*logits[0].shape)
+        else:
+            kernels = torch_layers
+            out = torch.empty_like(logits[0], dtype=torch.float64 if is_double else torch.float32)
+        kernels.mixture(out, logits)
+        return out  # [R, V]
+
+    def _room_for(self, num_rows: int, vocab_size: int) -> Tensor:
         if self._memory.shape[0] < num_rows:
             self._memory = torch.empty(num_rows, vocab_size)
-        out = self._memory[:num_rows]
-        native.mixture(out, logits)
-        return out  # [R, V]
+        return self._memory[:num_rows]
 
     def release(self, slots: Sequence[int]) -> None:
         for member in self._members:
@@ -163,23 +162,3 @@ class EnsembleSession(Session):
     def advance(self, source: Tensor, target: Tensor) -> None:
         for member in self._members:
             member.advance(source, target)
-
-
-def mixture(logits: Sequence[Tensor]) -> Tensor:
-    """``log(1 / n * sum_i softmax(logits[i]))`` [R, V], float32, or float64 if all members' are.
-
-    A log-sum-exp, so that a token that all members find improbable keeps its log-prob. A member whose
-    row is all -inf gives no token any probability; a row that holds NaN or +inf in one member holds
-    NaN. In plain torch, the oracle of the operator of the same name.
-
-    Args:
-        logits: n tensors [R, V] of float dtypes.
-    """
-    is_double = all(own.dtype == torch.float64 for own in logits)
-    total = None
-    for own in logits:
-        own = own.to(torch.float64 if is_double else torch.float32)  # [R, V]
-        norm = own.logsumexp(1, keepdim=True)  # [R, 1]
-        log_prob = own - norm.masked_fill_(norm == -INF, 0.0)
-        total = log_prob if total is None else torch.logaddexp(total, log_prob, out=total)
-    return total.sub_(math.log(len(logits)))

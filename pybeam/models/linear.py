@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
+import copy
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PANEL = 64  # columns of a panel of packed weights, kPanel of csrc/params.h
-
-
-class Activation(IntEnum):
-    """The function behind a linear layer, as the operator `linear` counts them."""
-
-    NONE = 0
-    RELU = 1
-    GELU = 2
-    TANH_GELU = 3
-    SILU = 4
-    TANH = 5
-
+from pybeam import backends
+from pybeam.backends.packing import pack, unpack
+from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
 # by their names in config.json
 ACTIVATIONS = {
@@ -35,13 +25,6 @@ ACTIVATIONS = {
     "swish": Activation.SILU,
     "tanh": Activation.TANH,
 }
-_FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.RELU: F.relu,
-    Activation.GELU: F.gelu,
-    Activation.TANH_GELU: lambda x: F.gelu(x, approximate="tanh"),
-    Activation.SILU: F.silu,
-    Activation.TANH: torch.tanh,
-}
 
 
 class PlainLinear:
@@ -50,7 +33,11 @@ class PlainLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
         self.activation = activation
-        self._activation = _FUNCTIONS[ACTIVATIONS[activation]] if activation else None
+        self._activation = FUNCTIONS[ACTIVATIONS[activation]] if activation else None
+
+    def with_backend(self, backend: ModuleType) -> PlainLinear:
+        """This layer: torch computes it whatever the backend is."""
+        return self
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
@@ -72,7 +59,7 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """A linear layer through the C++ extension, on a CPU, weights packed for its kernels.
+    """A linear layer on a CPU, its weights packed for the kernels of the C++ extension.
 
     Decoding multiplies few rows by many weights, a shape that general libraries are slow at. A row's
     result does not depend on the other rows, bit for bit, which no general library promises.
@@ -94,27 +81,33 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self._num_columns = weight.shape[0]
         self._depth = weight.shape[1]
-        self._weight = _packed(weight)
+        self._weight = pack(weight)
         self.bias = bias  # [out]
         self.activation = activation
         self._activation = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._linear = torch.ops.pybeam.linear.default
+        self._backend = backends.load("native")
+
+    def with_backend(self, backend: ModuleType) -> PackedLinear:
+        """The same weights, multiplied by this backend module."""
+        layer = copy.copy(self)
+        layer._backend = backend
+        return layer
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         n = x.shape[0]
         y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
-        self._linear(y, x, self._weight, self.bias, self._activation, False)
+        self._backend.linear(y, x, self._weight, self.bias, self._activation, False)
         return y
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        self._linear(residual, x, self._weight, self.bias, Activation.NONE, True)
+        self._backend.linear(residual, x, self._weight, self.bias, Activation.NONE, True)
         return residual  # [n, out]
 
     def gated(self, x: Tensor) -> Tensor:
         """``a * sigmoid(g)`` [n, out / 2], where ``[a, g] = x W^T + b``."""
-        return torch.ops.pybeam.glu.default(self(x))
+        return self._backend.glu(self(x))
 
     @property
     def weight(self) -> Tensor:
@@ -123,25 +116,7 @@ class PackedLinear:
 
     def rows(self, index: Tensor) -> Tensor:
         """W[index] [n, in] in the dtype it is kept in: how tied embeddings share this one copy."""
-        panel, column = index // PANEL, index % PANEL
-        if self._weight.dtype != torch.bfloat16:
-            return self._weight[panel, :, column]
-        # a pair is moved as one number
-        pairs = self._weight.view(torch.int32)[panel, :, column, 0]  # [n, in / 2]
-        return pairs.view(torch.bfloat16)[:, : self._depth]
-
-
-def _packed(weight: Tensor) -> Tensor:
-    """[out / 64, in, 64], or [out / 64, in / 2, 64, 2] in bfloat16; zeros fill the last ones."""
-    num_columns, depth = weight.shape
-    if weight.dtype == torch.bfloat16:
-        padded = F.pad(weight, (0, depth % 2, 0, -num_columns % PANEL))
-        return padded.view(-1, PANEL, (depth + 1) // 2, 2).transpose(1, 2).contiguous()
-    halves = weight.half()
-    if torch.equal(halves.to(weight.dtype), weight):
-        weight = halves
-    padded = F.pad(weight, (0, 0, 0, -num_columns % PANEL))
-    return padded.view(-1, PANEL, depth).transpose(1, 2).contiguous()
+        return unpack(self._weight, index, self._depth)
 
 
 Linear = PlainLinear | PackedLinear
@@ -151,8 +126,4 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `PackedLinear` takes such weights here, and is worth it: not with the portable kernels."""
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
-    try:
-        from pybeam.backends import native
-    except ImportError:
-        return False
-    return native.isa() != "generic"
+    return "native" in backends.available() and backends.load("native").isa() != "generic"

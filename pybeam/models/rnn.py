@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
+from pybeam import backends
+from pybeam.backends import torch_layers
 from pybeam.backends.arrays import grown
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import Model, Session
+from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.rows import Rows
@@ -67,16 +72,20 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
-    is_native: bool  # through the C++ extension, as the linear layers are
+    backend: ModuleType | None  # which computes the step; None: torch, where weights are not packed
+
+    def with_backend(self, backend: ModuleType) -> LstmLayer:
+        """The same layer, computed by this backend module."""
+        return LstmLayer(
+            self.input.with_backend(backend),
+            self.recurrent.with_backend(backend),
+            backend if self.backend is not None else None,
+        )
 
     def __call__(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden and cell state [n, H] after one step from those before; `gates` = input(x) [n, 4 H]."""
-        gates = self.recurrent.add(gates, hidden)
-        if self.is_native:
-            return torch.ops.pybeam.lstm_cell.default(gates, cell)
-        i, f, g, o = gates.chunk(4, 1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        return o.sigmoid() * cell.tanh(), cell
+        kernels = torch_layers if self.backend is None else self.backend
+        return kernels.lstm_cell(self.recurrent.add(gates, hidden), cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,10 @@ class LstmStack:
 
     token_table: Tensor  # [V, embedding]
     layers: Sequence[LstmLayer]
+
+    def with_backend(self, backend: ModuleType) -> LstmStack:
+        """The same stack, computed by this backend module."""
+        return LstmStack(self.token_table, [layer.with_backend(backend) for layer in self.layers])
 
     def embed(self, token: Tensor) -> Tensor:
         return F.embedding(token, self.token_table)
@@ -132,9 +145,18 @@ class Rnn(Model):
             f"V={self.vocab_size}, {self.dtype}, {self.device})"
         )
 
-    def session(self, backend) -> RnnSession:
+    def session(self, backend: ModuleType) -> RnnSession:
         """A fresh session that computes with this backend module."""
-        return RnnSession(self, backend)
+        return RnnSession(self.with_backend(backend), backend)
+
+    def with_backend(self, backend: ModuleType) -> Rnn:
+        """The same weights, computed by this backend module."""
+        model = copy.copy(self)
+        model.encoder = self.encoder.with_backend(backend)
+        model.decoder = self.decoder.with_backend(backend)
+        model.attention = self.attention.with_backend(backend)
+        model.output = self.output.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The ids as an int64 tensor [E] on the host.
@@ -229,7 +251,7 @@ class RnnSession(Session):
 
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
-        model, source = self._model, self._source
+        model = self._model
         x = model.decoder.embed(rows.token)  # [R, embedding]
         new = []
         for layer, (hidden, cell) in zip(
@@ -237,18 +259,8 @@ class RnnSession(Session):
         ):
             x, cell = layer(layer.input(x), hidden, cell)
             new += [x, cell]
-        mixed = self._backend.tree_attention(
-            x[:, None],
-            self._pool,
-            self._pool,
-            rows.offset,
-            rows.slot,
-            source.cell,
-            source.length,
-            None,
-            None,
-            1.0,
-        )  # [R, 1, H]
+        cells = Cells.of_encoder(rows, self._source)
+        mixed = cells.attend(self._backend, x[:, None], self._pool, self._pool, 1.0)  # [R, 1, H]
         logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)))  # [R, V]
         return logits, torch.stack(new, 1).view_as(old)
 
@@ -279,6 +291,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else first.dtype
     is_packed = can_pack(device, dtype)
+    native = backends.load("native") if is_packed else None
 
     def take(name: str, *shape: int) -> Tensor:
         tensor = checkpoint.take(name, *shape)
@@ -295,7 +308,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
             bias = sum(take(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh"))
             weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
             recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
-            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), is_packed))
+            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), native))
         table = take(f"{name}.embedding.weight", vocab_size, d)
         return LstmStack(table.float() if is_packed else table, layers)
 

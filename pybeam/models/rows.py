@@ -16,8 +16,8 @@ from pybeam.kvcache.token_tree import TokenTree
 class Rows:
     """The rows that move in one step, grouped by source. R rows of A sources.
 
-    Rows behind the last offset are padding, of slot 0, which is nobody's; what a session computes for
-    them is not looked at. Sources may have no row, slot 0 among them, many times.
+    Rows behind the last offset are padding, of slot 0, which belongs to no source; nobody looks at
+    what a session computes for them. Sources may have no row, slot 0 among them, many times.
     """
 
     tree: TokenTree
@@ -30,7 +30,7 @@ class Rows:
     node: Tensor  # [R] int32, its node in the tree
     cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
     longest: int  # no row has more tokens, start included
-    prefix_length: Tensor  # [S] int32, by slot: forced tokens behind the start token
+    prefix_length: Tensor  # [S] int32, by slot: tokens of the prefix, scored or not
     max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
     eos_ids: tuple[int, ...]  # see `Model.eos_ids`
     beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
@@ -89,7 +89,7 @@ class Rows:
 
     @cached_property
     def num_generated(self) -> Tensor:
-        """[R] int32, tokens behind the forced prefix; negative within it."""
+        """[R] int32, tokens behind the prefix, scored or not; negative within it."""
         return self.position - self.prefix_length.index_select(0, self.row_slot)
 
     @cached_property

@@ -114,7 +114,7 @@ class AllowedSequences(Processor):
         is_inside = ~trie.is_end[here]
         for eos_id in rows.eos_ids:
             allowed[:, eos_id] = logits[:, eos_id].masked_fill(is_inside, -INF)
-        return allowed
+        return torch.where(rows.num_generated[:, None] < 0, logits, allowed)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def log_softmax(logits: Tensor) -> Tensor:
 def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor) -> Survivors:
     """The survivors of `select` with their log-probs [R, V] in place of what ranked them.
 
-    `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have.
+    `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have, and so do
+    rows within a prefix.
     """
     if not log_probs.shape[0]:
         return chosen  # nothing moves
@@ -120,8 +121,9 @@ def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tens
     row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
     numbers = torch.arange(log_probs.shape[0], device=slot.device)
     row_of[rows.row_slot.long(), rows.bit.long()] = numbers
-    own = log_probs[row_of[slot, parent], chosen.token.clamp(min=0).long()]
-    is_new = is_alive[slot, parent] & (chosen.token >= 0)
+    row = row_of[slot, parent]
+    own = log_probs[row, chosen.token.clamp(min=0).long()]
+    is_new = is_alive[slot, parent] & (chosen.token >= 0) & (rows.num_generated[row] >= 0)
     own = torch.where(is_new, own.to(chosen.log_prob.dtype), chosen.log_prob)
     return chosen._replace(log_prob=own)
 

@@ -57,7 +57,9 @@ class FirstToken(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         token = data[0][:, None]  # [R, 1]
-        is_forced = (rows.position[:, None] == 0) & (token >= 0)
+        # a prefix takes the place of this token
+        is_first = (rows.position == 0) & (rows.num_generated == 0)
+        is_forced = is_first[:, None] & (token >= 0)
         place = token.clamp(min=0).long()
         value = torch.where(is_forced, 0.0, logits.gather(1, place))
         return logits.masked_fill_(is_forced, -INF).scatter_(1, place, value)

@@ -23,7 +23,8 @@ class Gumbel(Processor):
     stage: ClassVar[Stage] = "log_probs"
     per_request: ClassVar = ("seed",)
     perturbs: ClassVar[bool] = True
-    # of every node: a hash of seed and tokens, and their log-probability, both behind the prefix
+    # of every node: a hash of the seed and the tokens behind the prefix, and the log-probability of all
+    # tokens, which is 0 for those of a prefix that is not scored
     state: ClassVar = (torch.int64, torch.float32)
 
     def __post_init__(self) -> None:
@@ -43,7 +44,9 @@ class Gumbel(Processor):
         root = mixed(seed)
         own = mixed(hashes[slot, parent] + (rows.token.long() + 1) * GOLDEN)
         own = torch.where(is_behind, own, root)  # [R]
-        total = torch.where(is_behind, totals[slot, parent] + rows.tree.log_prob[slot, node], 0.0)
+        is_start = rows.position == 0
+        before = torch.where(is_start, 0.0, totals[slot, parent])
+        total = before + rows.tree.log_prob[slot, node]
         hashes[slot, node], totals[slot, node] = own, total
         # no sequence has the token before the first, so this number is the root's own
         of_root = gumbel_noise(root, torch.full((1,), -1, dtype=INT, device=slot.device))[:, 0]

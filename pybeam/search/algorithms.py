@@ -147,7 +147,7 @@ class Algorithm:
         if self.draft is None:
             return self.width
         is_known = isinstance(self.max_length, int)
-        return self.draft.most_rows(self.max_length if is_known else DEFAULT_MAX_LENGTH)
+        return self.draft.max_rows(self.max_length if is_known else DEFAULT_MAX_LENGTH)
 
     @property
     def tokens_per_step(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from pybeam.arguments import whole
 from pybeam.limits import FREE, SourceLimit
 from pybeam.processors import base
 from pybeam.request import Request
@@ -15,10 +17,11 @@ _PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
 
 
 def for_target(algorithm: Algorithm, request: Request, max_positions: int | None) -> Algorithm:
-    """What scores the request's target: one row that nothing prunes, as long as the target and EOS.
+    """The algorithm that scores the request's target: one row, unpruned, as long as target and EOS.
 
     Raises ValueError if the model has too few positions.
     """
+    assert request.target is not None
     prefix_length, length = request.prefix_length, len(request.target) + 1
     if max_positions is not None and prefix_length + length > max_positions:
         raise ValueError(
@@ -48,53 +51,68 @@ def overridden(
 
     Raises ValueError if an override is invalid or the model has too few positions.
     """
-    changes = {
-        name: getattr(request, name)
-        for name in ("width", "n_best", "min_length", "max_length", "scoring")
-        if getattr(request, name) is not None
-    }
-    pruning = {
-        name: getattr(request, name) for name in _PRUNING if getattr(request, name) is not None
-    }
+    changes = _given(request, ("width", "n_best", "scoring"))
+    pruning = _given(request, _PRUNING)
     if pruning:
         changes["pruning"] = dataclasses.replace(algorithm.pruning, **pruning)
     if request.processors:
         changes["processors"] = base.overridden(algorithm.processors, request.processors)
-    prefix_length = request.prefix_length
-    longest = None if max_positions is None else max_positions - prefix_length
-    max_length = changes.get("max_length", algorithm.max_length)
-    in_limits = prefix_length if algorithm.prefix.in_limits else 0
-    if isinstance(max_length, SourceLimit):
-        max_length = max_length.tokens(source_length)
-        if longest is not None:
-            max_length = min(max_length, longest + in_limits)
-    if max_length is not None and max_length <= in_limits:
-        raise ValueError(
-            f"`max_length` counts the prefix here and must be more than its {in_limits} tokens, "
-            f"but is {max_length}"
-        )
-    if max_length is None:
-        if longest is not None and longest < 1:
-            raise ValueError(
-                f"`prefix` must be shorter than the model's {max_positions} positions, "
-                f"but has {prefix_length} tokens"
-            )
-        max_length = DEFAULT_MAX_LENGTH if longest is None else min(DEFAULT_MAX_LENGTH, longest)
-    elif longest is not None and max_length - in_limits > longest:
-        raise ValueError(
-            f"`max_length` plus the prefix must be at most the model's {max_positions} positions, "
-            f"but is {max_length - in_limits} + {prefix_length}"
-        )
-    else:
-        max_length -= in_limits
-        min_length = changes.get("min_length", algorithm.min_length)
-        changes["min_length"] = max(min_length - in_limits, 0)
-    if prefix_length and algorithm.prefix.in_length and not algorithm.prefix.is_scored:
+    changes["min_length"], changes["max_length"] = _length_limits(
+        algorithm, request, max_positions, source_length
+    )
+    prefix_length, rule = request.prefix_length, algorithm.prefix
+    if prefix_length and rule.in_length and not rule.is_scored:
         changes["scoring"] = changes.get("scoring", algorithm.scoring).behind(prefix_length)
     if algorithm.draft is not None:
         changes["draft"] = algorithm.draft.for_request(request)
-    changes["max_length"] = max_length
     # most requests ask for nothing else; processors may hold what cannot be compared
     if "processors" not in changes and changes == {n: getattr(algorithm, n) for n in changes}:
         return algorithm
     return dataclasses.replace(algorithm, **changes)
+
+
+def _given(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of these overrides that the request has."""
+    values = {name: getattr(request, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _length_limits(
+    algorithm: Algorithm, request: Request, max_positions: int | None, source_length: int
+) -> tuple[int, int]:
+    """`min_length` and `max_length` in tokens behind the prefix, whatever they were given in.
+
+    Raises TypeError or ValueError if the request's own are invalid, or if the prefix leaves no room.
+    """
+    prefix_length = request.prefix_length
+    room = None if max_positions is None else max_positions - prefix_length
+    if room is not None and room < 1:
+        raise ValueError(
+            f"`prefix` must be shorter than the model's {max_positions} positions, but has "
+            f"{prefix_length} tokens"
+        )
+    # tokens of the prefix that the limits as given include
+    included = prefix_length if algorithm.prefix.in_limits else 0
+    own = _given(request, ("min_length", "max_length"))
+    min_length = own.get("min_length", algorithm.min_length)
+    max_length = own.get("max_length", algorithm.max_length)
+    whole("min_length", min_length, 0)
+    min_length = max(min_length - included, 0)
+    if max_length is None:
+        return min_length, DEFAULT_MAX_LENGTH if room is None else min(DEFAULT_MAX_LENGTH, room)
+    if isinstance(max_length, SourceLimit):
+        max_length = max_length.tokens(source_length)
+        if room is not None:
+            max_length = min(max_length, room + included)
+    whole("max_length", max_length, 1)
+    if max_length <= included:
+        raise ValueError(
+            f"`max_length` counts the prefix here and must be more than its {included} tokens, "
+            f"but is {max_length}"
+        )
+    if room is not None and max_length - included > room:
+        raise ValueError(
+            f"`max_length` plus the prefix must be at most the model's {max_positions} positions, "
+            f"but is {max_length - included} + {prefix_length}"
+        )
+    return min_length, max_length - included

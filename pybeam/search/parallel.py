@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pybeam.drafts import PAD, UNCHANGED, Convergence, Draft, Initialiser
+from pybeam.drafts import PAD, Draft, Initialiser
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm, greedy
 
@@ -16,7 +16,6 @@ def jacobi(
     *,
     length: int | Callable[[Request], int] | None = None,
     initialiser: Initialiser = PAD,
-    convergence: Convergence = UNCHANGED,
     feeds_all: bool = False,
     **options,
 ) -> Algorithm:
@@ -31,7 +30,6 @@ def jacobi(
             request that says so; one token at a time behind it. The paper takes it from a greedy run
             beforehand. None: `max_length`.
         initialiser: what is guessed first, from `pybeam.drafts`.
-        convergence: when a block is done, from `pybeam.drafts`; the default is exact, others are not.
         feeds_all: whether a draft goes on behind a guessed EOS, as in the paper.
         options: as for `greedy`.
 
@@ -40,7 +38,7 @@ def jacobi(
 
     See Santilli et al. 2023, Algorithm 1.
     """
-    draft = Draft(None, length, initialiser, convergence, feeds_all=feeds_all)
+    draft = Draft(None, length, initialiser, feeds_all=feeds_all)
     return greedy(**options, draft=draft)
 
 
@@ -49,7 +47,6 @@ def gauss_seidel_jacobi(
     *,
     length: int | Callable[[Request], int] | None = None,
     initialiser: Initialiser = PAD,
-    convergence: Convergence = UNCHANGED,
     **options,
 ) -> Algorithm:
     """Greedy decoding in blocks of so many tokens, each as `jacobi` decodes all (PGJ).
@@ -59,14 +56,14 @@ def gauss_seidel_jacobi(
 
     Args:
         block: generated tokens, 1 to 128; 1 is `greedy`.
-        length, initialiser, convergence, options: as for `jacobi`.
+        length, initialiser, options: as for `jacobi`.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Santilli et al. 2023, Algorithm 2.
     """
-    return greedy(**options, draft=Draft(block, length, initialiser, convergence))
+    return greedy(**options, draft=Draft(block, length, initialiser))
 
 
 def hybrid_jacobi(
@@ -74,7 +71,6 @@ def hybrid_jacobi(
     horizon: int | None = None,
     *,
     initialiser: Initialiser = PAD,
-    convergence: Convergence = UNCHANGED,
     **options,
 ) -> Algorithm:
     """As `gauss_seidel_jacobi` for the first `horizon` generated tokens, then one at a time (HGJ).
@@ -82,18 +78,18 @@ def hybrid_jacobi(
     Args:
         block: generated tokens, 1 to 128.
         horizon: None: `max_length`.
-        initialiser, convergence, options: as for `jacobi`.
+        initialiser, options: as for `jacobi`.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Santilli et al. 2023, Algorithm 3.
     """
-    return greedy(**options, draft=Draft(block, horizon, initialiser, convergence))
+    return greedy(**options, draft=Draft(block, horizon, initialiser))
 
 
 def adaptive_jacobi(
-    most: int = 8,
+    max_window: int = 8,
     *,
     price: float | None = None,
     initialiser: Initialiser = PAD,
@@ -108,7 +104,7 @@ def adaptive_jacobi(
     steps more than greedy decoding, if `price` is true.
 
     Args:
-        most: rows of a source in one step, 1 to 128.
+        max_window: rows of a source in one step, 1 to 128.
         price: what a guess costs: by how much one more row of a source makes steps longer, in steps
             that this source would take alone. Where nothing but computing takes time it is 1, where
             rows are free 0. None: 0.25 for one source at a time, more where `Decoder`'s schedule
@@ -118,4 +114,6 @@ def adaptive_jacobi(
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
-    return greedy(**options, draft=Draft(None, None, initialiser, most=most, price=price))
+    return greedy(
+        **options, draft=Draft(None, None, initialiser, max_window=max_window, price=price)
+    )

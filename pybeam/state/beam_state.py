@@ -15,7 +15,7 @@ from torch import Tensor
 from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
-    NOBODY,
+    NULL_SLOT,
     NUM_REPORTED,
     RUNNING,
     Beams,
@@ -28,6 +28,8 @@ from pybeam.models.rows import Rows
 from pybeam.processors.chain import Processing, unperturbed
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.forced_decoding import followed, led, next_target, startable
+from pybeam.state.new_beam import NewBeam
+from pybeam.state.report import FinishedArrays
 
 INF = float("inf")
 INT = torch.int32
@@ -76,36 +78,22 @@ class BeamState:
         uses = self._uses_prefix, self._uses_min_length, self._uses_limit
         return *uses, self._uses_margin, self._uses_local_margin, self._uses_target
 
-    def open(
-        self,
-        slots: Sequence[int],
-        limits: Sequence[Algorithm],
-        prefixes: Sequence[Sequence[int]],
-        source_lengths: Sequence[int],
-        start_id: int,
-        targets: Sequence[Sequence[int]] | None = None,
-        guesses: Sequence[Sequence[int]] = (),
-        prompts: Sequence[Tensor | None] = (),
-    ) -> list[int]:
-        """Start one beam of one row, the start token, in each of these empty slots.
+    def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        """Start these beams, each with one row, the start token, in an empty slot.
 
-        A target is scored after the prefix, EOS is part of it; an empty one: search. A prefix that is to
-        be scored is a target that the search goes on from. `guesses` are of what is generated, for those
-        that draft; `prompts` are as `Model.prompt` gives them. Returns how many rows each begins with, at
-        most.
+        A scored prefix is a target that the search goes on from. Returns how many rows each begins with,
+        at most.
         """
-        targets = [()] * len(slots) if targets is None else list(targets)
-        prefixes = list(prefixes)
-        for i, limit in enumerate(limits):
-            if limit.prefix.is_scored:
-                prefixes[i], targets[i] = (), (*prefixes[i], *targets[i])
-        given = [(*prefix, *target) for prefix, target in zip(prefixes, targets, strict=True)]
-        self._open_given(slots, given)
-        self._processing.open(slots, [limit.processors for limit in limits], prompts)
-        each = zip(limits, map(len, prefixes), map(len, targets), source_lengths, strict=True)
-        lines = [_line(*one) for one in each]
+        slots = [beam.slot for beam in beams]
+        self._open_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
+        processors = [beam.algorithm.processors for beam in beams]
+        self._processing.open(slots, processors, [beam.prompt for beam in beams])
+        lines = [
+            _line(beam.algorithm, len(beam.prefix), len(beam.target), beam.source_length)
+            for beam in beams
+        ]
         for line in lines:
-            self._uses_prefix |= line["prefix_length"] > 0
+            self._uses_prefix |= line["scored_from"] > 0
             self._uses_target |= line["target_length"] > 0
             self._uses_limit |= line["max_candidates"] < NO_LIMIT
             self._uses_margin |= line["margin"] < INF
@@ -115,20 +103,14 @@ class BeamState:
         floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
         device = self.device
         numbers = to_device(ints, INT, device), to_device(floats, torch.float32, device)
-        return self._open(slots, *numbers, limits, guesses, start_id)
+        return self._open(beams, *numbers, start_id)
 
     def _open(
-        self,
-        slots: Sequence[int],
-        ints: Tensor,
-        floats: Tensor,
-        limits: Sequence[Algorithm],
-        guesses: Sequence[Sequence[int]],
-        start_id: int,
+        self, beams: Sequence[NewBeam], ints: Tensor, floats: Tensor, start_id: int
     ) -> list[int]:
-        slot = to_device(slots, INT, self.device)
+        slot = to_device([beam.slot for beam in beams], INT, self.device)
         self._backend.beam_open(self.tree.arrays, self.beams, slot, ints, floats, start_id)
-        return [1] * len(slots)
+        return [1] * len(beams)
 
     def _open_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         """Keep the tokens that these sources begin with."""
@@ -177,11 +159,7 @@ class BeamState:
 
         `logits` are what `process` gave.
         """
-        survivors = self._follow(rows, moving, logits)
-        if self._processing.perturbs:
-            log_probs = self._processing.log_probs
-            return unperturbed(survivors, rows, self.beams.is_alive, log_probs)
-        return survivors
+        return self._follow(rows, moving, logits)
 
     def _follow(self, rows: Rows, moving: Moving, logits: Tensor) -> Survivors:
         target, score = None, moving.score
@@ -189,12 +167,16 @@ class BeamState:
             target = next_target(self.beams, rows.slot)
             score = startable(score, moving.offset, target)
         chosen = self._select(moving._replace(score=score), logits)
-        if self._uses_prefix and self.algorithm.prefix.leading_eos:
+        if self.algorithm.prefix.leading_eos and (self._uses_prefix or self._uses_target):
             chosen = led(chosen, self.beams, rows.slot)
+        log_probs = self._processing.log_probs if self._processing.perturbs else None
+        if log_probs is not None:
+            chosen = unperturbed(chosen, rows, self.beams.is_alive, log_probs)
         if target is None:
             return chosen
         normalises = self._processing.normalises
-        return followed(chosen, target, rows, moving, logits, self.eos_ids[0], normalises)
+        eos_id = self.eos_ids[0]
+        return followed(chosen, target, rows, moving, logits, eos_id, normalises, log_probs)
 
     def _select(self, moving: Moving, logits: Tensor) -> Survivors:
         finishing = self.algorithm.finishing
@@ -252,7 +234,7 @@ class BeamState:
     ) -> tuple[Tensor, Tensor]:
         """Let `Schedule.plan` choose among these slots [A].
 
-        Returns the slots [A], nobody's in place of those that do not move, and the rows of each [A].
+        Returns the slots [A], `NULL_SLOT` in place of those that do not move, and the rows of each [A].
         """
         reason, num_rows, depth, *_, waited = (
             self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
@@ -260,7 +242,7 @@ class BeamState:
         num_rows = torch.where(reason == RUNNING, num_rows, 0)
         moves = choose(depth, num_rows, waited, limit)
         self.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
-        return torch.where(moves, slot, NOBODY), torch.where(moves, num_rows, 0)
+        return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
 
     def report(self, slot: Tensor) -> Tensor:
         """What the host shall know of these slots [A]; `Report.parse` reads a copy of it."""
@@ -287,12 +269,14 @@ class BeamState:
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
         owner, node = owner.to(INT), ints[:, 0]
         paths, length = self._backend.backtrace(tree.token, tree.parent, owner, node, capacity)
-        floats = self.beams.finished_floats[owner.long(), place].view(INT)  # [n, 3]
-        parts = [ints, length[:, None], floats, paths]
+        log_probs = None
         if wants_log_probs:
             values = tree.log_prob.view(INT)
-            parts.append(self._backend.backtrace(values, tree.parent, owner, node, capacity)[0])
-        return torch.cat(parts, 1)
+            backtrace = self._backend.backtrace
+            log_probs = backtrace(values, tree.parent, owner, node, capacity)[0]
+            log_probs = log_probs.view(torch.float32)
+        floats = self.beams.finished_floats[owner.long(), place]  # [n, 3]
+        return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
         """[A, 1 + 2 * capacity] int32: of these slots how many nodes, their tokens and parents.
@@ -329,8 +313,7 @@ def _line(
 ) -> dict[str, float]:
     """The columns of `Beams` that are not zero in a beam of one row, the start token."""
     most, scoring = limit.pruning.max_candidates, limit.scoring
-    # to the kernels a scored prefix is part of what was generated
-    scored = target_length if limit.prefix.is_scored else 0
+    scored_from = 0 if limit.prefix.is_scored else prefix_length
     return dict(
         num_rows=1,
         num_entries=1,
@@ -338,10 +321,11 @@ def _line(
         stop_at=min(limit.stop_at, NO_LIMIT),
         certified=limit.width if limit.stop.certifies_all else limit.n_best,
         max_candidates=NO_LIMIT if most is None else int(min(most, NO_LIMIT)),
-        min_length=limit.min_length + scored,
-        max_length=limit.max_length + scored,
+        min_length=limit.min_length,
+        max_length=limit.max_length,
         prefix_length=prefix_length,
-        target_length=target_length,
+        scored_from=scored_from,
+        target_length=prefix_length + target_length - scored_from,
         margin=limit.pruning.margin,
         local_margin=limit.pruning.local_margin,
         best_finished=-INF,

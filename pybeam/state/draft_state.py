@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import DRAFT_COLUMNS, NOBODY, RUNNING, Drafts, Moving
+from pybeam.backends.arrays import DRAFT_COLUMNS, NULL_SLOT, RUNNING, Drafts, Moving
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS, Finishing, Survivors
 from pybeam.models.rows import Rows
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import INT, BeamState
 from pybeam.state.forced_decoding import followed
+from pybeam.state.new_beam import NewBeam
 
 
 class DraftState(BeamState):
@@ -59,23 +60,15 @@ class DraftState(BeamState):
         return *super().buffers(), *self.drafts
 
     def _open(
-        self,
-        slots: Sequence[int],
-        ints: Tensor,
-        floats: Tensor,
-        limits: Sequence[Algorithm],
-        guesses: Sequence[Sequence[int]],
-        start_id: int,
+        self, beams: Sequence[NewBeam], ints: Tensor, floats: Tensor, start_id: int
     ) -> list[int]:
-        kept = [list(own) for own in guesses]
-        longest = max(map(len, kept), default=0)
-        self.drafts = self.drafts.reserved(0, longest)
-        for p, tokens in zip(slots, kept, strict=True):
-            self.drafts.guess[p, : len(tokens)] = to_device(tokens, INT, self.device)
-        lines = [
-            limit.draft.line(limit.max_length, len(tokens), self._pad_id)
-            for limit, tokens in zip(limits, kept, strict=True)
-        ]
+        slots = [beam.slot for beam in beams]
+        self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
+        lines = []
+        for beam in beams:
+            tokens, own = list(beam.guesses), beam.algorithm
+            self.drafts.guess[beam.slot, : len(tokens)] = to_device(tokens, INT, self.device)
+            lines.append(own.draft.line(own.max_length, len(tokens), self._pad_id))
         self._backend.draft_open(
             self.tree.arrays,
             self.beams,
@@ -90,7 +83,7 @@ class DraftState(BeamState):
         )
         if self.device.type == "cpu":
             return self.beams.num_rows[torch.tensor(slots)].tolist()
-        return [line["most"] for line in lines]
+        return [line["max_rows"] for line in lines]
 
     def _position(self, depth: Tensor, bit: Tensor) -> Tensor:
         return depth + bit
@@ -119,7 +112,7 @@ class DraftState(BeamState):
             ban_eos = rows.num_generated < beams.min_length[p]
         if self._uses_prefix or self._uses_target:
             given = beams.prefix[p, position.long().clamp(max=beams.prefix.shape[1] - 1)]
-            is_prefix = position < beams.prefix_length[p]
+            is_prefix = position < beams.scored_from[p]
             forced = torch.where(is_prefix, given, -1)
         chosen = Survivors(
             *self._backend.select(
@@ -142,7 +135,7 @@ class DraftState(BeamState):
         )
         if not self._uses_target:
             return chosen
-        is_target = ~is_prefix & (rows.num_generated < beams.target_length[p])
+        is_target = ~is_prefix & (position < beams.scored_from[p] + beams.target_length[p])
         alone = dataclasses.replace(rows, offset=offset)
         return followed(
             chosen,
@@ -187,7 +180,7 @@ class DraftState(BeamState):
         for p in range(beams.num_rows.numel()):
             owned = tree.page[p, : int(tree.num_pages[p])].tolist()
             pages += owned
-            if p == NOBODY or not owned or int(beams.reason[p]) != RUNNING:
+            if p == NULL_SLOT or not owned or int(beams.reason[p]) != RUNNING:
                 assert not int(beams.num_rows[p]), f"slot {p} has rows and is not live"
                 continue
             depth, n = int(beams.depth[p]), int(beams.num_rows[p])

@@ -26,7 +26,7 @@ INF = float("inf")
 def next_target(beams: Beams, slot: Tensor) -> Tensor:
     """[A] int32, the token that comes next in the target of these slots [A]; -1: there is none."""
     i = slot.long()
-    depth, start = beams.depth[i], beams.prefix_length[i]
+    depth, start = beams.depth[i], beams.scored_from[i]
     token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
     is_inside = (depth >= start) & (depth < start + beams.target_length[i])
     return torch.where(is_inside, token, -1)
@@ -52,11 +52,13 @@ def followed(
     logits: Tensor,
     eos_id: int,
     normalises: bool,
+    log_probs: Tensor | None = None,
 ) -> Survivors:
     """What `select` has chosen, with the target's token [A] in place of it where there is one.
 
-    EOS finishes the beam. A token that cannot follow gets -inf, and the target goes on. Where `select`
-    does not normalise, what it was given are the log-probs.
+    EOS finishes the beam. A token that cannot follow gets -inf and the target goes on; within a prefix it
+    gets 0, since every hypothesis has it. Where `select` does not normalise, what it was given are the
+    log-probs; where these [R, V] are given, what it was given only ranks, and ranks nothing in a prefix.
     """
     if not logits.shape[0]:
         return chosen  # nothing moves
@@ -69,11 +71,17 @@ def followed(
         largest = logits[row, chosen.token[:, 0].clamp(min=0).long()].to(dtype)
         log_prob = log_prob - largest + chosen.log_prob[:, 0]
     # a row without any possible token has nothing chosen
-    log_prob = torch.where(chosen.count > 0, log_prob, -INF)
+    gain = log_prob = torch.where(chosen.count > 0, log_prob, -INF)
+    is_prefix = rows.num_generated[row] < 0  # [A]
+    if log_probs is not None:
+        log_prob = log_probs[row, target.clamp(min=0).long()].to(dtype)
+        gain = torch.where(is_prefix, log_prob, gain)
+    is_free = is_prefix & (gain == -INF)
+    gain, log_prob = (value.masked_fill(is_free, 0.0) for value in (gain, log_prob))
     first = dict(
         token=target,
         parent=torch.zeros_like(target),
-        score=moving.score[entry] + log_prob,
+        score=moving.score[entry] + gain,
         log_prob=log_prob,
     )
     follows = (target >= 0) & ~chosen.has_nan

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from pybeam.backends.arrays import NUM_REPORTED
+from pybeam.backends.arrays import FINISHED_FLOAT_COLUMNS, FINISHED_INT_COLUMNS, NUM_REPORTED
 
 
 class Report(NamedTuple):
@@ -21,6 +24,10 @@ class Report(NamedTuple):
     expansions: np.ndarray  # [A]
     num_pages: np.ndarray  # [A], pages that each source holds
 
+    def of(self, index: Sequence[int]) -> Report:
+        """The part on the slots at these places."""
+        return Report(self.num_free_pages, *(column[index] for column in self[1:]))
+
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
         """From what `BeamState.report` gave, for the first so many of its slots."""
@@ -28,26 +35,59 @@ class Report(NamedTuple):
         return cls(int(numbers[0]), *lines[:num_slots].T)
 
 
+class FinishedArrays(NamedTuple):
+    """``n`` finished hypotheses on the device; paths begin with the start token and have `C` places."""
+
+    ints: Tensor  # [n, len(FINISHED_INT_COLUMNS)] int32
+    floats: Tensor  # [n, len(FINISHED_FLOAT_COLUMNS)] float32
+    num_tokens: Tensor  # [n] int32, of each path
+    path: Tensor  # [n, C] int32, padded on the right
+    log_prob: Tensor | None  # [n, C] float32 of the tokens of each path
+
+    def packed(self) -> Tensor:
+        """All numbers as one int32 tensor, a line per hypothesis; `Found.parse` reads it."""
+        floats = self.floats.view(torch.int32)
+        parts = [self.ints, floats, self.num_tokens[:, None], self.path]
+        if self.log_prob is not None:
+            parts.append(self.log_prob.view(torch.int32))
+        return torch.cat(parts, 1)
+
+
 class Found(NamedTuple):
     """A finished hypothesis."""
 
     tokens: list[int]  # without the start token
-    length: int  # generated tokens, EOS included
+    length: int  # tokens that count in n, EOS included
     score: float
+    final_score: float  # what ranks it, as the device has computed it
     eos_id: int | None  # the token that ended it
     log_probs: list[float] | None
 
     @classmethod
     def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
-        """From what `BeamState.finished` gave for paths of that capacity."""
-        floats = numbers[:, 4:].view(np.float32)
-        scores, of_eos = floats[:, 0].tolist(), floats[:, 1].tolist()
-        lines = zip(numbers[:, :4].tolist(), numbers[:, 7 : 7 + capacity].tolist(), strict=True)
-        log_probs = floats[:, 3 + capacity :].tolist()
+        """From a copy of what `FinishedArrays.packed` gave for paths of that capacity."""
+        sizes = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS), 1, capacity
+        ints, floats, sizes_of_paths, paths, log_probs = np.split(numbers, np.cumsum(sizes), axis=1)
+        each_int = dict(zip(FINISHED_INT_COLUMNS, ints.T.tolist(), strict=True))
+        each_float = dict(
+            zip(FINISHED_FLOAT_COLUMNS, floats.view(np.float32).T.tolist(), strict=True)
+        )
+        columns = zip(
+            each_int["finished_length"],
+            each_int["finished_eos"],
+            each_float["finished_score"],
+            each_float["finished_final"],
+            each_float["finished_log_prob"],
+            sizes_of_paths[:, 0].tolist(),
+            paths.tolist(),
+            log_probs.view(np.float32).tolist(),
+            strict=True,
+        )
         found = []
-        for i, ((_, length, eos, size), path) in enumerate(lines):
-            has_ended = eos >= 0
-            values = log_probs[i][1:size] + [of_eos[i]] * has_ended if log_probs[i] else None
-            eos_id = eos if has_ended else None
-            found.append(cls(path[1:size], length, scores[i], eos_id, values))
+        for length, eos, score, final_score, of_eos, size, path, values in columns:
+            own = None
+            if values:
+                own = values[1:size] + ([of_eos] if eos >= 0 else [])
+            eos_id = eos if eos >= 0 else None
+            found.append(cls(path[1:size], length, score, final_score, eos_id, own))
         return found

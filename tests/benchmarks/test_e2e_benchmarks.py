@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 import pybeam
-from support import small_corpus
-from support.paths import ROOT
 from support.search_models import random_model
 
 for module in ("tabulate", "sacrebleu", "sentencepiece"):
     pytest.importorskip(module)
 
-from benchmarks.e2e import latency  # noqa: E402
-from benchmarks.e2e.step_time import StepTime  # noqa: E402
+from benchmarks import latency  # noqa: E402
 from benchmarks.journal import Journal  # noqa: E402
+from benchmarks.step_time import StepTime  # noqa: E402
+from support.tiny_corpus import write_corpus  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 METHODS = {
     "GREEDY",
     "FIXED",
@@ -35,8 +35,8 @@ METHODS = {
 
 
 def dry_run(folder: Path, *arguments: str) -> dict:
-    small_corpus.write(folder, "dev")
-    command = [sys.executable, "-m", "benchmarks.e2e", "--dry-run", "--data", str(folder)]
+    write_corpus(folder, "dev")
+    command = [sys.executable, "-m", "benchmarks", "e2e", "--dry-run", "--data", str(folder)]
     run = subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
@@ -57,7 +57,7 @@ def test_dry_run(tmp_path):
     assert not [row for row in data["rows"] if "error" in row]
     systems: dict[str, set[str]] = {}
     for row in data["rows"]:
-        systems.setdefault(row["part"], set()).add(row["system"])
+        systems.setdefault(row["case"], set()).add(row["system"])
     generate = {"transformers.generate"}
     for model in ("example", "widened"):
         assert systems[f"{model}-2"] == METHODS | generate
@@ -71,11 +71,13 @@ def test_dry_run(tmp_path):
         assert systems[f"{model}-steps"] == {"pybeam"} | generate
         assert systems[f"{model}-memory"] == {"GREEDY", "FIXED", "VAR-STREAM"} | generate
     for row in data["rows"]:
-        if row["part"] in ("example-2", "widened-2"):
+        if row["case"] in ("example-2", "widened-2"):
             assert row["repeats"] == 2 and row["lines/s"] > 0 and 0 <= row["BLEU"] <= 100
-        if row["part"].endswith("-memory"):
+        if row["case"].endswith("-memory"):
             assert row["peak_gb"] > 0
-    bleu = {(r["part"], r["system"]): r["BLEU"] for r in data["rows"] if "BLEU" in r}
+    bleu = {(r["case"], r["system"]): r["BLEU"] for r in data["rows"] if "BLEU" in r}
+    swept = [row for row in data["rows"] if row["case"] == "example-12-sweep"]
+    assert {row["same outputs"] for row in swept if row["system"].startswith("epsilon")} == {1}
     assert len({bleu["example-2", name] for name in METHODS if name.startswith("VAR")}) == 1
 
 
@@ -93,7 +95,7 @@ def test_a_journal_keeps_what_it_has(tmp_path):
     def interrupted() -> dict:
         raise KeyboardInterrupt
 
-    journal = Journal(tmp_path, "x", minutes=1)
+    journal = Journal(tmp_path, "x", ("op",), minutes=1)
     journal.attempt({"op": "first"}, lambda: {"us": 1.0})
     journal.attempt({"op": "second"}, lambda: 1 / 0)
     with pytest.raises(KeyboardInterrupt):
@@ -101,14 +103,14 @@ def test_a_journal_keeps_what_it_has(tmp_path):
     data = json.loads((tmp_path / "x.json").read_text())
     assert not data["is_complete"]
     assert data["rows"] == [
-        {"op": "first", "us": 1.0},
-        {"op": "second", "error": "ZeroDivisionError: division by zero"},
+        {"op": "first", "us": 1.0, "run": "1"},
+        {"op": "second", "error": "ZeroDivisionError: division by zero", "run": "1"},
     ]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["x.json", "x.log"]
 
 
 def test_a_journal_stops_in_time(tmp_path):
-    journal = Journal(tmp_path, "x", minutes=-1)
+    journal = Journal(tmp_path, "x", ("op",), minutes=-1)
     assert journal.attempt({"op": "late"}, lambda: pytest.fail("there was no time left")) is None
     journal.finish()
     assert not json.loads((tmp_path / "x.json").read_text())["is_complete"]
@@ -158,26 +160,25 @@ def test_step_time_is_what_lengths_differ_by(monkeypatch):
     """A clock that a search of T tokens moves by T seconds and a half for every token after 10."""
     now = 0.0
 
-    class Pair:
-        def until(self, name, width, n, length):
-            def translate(sources):
-                nonlocal now
-                now += length + max(0, length - 10) / 2
+    def until(length):
+        def translate(sources):
+            nonlocal now
+            now += length + max(0, length - 10) / 2
 
-            return translate
+        return translate
 
-    monkeypatch.setattr("benchmarks.e2e.step_time.time.perf_counter", lambda: now)
-    row = StepTime(Pair(), "pybeam", [[1]], 5, (6, 10, 14))()
+    monkeypatch.setattr("benchmarks.step_time.time.perf_counter", lambda: now)
+    row = StepTime(until, lambda: [[1]], 5, (6, 10, 14))()
     assert row["length"] == [8, 12]
     assert row["step_ms"] == pytest.approx([1000, 1500])
 
 
 ROWS = [
-    {"part": "example-5", "system": "GREEDY", "BLEU": 38.0, "lines/s": 200.0},
-    {"part": "example-5", "system": "VAR-STREAM", "BLEU": 40.0, "lines/s": 120.0},
-    {"part": "example-5", "system": "FIXED", "error": "out of memory"},
+    {"case": "example-5", "system": "GREEDY", "BLEU": 38.0, "lines/s": 200.0},
+    {"case": "example-5", "system": "VAR-STREAM", "BLEU": 40.0, "lines/s": 120.0},
+    {"case": "example-5", "system": "FIXED", "error": "out of memory"},
     {
-        "part": "example-steps",
+        "case": "example-steps",
         "system": "pybeam",
         "n": 2,
         "width": 5,
@@ -185,7 +186,7 @@ ROWS = [
         "step_ms": [1.0, 1.5],
     },
     {
-        "part": "example-latency",
+        "case": "example-latency",
         "system": "Fifo(4)",
         "load": 0.5,
         "p50_ms": 9.0,
@@ -217,6 +218,6 @@ def test_plots_of_parts_that_were_not_measured(tmp_path):
     pytest.importorskip("matplotlib")
     from benchmarks import plots
 
-    path = tmp_path / "gpu-e2e.json"
+    path = tmp_path / "e2e-gpu.json"
     path.write_text(json.dumps({"rows": ROWS[3:4]}))
-    assert [p.name for p in plots.draw(path)] == ["gpu-e2e-steps.svg"]
+    assert [p.name for p in plots.draw(path)] == ["e2e-gpu-steps.svg"]

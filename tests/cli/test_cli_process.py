@@ -96,6 +96,7 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
         os.close(read_end)
 
 
+@pytest.mark.slow
 def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
     path = tmp_path / "out.txt"
     # the first line is the shortest of a window of 512, so it comes last

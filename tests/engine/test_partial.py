@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from pybeam import backends, processors
-from pybeam.engine.engine import Engine
+from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
@@ -32,7 +32,7 @@ REQUESTS = [
 def streamed(model, algorithm, schedule, backend, requests=SOURCES, **options):
     """The results by index, and what was said of each request before it: the tokens, call by call."""
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(model, algorithm, schedule, workspace, Stats(), wants_partials=True, **options)
+    engine = Engine(workspace, schedule, Stats(), Wants(partials=True, **options))
     results, said = {}, {}
     for item in engine.run(requests):
         if isinstance(item, Partial):
@@ -65,6 +65,7 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 SOME = ("batch, budget", "streaming, impatient")
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize(
     "chosen", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -93,23 +94,17 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
 
     def watched(self):
         advance(self)
-        for slot, source in self._live.items():
-            beams, scoring = self._state.beams, source.limits.scoring
+        state = self._work.state
+        for source in self._live:
+            slot, beams = source.slot, state.beams
             if int(beams.reason[slot]):
                 continue
-            nodes = self._state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
+            nodes = state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
             finished = range(int(beams.num_finished[slot]))
             if finished:
-                finals = [
-                    scoring.final_score(
-                        float(beams.finished_score[slot, f]),
-                        int(beams.finished_length[slot, f]),
-                        source.length,
-                    )
-                    for f in finished
-                ]
+                finals = beams.finished_final[slot, : len(finished)].tolist()
                 nodes.append(int(beams.finished_node[slot, finals.index(max(finals))]))
-            paths = [path(self._state.tree, slot, node) for node in nodes]
+            paths = [path(state.tree, slot, node) for node in nodes]
             shared = []
             for tokens in zip(*paths, strict=False):
                 if len(set(tokens)) > 1:

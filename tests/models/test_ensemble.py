@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import pybeam
-from benchmarks.bench_ensemble import perturb
+from benchmarks.networks import perturb
 from pybeam.backends import load as load_backend
+from pybeam.backends import torch_layers
 from pybeam.cli import main
 from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
-from pybeam.models import Ensemble, FunctionModel, Session, ensemble, load_model
+from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
 from support.device_loop import REQUESTS, Replays, assert_alike, run, torch_beams
 from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
@@ -72,6 +73,7 @@ def assert_near(results, expected):
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=2e-5)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_functions_are_averaged(backend, name):
     members = functions(3)
@@ -79,6 +81,7 @@ def test_functions_are_averaged(backend, name):
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 @pytest.mark.parametrize("third", THIRDS)
 def test_results_do_not_depend_on_the_schedule(backend, name, third):
@@ -202,7 +205,7 @@ class Listener(Session):
 
 def test_every_member_hears_everything():
     members = [Listener(), Listener()]
-    session = EnsembleSession(members)
+    session = EnsembleSession(members, load_backend("reference"))
     session.reserve(3, 4, 5)
     session.encode([("a", "x"), ("b", "y")], [0, 1], [7, 8])
     session.step("rows")
@@ -252,12 +255,12 @@ def test_a_source_that_a_member_cannot_take(transformers):
 
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
-def test_a_step_never_waits(transformers, guard, name, has_kernel, monkeypatch):
+def test_a_step_never_waits(transformers, guard, name, has_kernel):
+    backend, algorithm = torch_beams(), ALGORITHMS[name]
     if not has_kernel:
-        monkeypatch.setattr(ensemble, "native", None)
-    algorithm = ALGORITHMS[name]
-    workspace = Workspace(transformers, algorithm, torch_beams())
-    results, stats = run(workspace, transformers, algorithm, pybeam.Streaming(5), reads_late=True)
+        backend.mixture = torch_layers.mixture
+    workspace = Workspace(transformers, algorithm, backend)
+    results, stats = run(workspace, pybeam.Streaming(5), reads_late=True)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps > 0
 
@@ -265,13 +268,13 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel, monkeypatch):
 def test_captured_steps_give_the_same_results(transformers, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())
-    expected, _ = run(plain, transformers, algorithm, pybeam.Fifo(5))
+    expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformers, algorithm, torch_beams())
     # a real replay runs no Python, so nothing in it opens a phase within that of the replay
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
-    results, _ = run(workspace, transformers, algorithm, pybeam.Fifo(5), reads_late=True)
+    results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)
     assert_alike(results, expected)
     assert capture.num_replays > 0
 

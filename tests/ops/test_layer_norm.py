@@ -12,7 +12,7 @@ from pybeam.models.transformer.layers import Norm
 @pytest.mark.parametrize("num_rows", [0, 1, 33, 200])
 def test_layer_norm(isa, num_rows, size):
     weight, bias = torch.randn(size), torch.randn(size)
-    norm = Norm(weight, bias, 1e-3, is_native=True)
+    norm = Norm(weight, bias, 1e-3, is_packed=True)
     wide = 3 + 5 * torch.randn(num_rows, size + 7)
     x = wide[:, 2 : 2 + size]
     expected = torch.nn.functional.layer_norm(

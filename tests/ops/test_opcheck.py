@@ -12,6 +12,7 @@ from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
 from pybeam.state.draft_state import DraftState
+from pybeam.state.new_beam import NewBeam
 
 
 def ints(values) -> torch.Tensor:
@@ -91,7 +92,9 @@ def open_beams() -> BeamState:
     state = BeamState(algorithm, (9,), backends.load("native"), torch.device("cpu"))
     state.reserve(3, 2, 5)
     state.tree.reserve_pages(4)
-    state.open([0, 2], [algorithm] * 2, [[], [4, 5]], [3, 3], start_id=1)
+    first = NewBeam(slot=0, algorithm=algorithm, source_length=3)
+    other = NewBeam(slot=2, algorithm=algorithm, source_length=3, prefix=[4, 5])
+    state.open([first, other], start_id=1)
     state.commit(ints([0, 2]), Survivors(*survivors_of_one_row()))
     return state
 
@@ -143,7 +146,8 @@ def open_drafts() -> DraftState:
     state = DraftState(algorithm, (9,), backends.load("native"), torch.device("cpu"), **options)
     state.reserve(3, 3, 6)
     state.tree.reserve_pages(4)
-    assert state.open([1], [algorithm], [[]], [3], 1, guesses=[[5, 6, 7]]) == [3]
+    beam = NewBeam(slot=1, algorithm=algorithm, source_length=3, guesses=[5, 6, 7])
+    assert state.open([beam], start_id=1) == [3]
     return state
 
 

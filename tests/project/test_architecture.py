@@ -136,14 +136,27 @@ def test_what_tests_share_stands_in_support(path):
     assert not [part for part in parts if part.startswith("test_") or part == "conftest"]
 
 
-def test_torch_headers_stand_where_operators_are_registered():
+def test_torch_headers_stand_where_operators_are():
     users = [
         name_of(p) for p in KERNELS if re.search(r"#include <(torch|ATen|c10)/", p.read_text())
     ]
-    registrations = ["csrc/cuda/registration.cpp", "csrc/registration.cpp"]
-    assert users == ["csrc/check.h", *registrations]
-    includers = [name_of(p) for p in KERNELS if re.search(r'#include ".*\bcheck.h"', p.read_text())]
-    assert includers == registrations
+    registrations = {"csrc/cuda/registration.cpp", "csrc/registration.cpp"}
+    assert registrations < set(users)
+    assert all(name.startswith("csrc/ops/") for name in {*users} - registrations)
+    includers = [
+        p
+        for p in KERNELS
+        if re.search(r'#include "(\.\./)?ops/', p.read_text()) and p.suffix != ".h"
+    ]
+    assert {name_of(p) for p in includers} == registrations
+
+
+def test_suffixes_of_kernels_mean_one_thing():
+    """Code that is compiled once per instruction set, and nothing else, is in files `-inl.h`."""
+    for path in KERNELS:
+        included = re.findall(r'#include "([^"]*-inl\.h)"', path.read_text())
+        assert not included or path.stem in {"generic", "avx2", "avx512", "avx512_bf16"}
+        assert "-inl" not in path.name or path.parent.name == "cpu"
 
 
 def test_weights_are_never_pickled():

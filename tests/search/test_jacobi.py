@@ -10,11 +10,12 @@ import torch
 
 import pybeam
 from pybeam import backends, drafts, processors
-from pybeam.engine.engine import Engine, Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
 from pybeam.models.rnn import Rnn
+from pybeam.state.new_beam import NewBeam
+from support import laws
 from support.huggingface_models import tiny_network
 from support.laws import SOURCES, schedules
 from support.search_models import BOS, EOS, random_model
@@ -34,7 +35,6 @@ INITIALISERS = {
     "last": drafts.repeat_last(),
     "source": drafts.copy_source(1),
     "n-gram": drafts.ngram_lookup(2),
-    "previous": drafts.previous_output(),
     "no tokens": drafts.function(lambda request: [-5, 10**6, 3]),
 }
 
@@ -43,18 +43,8 @@ def decoded(model, algorithm, schedule=None, requests=SOURCES, backend="native",
     """Results through an engine that checks the state's invariants after every step."""
     if backend not in backends.available():
         pytest.skip(f"the {backend} backend is not installed")
-    workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(
-        model,
-        algorithm,
-        pybeam.Fifo(5) if schedule is None else schedule,
-        workspace,
-        Stats(),
-        check_every_step=True,
-        wants_log_probs=True,
-        **options,
-    )
-    return sorted(engine.run(requests), key=lambda result: result.index)
+    schedule = pybeam.Fifo(5) if schedule is None else schedule
+    return laws.decoded(model, algorithm, schedule, backend, requests, log_probs=True, **options)
 
 
 def assert_greedy(results, greedy, approx=None) -> None:
@@ -257,16 +247,6 @@ def test_good_guesses(initialiser, steps):
     assert result.steps == steps
 
 
-def test_the_output_before():
-    for prefix in ([], [4, 4]):
-        algorithm = pybeam.jacobi(max_length=20, initialiser=drafts.previous_output())
-        decoder = pybeam.Decoder(by_position(OUTPUT), algorithm)
-        request = pybeam.Request([1], prefix=prefix)
-        first, second = (decoder.decode([request])[0] for _ in range(2))
-        assert first.hypotheses == second.hypotheses
-        assert second.steps == first.steps - 1
-
-
 def test_a_window_that_adapts():
     """Grows by a guess while all hold; where none holds, guesses cost no more than what they may."""
     right = drafts.function(lambda request: OUTPUT)
@@ -307,19 +287,6 @@ def test_targets_are_scored_in_blocks():
     assert [r.hypotheses for r in results] == [r.hypotheses for r in expected]
 
 
-def test_another_convergence_may_change_the_output():
-    model = random_model(6, contexts=61, eos_bonus=-9.0)
-    greedy = decoded(model, pybeam.greedy(max_length=12))
-    for convergence in (drafts.Convergence(max_changes=1), drafts.Convergence(max_rounds=1)):
-        algorithm = pybeam.gauss_seidel_jacobi(3, max_length=12, convergence=convergence)
-        results = decoded(model, algorithm)
-        assert [r.hypotheses for r in results] != [r.hypotheses for r in greedy]
-        assert all(len(r.hypotheses[0].tokens) == 12 for r in results)
-    assert {result.steps for result in results} == {4}
-    exact = pybeam.gauss_seidel_jacobi(3, max_length=12, convergence=drafts.Convergence())
-    assert_greedy(decoded(model, exact), greedy)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -338,7 +305,6 @@ def test_another_convergence_may_change_the_output():
         (lambda: pybeam.jacobi(stop=pybeam.stopping.optimal()), r"`stop` count\(\)"),
         (lambda: drafts.ngram_lookup(9), "`n` must be 1 to 4, but is 9"),
         (lambda: drafts.function([3]), "`function` must be a function"),
-        (lambda: drafts.Convergence(max_rounds=0), "`max_rounds` must be at least 1"),
     ],
 )
 def test_wrong_arguments(build, message):
@@ -367,7 +333,7 @@ def test_what_does_not_go_together():
     [
         ("num_guesses", 99, "the guesses of a slot are out of range"),
         ("ngram", -1, "the guesses of a slot are out of range"),
-        ("most", 99, "no room for more rows or nodes"),
+        ("max_rows", 99, "no room for more rows or nodes"),
     ],
 )
 def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, message):
@@ -379,8 +345,9 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
     state.reserve(2, 3, 6)
     state.tree.reserve_pages(4)
     limits = dataclasses.replace(algorithm, max_length=5)
-    prefix = [[4] * 90 if column == "most" else []]
-    state.open([1], [limits], prefix, [3], BOS, guesses=[[]])
+    prefix = [4] * 90 if column == "max_rows" else []
+    beam = NewBeam(slot=1, algorithm=limits, source_length=3, prefix=prefix)
+    state.open([beam], BOS)
     getattr(state.drafts, column)[1] = value
     slot, token = torch.tensor([1], dtype=torch.int32), torch.ones(3, 1, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=message):

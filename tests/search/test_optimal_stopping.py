@@ -54,6 +54,7 @@ def bound_of(scoring, source_length):
     return bound
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("seed", range(8))
 def test_as_the_paper_says(backend, name, seed):
@@ -78,6 +79,7 @@ def test_as_the_paper_says(backend, name, seed):
         assert [h.tokens for h in result.hypotheses] == [f.tokens for f in found[:n_best]]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("build", ["fixed", "variable", "shrinking"])
 @pytest.mark.parametrize("name", SCORINGS)
 def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build):

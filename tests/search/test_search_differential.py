@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import pybeam
-from pybeam import backends, ops
+from pybeam import ops
 from pybeam.contracts import Certificate, Finishing, Top
-from pybeam.engine.engine import Engine, Stats
-from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.search.algorithms import Algorithm
 from pybeam.stopping import Stop
+from support.laws import decoded
 from support.search_models import BOS, EOS, context
 from support.whole_search import INF, Rules, Scale, Search
 
@@ -227,17 +226,15 @@ def check(problem: Problem, backend: str) -> None:
         lambda *rows: table[context(*rows, CONTEXTS)], table.shape[1], BOS, problem.eos_ids
     )
     ranked = ranked_rows(table, backend)
-    engine = Engine(
+    results = decoded(
         model,
         problem.algorithm,
         problem.schedule,
-        Workspace(model, problem.algorithm, backends.load(backend)),
-        Stats(),
-        wants_log_probs=True,
+        backend,
+        problem.requests,
+        log_probs=True,
         reads_late=problem.reads_late,
-        check_every_step=True,
     )
-    results = sorted(engine.run(problem.requests), key=lambda result: result.index)
     assert [result.index for result in results] == list(range(len(problem.requests)))
     for result, request, rules in zip(results, problem.requests, problem.rules, strict=True):
         if rules.source_length == 0:

@@ -9,10 +9,16 @@ import pybeam
 from pybeam import backends
 from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams
 from pybeam.contracts import Survivors
+from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NewBeam
 from support.beam_arrays import CPU, EOS, START, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def beams(slots: list[int], algorithm: Algorithm) -> list[NewBeam]:
+    return [NewBeam(slot=p, algorithm=algorithm, source_length=1) for p in slots]
 
 
 def open_state(backend: str = "native") -> BeamState:
@@ -21,7 +27,7 @@ def open_state(backend: str = "native") -> BeamState:
     state = BeamState(algorithm, (EOS,), backends.load(backend), CPU)
     state.reserve(3, 2, 9)
     state.tree.reserve_pages(9)
-    state.open([0], [algorithm], [[]], [1], START)
+    state.open(beams([0], algorithm), START)
     state.commit(ints([0]), survivors(parent=[0, 0], token=[5, 6]))
     return state
 
@@ -67,7 +73,7 @@ def test_commit_refuses_before_it_writes(slot, changes, message):
         ("num_entries", 0, 3, "more entries"),
         ("num_entries", 0, -1, "more entries"),
         ("depth", 0, -1, "depth or prefix"),
-        ("prefix_length", 0, 7, "depth or prefix"),
+        ("scored_from", 0, 7, "depth or prefix"),
     ],
 )
 def test_read_refuses_a_broken_beam(array, place, value, message):
@@ -120,9 +126,7 @@ def test_slots_that_are_not_there(slots):
     state = open_state()
     algorithm, before = state.algorithm, in_use(state)
     calls = [
-        lambda: state.open(
-            slots, [algorithm] * len(slots), [[]] * len(slots), [1] * len(slots), START
-        ),
+        lambda: state.open(beams(slots, algorithm), START),
         lambda: state.read(ints(slots), 9, 9),
         lambda: state.close(slots),
     ]
@@ -152,7 +156,7 @@ def test_arrays_of_the_wrong_form(name, change):
     state = open_state()
     state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
     calls = [
-        lambda: state.open([1], [state.algorithm], [[]], [1], START),
+        lambda: state.open(beams([1], state.algorithm), START),
         lambda: state.read(ints([0]), 9, 9),
         lambda: state.commit(ints([0]), survivors()),
         lambda: state.close([0]),

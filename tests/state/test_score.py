@@ -13,6 +13,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NewBeam
 from pybeam.stopping import Stop
 from support.device_loop import REQUESTS, run, torch_beams
 from support.laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
@@ -51,6 +52,7 @@ def assert_scored(result, target, log_probs, scoring=None, abs=2e-5, drafts=Fals
         assert (result.steps, result.expansions) == (len(log_probs), len(log_probs))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_by_hand(backend, name):
     """Whatever the algorithm, only its scoring plays a part."""
@@ -69,6 +71,7 @@ def test_by_hand(backend, name):
         assert result.hypotheses[0].final_score == pytest.approx(final, abs=1e-4)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     """To the last bit: the search and the scoring of one target read logits by the same rules."""
@@ -87,6 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -301,7 +305,7 @@ def test_a_step_never_waits(name, tmp_path, guard):
     ]
     workspace = Workspace(model, algorithm, torch_beams())
     options = dict(requests=requests, reads_late=True)
-    results, stats = run(workspace, model, algorithm, pybeam.Streaming(5), **options)
+    results, stats = run(workspace, pybeam.Streaming(5), **options)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps
     assert [r.stop_reason == "target" for r in results] == [i % 2 == 1 for i in range(12)]
@@ -315,9 +319,10 @@ def test_a_graph_of_searches_is_not_replayed_with_targets():
     state.reserve(3, 1, 4)
     state.tree.reserve_pages(4)
     before = state.options
-    state.open([1], [overridden(algorithm, pybeam.Request([1]), None, 1)], [[]], [1], BOS)
+    plain = overridden(algorithm, pybeam.Request([1]), None, 1)
+    state.open([NewBeam(slot=1, algorithm=plain, source_length=1)], BOS)
     assert state.options == before
-    state.open([2], [limits], [[]], [1], BOS, [[3, EOS]])
+    state.open([NewBeam(slot=2, algorithm=limits, source_length=1, target=[3, EOS])], BOS)
     assert state.options != before
 
 

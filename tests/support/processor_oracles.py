@@ -68,7 +68,7 @@ def min_length(x, tokens, forced, length, counts_prefix=False):
 
 
 def first_token(x, tokens, forced, token):
-    if token is None or len(tokens) > 1:
+    if token is None or len(tokens) > 1 or forced:
         return x
     return [0.0 if i == token else -INF for i in range(len(x))]
 
@@ -99,6 +99,8 @@ def biased_prefix(x, tokens, forced, beta, prefix):
 
 
 def allowed_sequences(x, tokens, forced, sequences):
+    if len(tokens) - 1 < forced:
+        return x
     made = tokens[1 + forced :]
     allowed = {line[len(made)] for line in sequences if list(line[: len(made)]) == made != [*line]}
     if made in [list(line) for line in sequences]:

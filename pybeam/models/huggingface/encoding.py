@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pybeam.models.base import MAX_ENCODER_TOKENS
 from pybeam.models.huggingface.model import EncoderStates, HuggingFaceModel
-
-MAX_ENCODER_TOKENS = 4096  # of one batch, padding counted
 
 
 class Encoded(NamedTuple):

@@ -68,4 +68,4 @@ class PositionTable:
 
 def _look_up(_module: nn.Module, _args, output: Tensor) -> Tensor | None:
     step = current()
-    return None if step is None or step.position is None else step.position
+    return None if step is None else step.embedding

@@ -13,8 +13,9 @@ from pybeam.backends.arrays import grown
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
+from pybeam.models.cells import Cells
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
-from pybeam.models.huggingface.cells import Cells, by_entry
+from pybeam.models.huggingface.distances import Distances, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
@@ -89,18 +90,16 @@ class EncoderDecoderSession(Session):
                         self._backend.scatter_rows(pool[i], cell, _rows_of(values, is_real))
 
     def step(self, rows: Rows) -> Tensor:
-        model, tree, token = self._model, rows.tree, rows.token.long()
+        model, token = self._model, rows.token.long()
         for cache, pool in zip(self._caches, (self._own, self._cross), strict=True):
             cache.point_to(pool.key, pool.value)
-        own = Cells(rows.slot, tree.live_cell, tree.num_live, tree.live_mask)
+        cross = Cells.of_encoder(rows, self._source)
+        step = Step(self._backend, rows, Cells.of_tree(rows), cross, self._cross.key)
         if model.memory.is_relative:
-            own = self._with_positions(own, rows)
-        cross = Cells(rows.slot, self._source.cell, self._source.length)
-        step = Step(self._backend, rows, own, cross, self._cross.key)
-        if model.memory.is_relative:
-            step.bias = DistanceBiases(self._biases.upto(rows.longest))
+            step.own, distances = self._with_distances(step.own, rows)
+            step.bias = DistanceBiases(self._biases.upto(rows.longest), distances)
         else:
-            step.position = self._positions.rows(token, rows.position)
+            step.embedding = self._positions.rows(token, rows.position)
         with model.lock, attending(model.configs, step):
             out = model.network(
                 encoder_outputs=self._states,
@@ -110,7 +109,7 @@ class EncoderDecoderSession(Session):
             )
         return out.logits[:, -1]  # [R, V]
 
-    def _with_positions(self, cells: Cells, rows: Rows) -> Cells:
+    def _with_distances(self, cells: Cells, rows: Rows) -> tuple[Cells, Distances]:
         """The cells of the rows' sources, and how far from each other tokens are."""
         self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
         most = cells.cell.shape[1]
@@ -118,7 +117,7 @@ class EncoderDecoderSession(Session):
             most = int(cells.num_cells[rows.slot.long()].max())
         cells = cells.of_sources(most)
         position = self._position[:, 0][cells.cell.long()]  # [A, U]
-        return cells._replace(position=position, last=by_entry(rows, rows.position)[0])
+        return cells, Distances(position, by_entry(rows, rows.position)[0])
 
 
 def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence, Sequence]:
@@ -197,8 +196,15 @@ class PromptSession(Session):
             at = self._position
             self._backend.scatter_rows(at, rows.cell, position[:, None].contiguous())
         self._cache.point_to(own.key, own.value)
-        cells, longest = own.visible(rows, position, self._prompt, at)
-        step = Step(self._backend, rows, cells, longest=longest, given_windows=self.windows)
+        seen = own.visible(rows, position, self._prompt, at)
+        step = Step(
+            self._backend,
+            rows,
+            seen.cells,
+            distances=seen.distances,
+            longest=seen.longest,
+            given_windows=self.windows,
+        )
         with model.lock, attending(model.configs, step):
             out = model.network(
                 input_ids=token[:, None],

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
-from pybeam.models.base import Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Session
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
-
-MAX_ENCODER_TOKENS = 4096  # positions of one batch, padding included
 
 
 class OnnxModel(ExportedModel):

@@ -34,10 +34,12 @@ class Assembly:
         self.weight_dtype = dtype
         self.is_packed = can_pack(device, dtype)
         self.dtype = torch.float32 if self.is_packed else dtype
-        moved: dict[int, Tensor] = {}  # one copy of a table that is used twice
-        *source, self.target_table, self.output_table = (
-            moved.setdefault(table.data_ptr(), self._moved(table, dtype)) for table in tables
-        )
+        # equal tables are the same tensor: it is converted once, and kept once
+        moved: dict[int, Tensor] = {}
+        for table in tables:
+            if id(table) not in moved:
+                moved[id(table)] = self._moved(table, dtype)
+        *source, self.target_table, self.output_table = (moved[id(table)] for table in tables)
         self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:
@@ -184,7 +186,7 @@ class Assembly:
 
     def _norm(self, name: str, size: int) -> Norm:
         weight, bias = (self._take(f"{name}.{part}", size) for part in ("weight", "bias"))
-        return Norm(weight, bias, is_native=self.is_packed)
+        return Norm(weight, bias, is_packed=self.is_packed)
 
     def _linear(
         self, names: list[str], rows: int, columns: int, activation: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pybeam.text.json_files import positive, read_json, token_id
 
@@ -129,10 +130,7 @@ def read_config(directory: Path) -> TransformerConfig:
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type)
     if family is None:
-        raise ValueError(
-            f"`model_type` in {path} must be one of {', '.join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))}, "
-            f"but is {model_type!r}; other models can be decoded through `pybeam.models.FunctionModel`"
-        )
+        raise ValueError(_not_built_in(path, config))
     for flag, fact in FAMILY_FLAGS.items():
         if flag in config and bool(config[flag]) != getattr(family, fact):
             raise ValueError(
@@ -140,6 +138,22 @@ def read_config(directory: Path) -> TransformerConfig:
                 f"{model_type!r}, but is {config[flag]}; is `model_type` the right one?"
             )
     return _build(path, config, generation, model_type, family)
+
+
+def _not_built_in(path: Path, config: dict[str, Any]) -> str:
+    """Which architectures `load_model` knows, and how to search one that transformers knows."""
+    model_type = config.get("model_type")
+    known = ", ".join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))
+    message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"
+    if not isinstance(model_type, str):
+        return f"{message}; other models can be decoded through `pybeam.models.FunctionModel`"
+    kind = "AutoModelForSeq2SeqLM" if config.get("is_encoder_decoder") else "AutoModelForCausalLM"
+    [kind, *_] = config.get("architectures") or [kind]
+    return (
+        f"{message}; if transformers knows the model, wrap its network:\n"
+        f"    network = transformers.{kind}.from_pretrained({str(path.parent)!r})\n"
+        "    model = pybeam.models.huggingface.wrap(network)"
+    )
 
 
 def _build(

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from types import ModuleType
+from typing import Self
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam import backends
+from pybeam.backends import torch_layers
 from pybeam.models.linear import Linear, PackedLinear
 
 
 class Norm:
-    """Layer normalisation, through the C++ extension where the linear layers are (`can_pack`)."""
+    """Layer normalisation, by a backend where the linear layers are packed for one (`can_pack`)."""
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_native: bool = False
+        self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_packed: bool = False
     ) -> None:
-        self._shape, self.weight, self.bias, self.epsilon = weight.shape, weight, bias, epsilon
-        self._native = torch.ops.pybeam.layer_norm.default if is_native else None
+        self.weight, self.bias, self.epsilon = weight, bias, epsilon
+        self._backend = backends.load("native") if is_packed else None
+
+    def with_backend(self, backend: ModuleType) -> Norm:
+        """The same norm, computed by this backend module; by torch where it is not packed."""
+        norm = copy.copy(self)
+        norm._backend = backend if self._backend is not None else None
+        return norm
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._native is not None:
-            return self._native(x, self.weight, self.bias, self.epsilon)
-        return F.layer_norm(x, self._shape, self.weight, self.bias, self.epsilon)
+        kernels = torch_layers if self._backend is None else self._backend
+        return kernels.layer_norm(x, self.weight, self.bias, self.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,11 @@ class EncoderLayer:
     inner_norm: Norm
     inner: Linear  # with the activation
     inner_out: Linear
+
+    def with_backend(self, backend: ModuleType) -> Self:
+        """The same layer, computed by this backend module."""
+        names = [field.name for field in fields(self)]
+        return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,15 @@ class Stack:
     layers: Sequence[EncoderLayer]
     final_norm: Norm | None
     num_heads: int
+
+    def with_backend(self, backend: ModuleType) -> Stack:
+        """The same stack, computed by this backend module. Looking up tokens is torch's everywhere."""
+        return replace(
+            self,
+            embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
+            layers=[layer.with_backend(backend) for layer in self.layers],
+            final_norm=self.final_norm and self.final_norm.with_backend(backend),
+        )
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
         """Hidden state [n, d] of tokens [n] at these positions [n]."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +13,13 @@ from torch import Tensor
 
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Model, Session
+from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
-
-MAX_ENCODER_TOKENS = 4096
 
 
 class Transformer(Model):
@@ -63,9 +65,18 @@ class Transformer(Model):
             f"{self.dtype}{weights}, {self.device})"
         )
 
-    def session(self, backend) -> TransformerSession:
+    def session(self, backend: ModuleType) -> TransformerSession:
         """A fresh session that computes with this backend module."""
-        return TransformerSession(self, backend)
+        return TransformerSession(self.with_backend(backend), backend)
+
+    def with_backend(self, backend: ModuleType) -> Self:
+        """The same weights, computed by this backend module."""
+        model = copy.copy(self)
+        model.encoder = self.encoder.with_backend(backend)
+        model.decoder = self.decoder.with_backend(backend)
+        model.cross_key_value = self.cross_key_value.with_backend(backend)
+        model.output = self.output.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The ids as an int64 tensor [E] on the host.
@@ -145,41 +156,19 @@ class TransformerSession(Session):
         return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
-        model, decoder, own, cross = self.model, self.model.decoder, self._own, self._cross
-        backend, tree, source, scale = self._backend, rows.tree, self._source, self._scale
-        attention = backend.tree_attention
+        model, decoder, pool = self.model, self.model.decoder, self._own
+        own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
         heads, size = decoder.num_heads, self._head_size
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
-            backend.scatter_rows(own.both[i], rows.cell, qkv[:, 1:])
-            y = attention(
-                qkv[:, 0],
-                own.key[i],
-                own.value[i],
-                rows.offset,
-                rows.slot,
-                tree.live_cell,
-                tree.num_live,
-                tree.live_mask,
-                rows.bit,
-                scale,
-            )  # [R, H, D]
+            self._backend.scatter_rows(pool.both[i], rows.cell, qkv[:, 1:])
+            y = own.attend(self._backend, qkv[:, 0], pool.key[i], pool.value[i], self._scale)
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            y = layer.cross_query(self.before(layer.cross_norm, x))  # [R, d]
-            y = attention(
-                y.view(-1, heads, size),
-                cross.key[i],
-                cross.value[i],
-                rows.offset,
-                rows.slot,
-                source.cell,
-                source.length,
-                None,
-                None,
-                scale,
-            )  # [R, H, D]
+            y = layer.cross_query(self.before(layer.cross_norm, x)).view(-1, heads, size)
+            key, value = self._cross.key[i], self._cross.value[i]
+            y = cross.attend(self._backend, y, key, value, self._scale)  # [R, H, D]
             x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         if decoder.final_norm is not None:
@@ -216,18 +205,15 @@ class TransformerSession(Session):
         start = offset[:-1].repeat_interleave(length)  # [n]
         position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
         slot = torch.arange(len(sources), dtype=torch.int32)
-        length, offset, cell, position, slot = (
-            to_device(tensor, tensor.dtype, device)
-            for tensor in (length, offset, cell, position, slot)
-        )
+        host = offset, slot, cell, length, position
+        *tables, position = (to_device(tensor, tensor.dtype, device) for tensor in host)
+        cells = Cells(*tables)
         x = model.embed_sources(sources, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self.before(layer.self_norm, x)
             query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
-            y = self._backend.tree_attention(
-                query, key, value, offset, slot, cell, length, None, None, size**-0.5
-            )  # [n, H, D]
+            y = cells.attend(self._backend, query, key, value, size**-0.5)  # [n, H, D]
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         return x if encoder.final_norm is None else encoder.final_norm(x)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Self
 
 import numpy as np
 import torch
@@ -33,6 +35,10 @@ class Subsampler:
 
     def __init__(self, layers: Sequence[Linear], config: FrontConfig) -> None:
         self.layers, self.config = layers, config
+
+    def with_backend(self, backend: ModuleType) -> Subsampler:
+        """The same convolutions, computed by this backend module."""
+        return Subsampler([layer.with_backend(backend) for layer in self.layers], self.config)
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [n, d] of features [sum(lengths), F], of sources one after another."""
@@ -76,6 +82,11 @@ class SpeechTransformer(Transformer):
     def __init__(self, *, front: Subsampler, **parts) -> None:
         super().__init__(**parts)
         self.front = front
+
+    def with_backend(self, backend: ModuleType) -> Self:
+        model = super().with_backend(backend)
+        model.front = self.front.with_backend(backend)
+        return model
 
     def check(self, source) -> Tensor:
         """The features as a float32 tensor [E, F] on the host.

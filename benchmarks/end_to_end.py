@@ -1,0 +1,48 @@
+"""Whole translations: the methods of Yang et al. 2020 beside `transformers.generate`.
+
+Cases are NETWORK-WIDTH, NETWORK-steps, NETWORK-latency and, on a CPU, NETWORK-memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks import latency, memory, step_time, translation
+from benchmarks.peers import GENERATE
+from benchmarks.plans import methods, sweep
+from benchmarks.setup import Setup
+from benchmarks.tasks import Task
+from benchmarks.translation import Case, Transformers
+
+# what generate takes at a larger width on a CPU tells nothing new and lasts for minutes
+MAX_GENERATE_WIDTH = {"cpu": 10, "cuda": 128}
+
+
+def end_to_end(setup: Setup) -> Iterator[list[Task]]:
+    """Whole translations: throughput, latency under load, time of a step, memory, energy.
+
+    Step times come first: they are soon known and say most.
+    """
+    size = setup.size
+    for network in size.networks:
+        yield step_time.tasks(setup, network)
+    for network in size.networks:
+        for width in size.widths:
+            n = size.n_of(network, width)
+            systems: dict = dict(methods(width, n))
+            if width <= MAX_GENERATE_WIDTH[setup.device]:
+                systems[GENERATE] = Transformers(width, n)
+            lines = size.lines_of(network, width)
+            case = Case(systems, lines, network, size.repeats)
+            yield from translation.cases(setup, {f"{network}-{width}": case})
+    width, n = size.widths[-1], size.n_of("example", size.widths[-1])
+    lines = size.lines_of("example", width)
+    swept = Case(sweep(width, n), lines, repeats=1)
+    yield from translation.cases(setup, {f"example-{width}-sweep": swept})
+    if setup.device == "cpu":
+        for network in size.networks:
+            yield memory.tasks(setup, network)
+    for network in size.networks:
+        # where requests take seconds, latency is measured only if asked for
+        if network in size.latency_of or f"{network}-latency" in setup.only:
+            yield latency.tasks(setup, network)

@@ -1,0 +1,203 @@
+"""The cases of translation: which systems translate which lines, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pybeam
+from benchmarks import translation
+from benchmarks.setup import Setup
+from benchmarks.tasks import Task
+from benchmarks.translation import (
+    MAX_LENGTH,
+    Case,
+    CTranslate2,
+    Foreseeing,
+    Ours,
+    Transformers,
+    fixed,
+    variable,
+)
+
+EPSILON = 1 / 6
+# width -> (delta, M) with which dev BLEU stays within 0.1 of CTranslate2's at the same width
+CHOSEN_ON_DEV = {5: (1.1, 3), 50: (1.6, 3)}
+
+
+def chosen(width: int):
+    return variable(width, *CHOSEN_ON_DEV[width])
+
+
+def beside_peers() -> dict[str, Case]:
+    """Translation beside CTranslate2 and transformers; the first cases are README's table."""
+    batch, fifo = pybeam.Batch(64), pybeam.Fifo(64)
+    fixed_5 = {
+        "CTranslate2 beam_size=5": CTranslate2(5),
+        "transformers num_beams=5": Transformers(5),
+        "pybeam fixed 5, Batch(64)": Ours(fixed(5), batch),
+        "pybeam fixed 5, Fifo(64)": Ours(fixed(5), fifo),
+    }
+    return {
+        "fixed-5": Case(fixed_5, has_floor=True),
+        "variable-5": Case(
+            {
+                "CTranslate2 beam_size=5": CTranslate2(5),
+                "pybeam variable 5, Batch(64)": Ours(chosen(5), batch),
+                "pybeam variable 5, Fifo(64)": Ours(chosen(5), fifo),
+            },
+            has_floor=True,
+        ),
+        "variable-50": Case(
+            {
+                "CTranslate2 beam_size=50": CTranslate2(50),
+                "pybeam variable 50, Fifo(64)": Ours(chosen(50), fifo),
+            },
+            lines=200,
+            repeats=1,
+            has_floor=True,
+        ),
+        # the reduced precision that each does best on a CPU: their int8, our bfloat16
+        "reduced-5": Case(
+            {
+                "CTranslate2 int8 beam_size=5": CTranslate2(5, "int8"),
+                "CTranslate2 float32 beam_size=5": CTranslate2(5),
+                "pybeam bfloat16 variable 5, Batch(64)": Ours(chosen(5), batch, "bfloat16"),
+                "pybeam bfloat16 variable 5, Fifo(64)": Ours(chosen(5), fifo, "bfloat16"),
+                "pybeam bfloat16 fixed 5, Fifo(64)": Ours(fixed(5), fifo, "bfloat16"),
+            },
+            repeats=2,
+            has_floor=True,
+        ),
+        "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),
+        "schedules-5": Case(_schedules(5, 16)),
+        "schedules-50": Case(_schedules(50, 64), lines=200),
+        "thresholds-5": _thresholds(5, (0.9, 1.1, 1.5)),
+        "thresholds-50": _thresholds(50, (1.2, 1.6, 2.0), lines=200),
+    }
+
+
+def _schedules(width: int, n: int) -> dict[str, Ours]:
+    schedules = (pybeam.Batch(n), pybeam.Streaming(n), pybeam.Fifo(n))
+    return {
+        f"pybeam variable {width}, {type(s).__name__}({n})": Ours(chosen(width), s)
+        for s in schedules
+    }
+
+
+def _thresholds(width: int, thresholds: tuple[float, ...], lines: int | None = None) -> Case:
+    """What `CHOSEN_ON_DEV` was chosen from."""
+    plain = {f"fixed {width}": Ours(fixed(width), pybeam.Fifo(64))}
+    pruned = {
+        f"delta = {delta}, M = {m}": Ours(variable(width, delta, m), pybeam.Fifo(64))
+        for delta in thresholds
+        for m in (2, 3, 5)
+    }
+    return Case(plain | pruned, lines, repeats=1)
+
+
+def methods(width: int, n: int) -> dict[str, Ours]:
+    """The rows of Tables 1, 3 and 4 of Yang et al. 2020, in their main setting; FIXED is the baseline."""
+    unpruned = pybeam.variable_beam(width, max_length=MAX_LENGTH, scoring=translation.NORMALISED)
+    pruned = variable(width)
+    return {
+        "FIXED": Ours(fixed(width), pybeam.Batch(n)),
+        "GREEDY": Ours(pybeam.greedy(max_length=MAX_LENGTH), pybeam.Batch(n)),
+        "FIXED-OURS": Ours(unpruned, pybeam.Batch(n)),
+        "FIXED-STREAM": Ours(unpruned, pybeam.Streaming(n, EPSILON)),
+        "VAR-BATCH": Ours(pruned, pybeam.Batch(n)),
+        "VAR-STREAM": Ours(pruned, pybeam.Streaming(n, EPSILON)),
+        "VAR-STR-FIFO": Ours(pruned, pybeam.Fifo(n, EPSILON)),
+        "VAR-FIFO, epsilon = 1": Ours(pruned, pybeam.Fifo(n)),
+    }
+
+
+def sweep(width: int, n: int) -> dict[str, Ours]:
+    """The rows of Table 5: one setting of VAR-STREAM changed at a time."""
+    plan = {"delta = 1.5, M = 5, epsilon = 1/6": (variable(width), EPSILON)}
+    plan |= {f"delta = {d}": (variable(width, threshold=d), EPSILON) for d in (0.5, 2.5)}
+    plan |= {f"M = {m}": (variable(width, max_candidates=m), EPSILON) for m in (3, 10)}
+    plan |= {f"epsilon = 1/{e}": (variable(width), 1 / e) for e in (12, 4, 3, 2)}
+    return {
+        name: Ours(algorithm, pybeam.Streaming(n, epsilon))
+        for name, (algorithm, epsilon) in plan.items()
+    }
+
+
+def ensembles() -> dict[str, Case]:
+    """Tables 1 and 3 of Yang et al. 2020 time ensembles of five, in their main setting.
+
+    The members are the example model with noise in its weights: as costly as five trained models; their
+    BLEU says only that they still translate.
+    """
+    without_fixed = [name for name in methods(50, 16) if name.startswith("VAR")]
+    with_fixed = ("FIXED", "VAR-BATCH", "VAR-STREAM")
+    return {
+        "ensemble-50": Case(
+            {name: methods(50, 16)[name] for name in without_fixed}, 112, "ensemble"
+        ),
+        "ensemble-50-fixed": Case(
+            {name: methods(50, 12)[name] for name in with_fixed}, 24, "ensemble", repeats=1
+        ),
+        "member-50": Case(
+            {name: methods(50, 12)[name] for name in with_fixed}, 24, "member 0", repeats=1
+        ),
+    }
+
+
+def parallel() -> dict[str, Case]:
+    """Parallel decoding beside greedy: the tables and Figure 3 of Santilli et al. 2023.
+
+    "times fewer steps" is the papers' Iters, "times the first" its speed. All outputs but the beam's must
+    be greedy's ("same outputs"). PJ and PGJ know the length of greedy's output, as there.
+    """
+    options = dict(max_length=MAX_LENGTH)
+    blocks = (3, 5, 10)
+    known = {
+        "PJ Decoding": lambda length: pybeam.jacobi(length=length, **options),
+        **{
+            f"PGJ Decoding (b = {b})": lambda length, b=b: pybeam.gauss_seidel_jacobi(
+                b, length=length, **options
+            )
+            for b in blocks
+        },
+    }
+    lookup = pybeam.drafts.ngram_lookup(2)
+    unknown = {
+        **{f"HGJ Decoding (b = {b})": pybeam.hybrid_jacobi(b, **options) for b in blocks},
+        "Adaptive (ours)": pybeam.adaptive_jacobi(**options),
+        "Adaptive, n-gram lookup (ours)": pybeam.adaptive_jacobi(initialiser=lookup, **options),
+    }
+
+    def case(batch: int, lines: int, threads: int | None = None, repeats: int = 3) -> Case:
+        schedule = pybeam.Batch(batch)
+        systems = {
+            "Greedy Autoregressive": Ours(pybeam.greedy(**options), schedule),
+            "Beam Search (beam = 5)": Ours(pybeam.fixed_beam(5, **options), schedule),
+            **{name: Foreseeing(make, schedule) for name, make in known.items()},
+            **{name: Ours(algorithm, schedule) for name, algorithm in unknown.items()},
+        }
+        return Case(systems, lines, "example", repeats, threads, is_spread=True)
+
+    return {
+        **{
+            f"threads = {threads}, batch = {batch}": case(batch, lines, threads)
+            for batch, lines in ((1, 30), (8, 40))
+            for threads in (1, 2)
+        },
+        "iterations": case(64, 173, repeats=1),
+    }
+
+
+def translate(setup: Setup) -> Iterator[list[Task]]:
+    """Translation beside CTranslate2 and transformers: same weights, lines and normalisation."""
+    return translation.cases(setup, beside_peers())
+
+
+def ensemble(setup: Setup) -> Iterator[list[Task]]:
+    """An ensemble of five under the schedules of Yang et al. 2020."""
+    return translation.cases(setup, ensembles())
+
+
+def jacobi(setup: Setup) -> Iterator[list[Task]]:
+    """Parallel decoding beside greedy: the tables of Santilli et al. 2023."""
+    return translation.cases(setup, parallel())

@@ -1,0 +1,78 @@
+"""What one step costs at a length: Figure 2 of Yang et al. 2020, a token tree beside padded caches.
+
+Searches that cannot end before T tokens, nor go on after them, are timed for several T; what two of
+them differ by, divided by the tokens between, is the mean time of a step there. Nothing looks into
+the loop, so a system may run as it likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import pybeam
+from benchmarks import peers
+from benchmarks.setup import Setup
+from benchmarks.tasks import Task
+from benchmarks.translation import NORMALISED, Decoding
+
+Until = Callable[[int], peers.Translate]  # a search whose hypotheses all end at so many tokens
+
+
+def tasks(setup: Setup, network: str) -> list[Task]:
+    width, n = setup.size.widths[0], setup.size.step_n
+    networks = setup.networks
+
+    def ours(length: int) -> peers.Translate:
+        options = dict(min_length=length - 1, max_length=length, scoring=NORMALISED)
+        fixed = pybeam.fixed_beam(width, **options)
+        return Decoding(networks.ours(network), fixed, pybeam.Batch(n))
+
+    def theirs(length: int) -> peers.Translate:
+        model = networks.transformers(network)
+        return peers.transformers_beam(model, width, n, length, min_length=length)
+
+    return [
+        Task(
+            f"{network}-steps",
+            name,
+            StepTime(until, lambda: setup.corpus().sources[:n], width, setup.size.step_lengths),
+            setup.size.repeats,
+        )
+        for name, until in (("pybeam", ours), (peers.GENERATE, theirs))
+    ]
+
+
+class StepTime:
+    """Every call times all lengths; the least time of each so far counts."""
+
+    def __init__(
+        self,
+        until: Until,
+        sources: Callable[[], list[list[int]]],
+        width: int,
+        lengths: tuple[int, ...],
+    ) -> None:
+        self._until, self._sources, self._width = until, sources, width
+        self._searches: dict[int, peers.Translate] = {}
+        self._seconds: dict[int, list[float]] = {length: [] for length in lengths}
+
+    def __call__(self) -> dict:
+        sources = self._sources()
+        for length, seconds in self._seconds.items():
+            if length not in self._searches:
+                self._searches[length] = self._until(length)
+                self._searches[length](sources)
+            start = time.perf_counter()
+            self._searches[length](sources)
+            seconds.append(time.perf_counter() - start)
+        least = [(length, min(seconds)) for length, seconds in self._seconds.items()]
+        pairs = list(itertools.pairwise(least))
+        return {
+            "n": len(sources),
+            "width": self._width,
+            "repeats": len(seconds),
+            "length": [(first + last) / 2 for (first, _), (last, _) in pairs],
+            "step_ms": [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs],
+        }

@@ -1,0 +1,201 @@
+// The operators on beams.
+#pragma once
+
+#include <ATen/ops/empty.h>
+
+#include <tuple>
+#include <vector>
+
+#include "../params/beams.h"
+#include "check.h"
+#include "tree.h"
+
+namespace pybeam {
+
+// The places of the arrays of `Beams` in Python.
+struct BeamArrays {
+    enum Array {
+        kInts,
+        kFloats,
+        kPrefix,
+        kScore,
+        kIsAlive,
+        kEndedLength,
+        kEosLogProb,
+        kEosToken,
+        kFinishedInts,
+        kFinishedFloats,
+        kNumArrays,
+    };
+};
+
+inline Beams beams_of(at::TensorList arrays) {
+    using A = BeamArrays;
+    check_size("beams", arrays, A::kNumArrays);
+    const Tensor &prefix = arrays[A::kPrefix], &score = arrays[A::kScore];
+    const Tensor& finished = arrays[A::kFinishedInts];
+    check_dim("prefix", prefix, 2);
+    check_dim("score", score, 2);
+    check_dim("finished_ints", finished, 3);
+    Beams beams{};
+    const int64_t num_slots = beams.num_slots = score.size(0);
+    beams.max_prefix = prefix.size(1);
+    beams.max_entries = score.size(1);
+    beams.max_finished = finished.size(1);
+    const at::IntArrayRef of_entries = score.sizes();
+    beams.ints = state<int32_t>("ints", arrays[A::kInts], at::kInt, {num_slots, Beams::kNumInts});
+    beams.floats =
+        state<float>("floats", arrays[A::kFloats], at::kFloat, {num_slots, Beams::kNumFloats});
+    beams.prefix = state<int32_t>("prefix", prefix, at::kInt, {num_slots, beams.max_prefix});
+    beams.score = state<float>("score", score, at::kFloat, of_entries);
+    beams.is_alive = state<bool>("is_alive", arrays[A::kIsAlive], at::kBool, of_entries);
+    beams.ended_length =
+        state<int32_t>("ended_length", arrays[A::kEndedLength], at::kInt, of_entries);
+    beams.eos_log_prob =
+        state<float>("eos_log_prob", arrays[A::kEosLogProb], at::kFloat, of_entries);
+    beams.eos_token = state<int32_t>("eos_token", arrays[A::kEosToken], at::kInt, of_entries);
+    beams.finished_ints = state<int32_t>("finished_ints", finished, at::kInt,
+                                         {num_slots, beams.max_finished, Beams::kNumFinishedInts});
+    beams.finished_floats =
+        state<float>("finished_floats", arrays[A::kFinishedFloats], at::kFloat,
+                     {num_slots, beams.max_finished, Beams::kNumFinishedFloats});
+    return beams;
+}
+
+inline void check_same_slots(const Tree& tree, const Beams& beams) {
+    TORCH_CHECK_VALUE(tree.num_slots == beams.num_slots && tree.max_rows == beams.max_entries,
+                      "`tree` and `beams` must have the same slots and rows");
+}
+
+// Lines of numbers for slots [A] that are opened, checked.
+struct OpenArguments {
+    Argument<int32_t> slot, ints;
+    Argument<float> floats;
+    int64_t num_sources;
+
+    OpenArguments(const Tensor& slot, const Tensor& ints, const Tensor& floats)
+        : slot("slot", slot, at::kInt, {slot.numel()}),
+          ints("ints", ints, at::kInt, {slot.numel(), Beams::kNumInts}),
+          floats("floats", floats, at::kFloat, {slot.numel(), Beams::kNumFloats}),
+          num_sources(slot.numel()) {}
+
+    BeamOpenParams params(at::TensorList tree, at::TensorList beams, int64_t start_id) const {
+        BeamOpenParams params{};
+        params.beams = beams_of(beams);
+        params.tree = tree_of(tree);
+        check_same_slots(params.tree, params.beams);
+        params.slot = slot;
+        params.ints = ints;
+        params.floats = floats;
+        params.num_sources = num_sources;
+        params.start_id = static_cast<int32_t>(start_id);
+        return params;
+    }
+};
+
+inline void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& slot,
+                      const Tensor& ints, const Tensor& floats, int64_t start_id) {
+    const OpenArguments arguments(slot, ints, floats);
+    launch_beam_open(arguments.params(tree, beams, start_id));
+}
+
+inline std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node,
+                                     const Tensor& row_cell, at::TensorList arrays,
+                                     const Tensor& slot, bool refills, int64_t num_rows,
+                                     int64_t num_entries) {
+    check_dim("token", token, 2);
+    check_dim("slot", slot, 1);
+    BeamReadParams params{};
+    params.beams = beams_of(arrays);
+    const Beams& beams = params.beams;
+    const int64_t num_sources = slot.size(0);
+
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    params.token = state<int32_t>("token", token, at::kInt, {beams.num_slots, token.size(1)});
+    const at::IntArrayRef of_entries = arrays[BeamArrays::kScore].sizes();
+    params.row_node = state<int32_t>("row_node", row_node, at::kInt, of_entries);
+    params.row_cell = state<int32_t>("row_cell", row_cell, at::kInt, of_entries);
+    params.max_nodes = token.size(1);
+    params.slot = slot_arg;
+    params.num_sources = num_sources;
+    params.refills = refills;
+    TORCH_CHECK_VALUE(num_rows >= 0 && num_entries >= 0,
+                      "`num_rows` and `num_entries` must not be negative");
+    params.num_rows = num_rows;
+    params.num_entries = num_entries;
+
+    std::vector<Tensor> results;
+    const auto result = [&](at::ScalarType dtype, int64_t size) {
+        return results.emplace_back(at::empty({size}, slot.options().dtype(dtype))).data_ptr();
+    };
+    const auto ints = [&](int64_t size) { return static_cast<int32_t*>(result(at::kInt, size)); };
+    const auto floats = [&](int64_t size) { return static_cast<float*>(result(at::kFloat, size)); };
+    const auto bools = [&](int64_t size) { return static_cast<bool*>(result(at::kBool, size)); };
+    params.row_offset_out = ints(num_sources + 1);
+    params.token_out = ints(num_rows);
+    params.position_out = ints(num_rows);
+    params.row_slot_out = ints(num_rows);
+    params.bit_out = ints(num_rows);
+    params.node_out = ints(num_rows);
+    params.cell_out = ints(num_rows);
+    params.score_out = floats(num_entries);
+    params.entry_offset_out = ints(num_sources + 1);
+    params.is_ended_out = bools(num_entries);
+    params.width_out = ints(num_sources);
+    params.max_candidates_out = ints(num_sources);
+    params.margin_out = floats(num_sources);
+    params.local_margin_out = floats(num_sources);
+    params.best_finished_out = floats(num_sources);
+    params.forced_out = ints(num_sources);
+    params.ban_eos_out = bools(num_sources);
+    launch_beam_read(params);
+    return results;
+}
+
+inline std::tuple<Tensor, Tensor> beam_commit(
+    at::TensorList tree, at::TensorList beams, const Tensor& slot, const Tensor& survivor_token,
+    const Tensor& survivor_parent, const Tensor& survivor_score, const Tensor& survivor_log_prob,
+    const Tensor& count, const Tensor& first, const Tensor& has_nan,
+    const OptionalTensor& survivor_raw, int64_t eos_id, int64_t finishing, bool keeps_best,
+    int64_t top, int64_t certificate) {
+    check_dim("survivor_parent", survivor_parent, 2);
+    const SurvivorArguments survivors(slot, first, count, survivor_parent, survivor_token,
+                                      survivor_log_prob);
+    const Argument<float> score("survivor_score", survivor_score, at::kFloat,
+                                survivor_parent.sizes());
+    const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {survivors.num_sources});
+    const Argument<int32_t> raw("survivor_raw", survivor_raw, at::kInt, survivor_parent.sizes());
+    BeamCommitParams params{};
+    params.beams = beams_of(beams);
+    params.append = survivors.params(tree_of(tree), eos_id);
+    check_same_slots(params.append.tree, params.beams);
+    params.survivor_score = score;
+    params.survivor_raw = raw;
+    params.has_nan = has_nan_arg;
+    params.finishing = finishing_of(finishing);
+    TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
+    TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",
+                      certificate);
+    params.stop = {keeps_best, static_cast<Top>(top), static_cast<Certificate>(certificate)};
+    const int64_t num_entries = survivors.num_sources * params.beams.max_entries;
+    Tensor source = at::empty({num_entries}, slot.options());
+    Tensor target = at::empty({num_entries}, slot.options());
+    params.source_out = data<int32_t>(source);
+    params.target_out = data<int32_t>(target);
+    launch_beam_commit(params);
+    return {source, target};
+}
+
+inline void beam_close(at::TensorList tree, at::TensorList beams, const Tensor& slot) {
+    check_dim("slot", slot, 1);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    BeamCloseParams params{};
+    params.beams = beams_of(beams);
+    params.release.tree = tree_of(tree);
+    check_same_slots(params.release.tree, params.beams);
+    params.release.slot = slot_arg;
+    params.release.num_sources = slot.size(0);
+    launch_beam_close(params);
+}
+
+}  // namespace pybeam

@@ -1,0 +1,74 @@
+// The operators on drafts.
+#pragma once
+
+#include "../params/drafts.h"
+#include "beams.h"
+#include "check.h"
+
+namespace pybeam {
+
+// The places of the arrays of `Drafts` in Python.
+struct DraftArrays {
+    enum Array { kInts, kGuess, kNumArrays };
+};
+
+inline Drafts drafts_of(at::TensorList arrays, const Beams& beams) {
+    using A = DraftArrays;
+    check_size("drafts", arrays, A::kNumArrays);
+    const Tensor& guess = arrays[A::kGuess];
+    check_dim("guess", guess, 2);
+    Drafts drafts{};
+    drafts.num_slots = beams.num_slots;
+    drafts.max_guesses = guess.size(1);
+    drafts.ints = state<int32_t>("draft_ints", arrays[A::kInts], at::kInt,
+                                 {drafts.num_slots, Drafts::kNumInts});
+    drafts.guess = state<int32_t>("guess", guess, at::kInt, {drafts.num_slots, drafts.max_guesses});
+    return drafts;
+}
+
+inline void draft_open(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
+                       const Tensor& slot, const Tensor& ints, const Tensor& floats,
+                       const Tensor& draft_ints, int64_t start_id, int64_t eos_id,
+                       int64_t vocab_size) {
+    const OpenArguments arguments(slot, ints, floats);
+    const Argument<int32_t> draft_arg("draft_ints", draft_ints, at::kInt,
+                                      {arguments.num_sources, Drafts::kNumInts});
+    DraftOpenParams params{};
+    params.open = arguments.params(tree, beams, start_id);
+    params.drafts = drafts_of(drafts, params.open.beams);
+    params.ints = draft_arg;
+    params.eos_id = static_cast<int32_t>(eos_id);
+    params.vocab_size = vocab_size;
+    launch_draft_open(params);
+}
+
+inline void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
+                         const Tensor& slot, const Tensor& token, const Tensor& log_prob,
+                         const Tensor& has_nan, const OptionalTensor& raw, int64_t eos_id,
+                         int64_t vocab_size) {
+    check_dim("slot", slot, 1);
+    check_dim("token", token, 2);
+    const int64_t num_sources = slot.size(0), num_rows = token.size(0);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> token_arg("token", token, at::kInt, {num_rows, 1});
+    const Argument<float> log_prob_arg("log_prob", log_prob, at::kFloat, {num_rows, 1});
+    const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {num_rows});
+    const Argument<int32_t> raw_arg("raw", raw, at::kInt, {num_rows, 1});
+    DraftCommitParams params{};
+    params.tree = tree_of(tree);
+    params.beams = beams_of(beams);
+    check_same_slots(params.tree, params.beams);
+    params.drafts = drafts_of(drafts, params.beams);
+    params.slot = slot_arg;
+    params.num_sources = num_sources;
+    params.token = token_arg;
+    params.raw = raw_arg;
+    params.log_prob = log_prob_arg;
+    params.has_nan = has_nan_arg;
+    params.num_rows = num_rows;
+    params.eos_id = static_cast<int32_t>(eos_id);
+    params.vocab_size = vocab_size;
+    launch_draft_commit(params);
+}
+
+}  // namespace pybeam

@@ -1,0 +1,57 @@
+// The operators `glu` and `lstm_cell`.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <tuple>
+
+#include "../params/gates.h"
+#include "check.h"
+
+namespace pybeam {
+
+// `parts` times as many columns as the result has.
+inline void check_gates(const char* name, const Tensor& x, int64_t parts) {
+    check_dim(name, x, 2);
+    check_tensor(name, x, at::kFloat, x.sizes());
+    check_unit_stride(name, x);
+    TORCH_CHECK_VALUE(x.size(1) % parts == 0, "`", name, "` must have a multiple of ", parts,
+                      " columns, but has ", x.size(1));
+}
+
+inline Tensor glu(const Tensor& x) {
+    check_gates("x", x, 2);
+    Tensor y = at::empty({x.size(0), x.size(1) / 2}, x.options());
+    GluParams params{};
+    params.x = data<float>(x);
+    params.x_stride = x.stride(0);
+    params.y = data<float>(y);
+    params.num_rows = y.size(0);
+    params.size = y.size(1);
+    params.num_threads = at::get_num_threads();
+    launch_glu(params);
+    return y;
+}
+
+inline std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& cell) {
+    check_gates("gates", gates, 4);
+    check_tensor("cell", cell, at::kFloat, {gates.size(0), gates.size(1) / 4});
+    check_unit_stride("cell", cell);
+    Tensor hidden_out = at::empty(cell.sizes(), gates.options());
+    Tensor cell_out = at::empty(cell.sizes(), gates.options());
+    LstmCellParams params{};
+    params.gates = data<float>(gates);
+    params.gates_stride = gates.stride(0);
+    params.cell = data<float>(cell);
+    params.cell_stride = cell.stride(0);
+    params.hidden_out = data<float>(hidden_out);
+    params.cell_out = data<float>(cell_out);
+    params.num_rows = cell.size(0);
+    params.size = cell.size(1);
+    params.num_threads = at::get_num_threads();
+    launch_lstm_cell(params);
+    return {hidden_out, cell_out};
+}
+
+}  // namespace pybeam

@@ -1,0 +1,183 @@
+// The operators `tree_append`, `tree_release` and `backtrace`.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <array>
+#include <tuple>
+
+#include "../params/tree.h"
+#include "check.h"
+
+namespace pybeam {
+
+// The places of the arrays of `TreeArrays` in Python.
+struct TreeArrays {
+    enum Array {
+        kToken,
+        kParent,
+        kLogProb,
+        kNumNodes,
+        kRowNode,
+        kRowCell,
+        kLiveCell,
+        kLiveMask,
+        kNumLive,
+        kFreeCell,
+        kNumFree,
+        kPage,
+        kNumPages,
+        kFreePage,
+        kNumFreePages,
+        kNumArrays,
+    };
+};
+
+// The part of the tree that says which pages a slot holds.
+inline Tree pages_of(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
+                     const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
+                     const Tensor& num_free_pages) {
+    check_dim("page", page, 2);
+    check_dim("free_page", free_page, 1);
+    Tree tree{};
+    const int64_t num_slots = tree.num_slots = page.size(0);
+    tree.max_pages = page.size(1);
+    tree.max_free_pages = free_page.size(0);
+    tree.num_nodes = state<int32_t>("num_nodes", num_nodes, at::kInt, {num_slots});
+    tree.num_live = state<int32_t>("num_live", num_live, at::kInt, {num_slots});
+    tree.num_free = state<int32_t>("num_free", num_free, at::kInt, {num_slots});
+    tree.page = state<int32_t>("page", page, at::kInt, page.sizes());
+    tree.num_pages = state<int32_t>("num_pages", num_pages, at::kInt, {num_slots});
+    tree.free_page = state<int32_t>("free_page", free_page, at::kInt, free_page.sizes());
+    tree.num_free_pages = state<int32_t>("num_free_pages", num_free_pages, at::kInt, {1});
+    return tree;
+}
+
+inline Tree tree_of(at::TensorList arrays) {
+    using A = TreeArrays;
+    check_size("tree", arrays, A::kNumArrays);
+    check_dim("token", arrays[A::kToken], 2);
+    check_dim("row_node", arrays[A::kRowNode], 2);
+    check_dim("live_mask", arrays[A::kLiveMask], 3);
+    check_dim("free_cell", arrays[A::kFreeCell], 2);
+    Tree tree =
+        pages_of(arrays[A::kNumNodes], arrays[A::kNumLive], arrays[A::kNumFree], arrays[A::kPage],
+                 arrays[A::kNumPages], arrays[A::kFreePage], arrays[A::kNumFreePages]);
+    tree.max_nodes = arrays[A::kToken].size(1);
+    tree.max_rows = arrays[A::kRowNode].size(1);
+    tree.max_live = arrays[A::kLiveMask].size(1);
+    tree.mask_words = arrays[A::kLiveMask].size(2);
+    tree.max_free = arrays[A::kFreeCell].size(1);
+    TORCH_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
+                      "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
+    const int64_t s = tree.num_slots;
+    const std::array of_nodes{s, tree.max_nodes}, of_rows{s, tree.max_rows};
+    tree.token = state<int32_t>("token", arrays[A::kToken], at::kInt, of_nodes);
+    tree.parent = state<int32_t>("parent", arrays[A::kParent], at::kInt, of_nodes);
+    tree.log_prob = state<float>("log_prob", arrays[A::kLogProb], at::kFloat, of_nodes);
+    tree.row_node = state<int32_t>("row_node", arrays[A::kRowNode], at::kInt, of_rows);
+    tree.row_cell = state<int32_t>("row_cell", arrays[A::kRowCell], at::kInt, of_rows);
+    tree.live_cell =
+        state<int32_t>("live_cell", arrays[A::kLiveCell], at::kInt, {s, tree.max_live});
+    tree.live_mask = state<int64_t>("live_mask", arrays[A::kLiveMask], at::kLong,
+                                    {s, tree.max_live, tree.mask_words});
+    tree.free_cell =
+        state<int32_t>("free_cell", arrays[A::kFreeCell], at::kInt, {s, tree.max_free});
+    return tree;
+}
+
+// Survivors [A, C] of slots [A], checked.
+struct SurvivorArguments {
+    Argument<int32_t> slot, first, count, parent, token;
+    Argument<float> log_prob;
+    int64_t num_sources, capacity;
+
+    SurvivorArguments(const Tensor& slot, const Tensor& first, const Tensor& count,
+                      const Tensor& parent, const Tensor& token, const Tensor& log_prob)
+        : slot("slot", slot, at::kInt, {slot.numel()}),
+          first("first", first, at::kInt, {slot.numel()}),
+          count("count", count, at::kInt, {slot.numel()}),
+          parent("survivor_parent", parent, at::kInt, {slot.numel(), parent.size(-1)}),
+          token("survivor_token", token, at::kInt, parent.sizes()),
+          log_prob("survivor_log_prob", log_prob, at::kFloat, parent.sizes()),
+          num_sources(slot.numel()),
+          capacity(parent.size(-1)) {}
+
+    TreeAppendParams params(const Tree& tree, int64_t eos_id) const {
+        TreeAppendParams params{};
+        params.tree = tree;
+        params.slot = slot;
+        params.first = first;
+        params.count = count;
+        params.survivor_parent = parent;
+        params.survivor_token = token;
+        params.survivor_log_prob = log_prob;
+        params.num_sources = num_sources;
+        params.capacity = capacity;
+        params.eos_id = static_cast<int32_t>(eos_id);
+        params.num_threads = at::get_num_threads();
+        return params;
+    }
+};
+
+inline void tree_append(const Tensor& token, const Tensor& parent, const Tensor& log_prob,
+                        const Tensor& num_nodes, const Tensor& row_node, const Tensor& row_cell,
+                        const Tensor& live_cell, const Tensor& live_mask, const Tensor& num_live,
+                        const Tensor& free_cell, const Tensor& num_free, const Tensor& page,
+                        const Tensor& num_pages, const Tensor& free_page,
+                        const Tensor& num_free_pages, const Tensor& slot, const Tensor& first,
+                        const Tensor& count, const Tensor& survivor_parent,
+                        const Tensor& survivor_token, const Tensor& survivor_log_prob,
+                        int64_t eos_id) {
+    check_dim("survivor_parent", survivor_parent, 2);
+    const SurvivorArguments survivors(slot, first, count, survivor_parent, survivor_token,
+                                      survivor_log_prob);
+    const Tree tree =
+        tree_of({token, parent, log_prob, num_nodes, row_node, row_cell, live_cell, live_mask,
+                 num_live, free_cell, num_free, page, num_pages, free_page, num_free_pages});
+    launch_tree_append(survivors.params(tree, eos_id));
+}
+
+inline void tree_release(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
+                         const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
+                         const Tensor& num_free_pages, const Tensor& slot) {
+    check_dim("slot", slot, 1);
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    TreeReleaseParams params{};
+    params.tree =
+        pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
+    params.slot = slot_arg;
+    params.num_sources = slot.size(0);
+    launch_tree_release(params);
+}
+
+inline std::tuple<Tensor, Tensor> backtrace(const Tensor& token, const Tensor& parent,
+                                            const Tensor& slot, const Tensor& node,
+                                            int64_t capacity) {
+    check_dim("token", token, 2);
+    check_dim("slot", slot, 1);
+    TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+    const int64_t num_hypotheses = slot.size(0);
+    const Argument<int32_t> token_arg("token", token, at::kInt, token.sizes());
+    const Argument<int32_t> parent_arg("parent", parent, at::kInt, token.sizes());
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_hypotheses});
+    const Argument<int32_t> node_arg("node", node, at::kInt, {num_hypotheses});
+    Tensor tokens = at::empty({num_hypotheses, capacity}, token.options());
+    Tensor length = at::empty({num_hypotheses}, token.options());
+    BacktraceParams params{};
+    params.token = token_arg;
+    params.parent = parent_arg;
+    params.slot = slot_arg;
+    params.node = node_arg;
+    params.num_slots = token.size(0);
+    params.max_nodes = token.size(1);
+    params.num_hypotheses = num_hypotheses;
+    params.capacity = capacity;
+    params.tokens_out = data<int32_t>(tokens);
+    params.length_out = data<int32_t>(length);
+    launch_backtrace(params);
+    return {tokens, length};
+}
+
+}  // namespace pybeam

@@ -1,0 +1,83 @@
+// The operator `tree_attention`.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "../params/tree_attention.h"
+#include "check.h"
+
+namespace pybeam {
+
+// Of queries [R, H, D], and of keys and values [cells, H', D] where H' divides H.
+inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
+    check_dim("query", query, 3);
+    check_dim("key", key, 3);
+    const at::ScalarType dtype = query.scalar_type();
+    check_tensor("key", key, dtype, {key.size(0), key.size(1), query.size(2)});
+    check_tensor("value", value, dtype, key.sizes());
+    for (const Tensor* tensor : {&query, &key, &value}) {
+        check_unit_stride("query, key and value", *tensor);
+    }
+    TORCH_CHECK_VALUE(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "`query` has ",
+                      query.size(1), " heads, which must be a multiple of the ", key.size(1),
+                      " heads of `key`");
+}
+
+inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                             const Tensor& offset, const Tensor& slot, const Tensor& cell,
+                             const Tensor& num_cells, const OptionalTensor& mask,
+                             const OptionalTensor& bit, double scale) {
+    check_heads(query, key, value);
+    check_dim("slot", slot, 1);
+    check_dim("cell", cell, 2);
+    TORCH_CHECK_VALUE(mask.has_value() == bit.has_value(), "`mask` and `bit` go together");
+    const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
+    if (mask.has_value()) check_dim("mask", *mask, 3);
+    const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
+    const Argument<int32_t> offset_arg("offset", offset, at::kInt, {num_sources + 1});
+    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> cell_arg("cell", cell, at::kInt, {num_slots, max_cells});
+    const Argument<int32_t> num_cells_arg("num_cells", num_cells, at::kInt, {num_slots});
+    const Argument<int64_t> mask_arg("mask", mask, at::kLong, {num_slots, max_cells, mask_words});
+    const Argument<int32_t> bit_arg("bit", bit, at::kInt, {query.size(0)});
+    Tensor out = at::empty(query.sizes(), query.options());
+
+    TreeAttentionParams params{};
+    params.query = query.data_ptr();
+    params.key = key.data_ptr();
+    params.value = value.data_ptr();
+    params.out = out.data_ptr();
+    params.dtype = float_type("query", query);
+    params.query_row_stride = query.stride(0);
+    params.query_head_stride = query.stride(1);
+    params.key_cell_stride = key.stride(0);
+    params.key_head_stride = key.stride(1);
+    params.value_cell_stride = value.stride(0);
+    params.value_head_stride = value.stride(1);
+    params.offset = offset_arg;
+    params.slot = slot_arg;
+    params.cell = cell_arg;
+    params.num_cells = num_cells_arg;
+    params.mask = mask_arg;
+    params.bit = bit_arg;
+    params.num_rows = query.size(0);
+    params.num_sources = num_sources;
+    params.num_slots = num_slots;
+    params.num_pool_cells = key.size(0);
+    params.num_heads = query.size(1);
+    params.num_key_heads = key.size(1);
+    params.head_size = query.size(2);
+    params.max_cells = max_cells;
+    params.mask_words = mask_words;
+    params.scale = static_cast<float>(scale);
+    params.num_threads = at::get_num_threads();
+    launch_tree_attention(params);
+    // rows behind the last offset are padding
+    const int64_t num_counted = params.offset[num_sources];
+    if (num_counted < params.num_rows)
+        out.narrow(0, num_counted, params.num_rows - num_counted).zero_();
+    return out;
+}
+
+}  // namespace pybeam

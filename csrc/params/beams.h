@@ -1,0 +1,155 @@
+// What the operators on beams are told.
+#pragma once
+
+#include <cstdint>
+
+#include "tree.h"
+#include "types.h"
+
+namespace pybeam {
+
+// `STOP_REASONS` in Python.
+enum class StopReason : int32_t {
+    kRunning,
+    kWidth,
+    kNBest,
+    kTopFinished,
+    kOptimal,
+    kHeuristic,
+    kEmptyBeam,
+    kMaxLength,
+    kNaN
+};
+
+// `pybeam.ops.Certificate`.
+enum class Certificate : int32_t { kNone, kBound, kCurrent };
+
+// `pybeam.ops.Top`.
+enum class Top : int32_t { kIgnored, kNow, kEver };
+
+// `Stop` in Python, but for the counting of finished hypotheses.
+struct StopRule {
+    bool keeps_best;
+    Top top;
+    Certificate certificate;
+};
+
+// The tensors of `Beams` in Python, and the sizes they have. The enums name its columns, in order.
+struct Beams {
+    enum Int {
+        kReason,
+        kNumRows,
+        kDepth,
+        kNumFinished,
+        kSteps,
+        kExpansions,
+        kWaited,
+        kNumEntries,
+        kWidth,
+        kStopAt,
+        kMaxCandidates,
+        kMinLength,
+        kMaxLength,
+        kPrefixLength,
+        kCertified,
+        kNumFound,
+        kHasTopped,
+        kScoredFrom,
+        kTargetLength,
+        kNumInts,
+    };
+    enum Float {
+        kMargin,
+        kLocalMargin,
+        kBestFinished,
+        kAlpha,
+        kOffset,
+        kScale,
+        kReward,
+        kCap,
+        kCut,
+        kNumFloats
+    };
+    enum FinishedInt { kNode, kLength, kEos, kNumFinishedInts };
+    enum FinishedFloat { kScore, kLogProb, kFinal, kNumFinishedFloats };
+    int32_t* ints;
+    float* floats;
+    int32_t* prefix;
+    float* score;
+    bool* is_alive;
+    int32_t* ended_length;
+    float* eos_log_prob;
+    int32_t* eos_token;
+    int32_t* finished_ints;
+    float* finished_floats;
+    int64_t num_slots;
+    int64_t max_prefix;
+    int64_t max_entries;
+    int64_t max_finished;
+};
+
+struct BeamOpenParams {
+    Beams beams;
+    Tree tree;
+    const int32_t* slot;
+    const int32_t* ints;  // a line per source
+    const float* floats;
+    int64_t num_sources;
+    int32_t start_id;
+};
+
+struct BeamReadParams {
+    Beams beams;
+    const int32_t* token;
+    const int32_t* row_node;
+    const int32_t* row_cell;
+    int64_t max_nodes;
+    const int32_t* slot;
+    int64_t num_sources;
+    bool refills;      // the places of finished hypotheses are there again
+    int64_t num_rows;  // there is room for
+    int64_t num_entries;
+
+    int32_t* row_offset_out;  // per source and one more
+    int32_t* token_out;       // per row
+    int32_t* position_out;
+    int32_t* row_slot_out;
+    int32_t* bit_out;
+    int32_t* node_out;
+    int32_t* cell_out;
+    float* score_out;           // per entry
+    int32_t* entry_offset_out;  // per source and one more
+    bool* is_ended_out;         // per entry
+    int32_t* width_out;         // per source
+    int32_t* max_candidates_out;
+    float* margin_out;
+    float* local_margin_out;
+    float* best_finished_out;
+    int32_t* forced_out;
+    bool* ban_eos_out;
+};
+
+struct BeamCommitParams {
+    Beams beams;
+    TreeAppendParams append;  // of the same survivors
+    const float* survivor_score;
+    const int32_t* survivor_raw;  // tokens before all EOS became one, or null
+    const bool* has_nan;
+    Finishing finishing;
+    StopRule stop;
+
+    int32_t* source_out;  // per source and entry, -1 where no row lives on
+    int32_t* target_out;
+};
+
+struct BeamCloseParams {
+    Beams beams;
+    TreeReleaseParams release;
+};
+
+void launch_beam_open(const BeamOpenParams& params);
+void launch_beam_read(const BeamReadParams& params);
+void launch_beam_commit(const BeamCommitParams& params);
+void launch_beam_close(const BeamCloseParams& params);
+
+}  // namespace pybeam

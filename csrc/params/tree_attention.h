@@ -1,0 +1,40 @@
+// What `tree_attention` is told.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace pybeam {
+
+struct TreeAttentionParams {
+    const void* query;
+    const void* key;
+    const void* value;
+    void* out;  // contiguous
+    DType dtype;
+    int64_t query_row_stride, query_head_stride;
+    int64_t key_cell_stride, key_head_stride;
+    int64_t value_cell_stride, value_head_stride;
+    const int32_t* offset;
+    const int32_t* slot;
+    const int32_t* cell;
+    const int32_t* num_cells;
+    const int64_t* mask;
+    const int32_t* bit;
+    int64_t num_rows;
+    int64_t num_sources;
+    int64_t num_slots;
+    int64_t num_pool_cells;
+    int64_t num_heads;
+    int64_t num_key_heads;
+    int64_t head_size;
+    int64_t max_cells;   // columns of `cell` and `mask`
+    int64_t mask_words;  // words per cell of `mask`
+    float scale;
+    int num_threads;
+};
+
+void launch_tree_attention(const TreeAttentionParams& params);
+
+}  // namespace pybeam

@@ -1,0 +1,79 @@
+"""Kernels name the columns and arrays of the state as Python does, in the same order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pybeam import contracts
+from pybeam.backends import arrays
+from pybeam.backends.packing import PANEL
+from pybeam.backends.torch_layers import Activation
+
+CSRC = Path(__file__).parents[2] / "csrc"
+HEADERS = "".join(path.read_text("utf-8") for path in sorted(CSRC.rglob("*.h")))
+
+
+def snake(name: str) -> str:
+    """`kNumRows` as num_rows."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name[1:]).lower()
+
+
+def enum_of(owner: str, name: str) -> list[str]:
+    """The enumerators of an enum, without the last one where that is their number."""
+    if owner:
+        body = re.search(rf"struct {owner} \{{(.*?)\n\}};", HEADERS, re.S)[1]
+    else:
+        body = HEADERS
+    listed = re.search(rf"enum (?:class )?{name}(?: : int32_t)? \{{(.*?)\}}", body, re.S)[1]
+    names = re.findall(r"\bk\w+", listed)
+    return [snake(one) for one in names if not one.startswith("kNum") or one != names[-1]]
+
+
+@pytest.mark.parametrize(
+    ("owner", "enum", "names"),
+    [
+        ("TreeArrays", "Array", arrays.TreeArrays._fields),
+        ("BeamArrays", "Array", arrays.Beams._fields),
+        ("DraftArrays", "Array", arrays.Drafts._fields),
+        ("Beams", "Int", arrays.INT_COLUMNS),
+        ("Beams", "Float", arrays.FLOAT_COLUMNS),
+        (
+            "Beams",
+            "FinishedInt",
+            [n.removeprefix("finished_") for n in arrays.FINISHED_INT_COLUMNS],
+        ),
+        (
+            "Beams",
+            "FinishedFloat",
+            [n.removeprefix("finished_") for n in arrays.FINISHED_FLOAT_COLUMNS],
+        ),
+        ("Drafts", "Int", arrays.DRAFT_COLUMNS),
+        ("", "Finishing", [n.lower() for n in contracts.Finishing.__members__]),
+        ("", "Certificate", [n.lower() for n in contracts.Certificate.__members__]),
+        ("", "Top", [n.lower() for n in contracts.Top.__members__]),
+        ("", "Activation", [n.lower() for n in Activation.__members__]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_same_names_in_the_same_order(owner, enum, names):
+    assert enum_of(owner, enum) == list(names)
+
+
+def test_there_are_as_many_stop_reasons():
+    assert len(enum_of("", "StopReason")) == len(arrays.STOP_REASONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kPageCells", contracts.PAGE_CELLS),
+        ("kMaxWidth", contracts.MAX_WIDTH),
+        ("kPanel", PANEL),
+        ("kNumActivations", len(Activation)),
+    ],
+)
+def test_same_sizes(name, value):
+    assert re.findall(rf"constexpr \w+ {name} = (\d+);", HEADERS) == [str(value)]
