@@ -9,9 +9,11 @@ import time
 
 import pytest
 
+from pybeam.cli.job import describe_lines
 from pybeam.cli.sources import LineReader
 from support.example_lines import LINES, translations
 from support.paths import MODEL, ROOT
+from support.tiny_models import save_tiny_model
 
 # what takes most of the time; torch brings numpy
 HEAVY = {"torch", "numpy", "tokenizers", "transformers", "sentencepiece", "safetensors", "tqdm"}
@@ -97,11 +99,10 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
 
 
 @pytest.mark.slow
-def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
+def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path, expected):
     path = tmp_path / "out.txt"
-    # the first line is the shortest of a window of 512, so it comes last
     with start("--output", str(path), "--batch-size", "32") as process:
-        process.stdin.write("\n".join([LINES[0], *[LINES[3] * 3] * 1000]).encode())
+        process.stdin.write("\n".join([*LINES[:2], LINES[3] * 9] * 300).encode())
         process.stdin.close()
         while not path.exists():
             time.sleep(0.05)
@@ -109,11 +110,12 @@ def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
         errors = process.stderr.read().decode()
-        assert "Traceback" not in errors
-        lines = path.read_text(encoding="utf-8").split("\n")
-        if len(lines) > 1:
-            assert lines[0] == "" and lines[1] != ""
-            assert "not finished: line 1" in errors
+    assert "Traceback" not in errors
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    unfinished = [i for i, line in enumerate(lines) if not line]
+    assert all(line in ("", expected[0]) for line in lines[::3])
+    assert all(line in ("", expected[1]) for line in lines[1::3])
+    assert (f"not finished: {describe_lines(unfinished)}" in errors) == bool(unfinished)
 
 
 def python(*arguments: str, path=None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -158,3 +160,15 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(given, tmp_path):
     (tmp_path / "torch.py").write_text(code)
     process = python("-m", "pybeam", "info", path=tmp_path, **given)
     assert process.stdout == given.get("OMP_WAIT_POLICY", "passive") + "\n"
+
+
+@pytest.mark.slow
+def test_triton_runs_in_its_interpreter_as_info_advises(tmp_path):
+    pytest.importorskip("triton")
+    save_tiny_model(tmp_path, "marian-separate")
+    size = ["--lines=1", "--source-length=3", "--steps=2", "--repeats=1", "--warmup=0", "--width=2"]
+    command = ["-m", "pybeam", "profile", "--model", str(tmp_path), "--backend=triton", *size]
+    assert "set TRITON_INTERPRET=1" in python(*command).stderr
+    process = python(*command, TRITON_INTERPRET="1")
+    assert process.returncode == 0, process.stderr
+    assert "1 sources, 2 steps" in process.stdout
