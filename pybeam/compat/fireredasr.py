@@ -7,7 +7,20 @@ from pybeam.arguments import ArgumentError, at_most
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor
 from pybeam.scoring import Scoring, raw
-from pybeam.search.algorithms import Algorithm, variable_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import variable_beam
+
+
+class CutScoring(Scoring):
+    """A scoring that counts the EOS which a hypothesis cut at its limit never got.
+
+    Args:
+        alpha, offset, scale, reward, ratio, coverage: see `pybeam.scoring.Scoring`.
+    """
+
+    @property
+    def cut_length_offset(self) -> float:
+        return 1.0
 
 
 def beam_search(
@@ -52,7 +65,7 @@ def beam_search(
         chain.append(processors.temperature(softmax_smoothing))
     if eos_penalty != 1:
         chain.append(processors.eos_penalty(eos_penalty))
-    normed = Scoring(alpha=length_penalty, offset=5.0, scale=6.0, cut=1.0)
+    normed = CutScoring(alpha=length_penalty, offset=5.0, scale=6.0)
     return variable_beam(
         beam_size,
         n_best=nbest,

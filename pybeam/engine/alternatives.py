@@ -81,6 +81,7 @@ def _first_step(request: Request, width: int) -> Request:
         min_length=0,
         max_length=1,
         scoring=scoring.raw(),
+        ended_only=False,
         **unpruned,
     )
 
@@ -102,7 +103,7 @@ class _Plan:
         source = model.check(request.source)
         length = model.source_length(source)
         limits = overridden(algorithm, request, model.room(source), length)
-        self._scoring = limits.scoring
+        self._scoring, self._ended_only = limits.scoring, limits.ended_only
         self._source_length = length
         changes = dict(
             n_best=1,
@@ -123,7 +124,9 @@ class _Plan:
         if error is not None:
             hypotheses = []
         elif not rests:
-            hypotheses = [self._join(start, start, num_more=0) for start in self._starts]
+            # `max_length` is 1, so none of them has ended
+            starts = [] if self._ended_only else self._starts
+            hypotheses = [self._join(start, start, num_more=0) for start in starts]
         else:
             hypotheses = [
                 self._join(start, end, len(end.tokens) - len(start.tokens) + end.ended, end.score)

@@ -9,6 +9,7 @@ import torch
 
 import pybeam
 from pybeam import compat, drafts, processors
+from pybeam.compat.ctranslate2 import HardPrefix
 from pybeam.limits import FREE, PrefixRule
 from pybeam.request import Partial
 from support.laws import decoded, schedules
@@ -69,9 +70,7 @@ ALGORITHMS = {
     "fairseq, diverse": pybeam.diverse(
         compat.fairseq.beam_search(1, max_len_b=8, normalize_scores=False), 3, 3.0
     ),
-    "leading EOS": pybeam.fixed_beam(
-        3, n_best=3, max_length=7, prefix=PrefixRule(leading_eos=True)
-    ),
+    "leading EOS": pybeam.fixed_beam(3, n_best=3, max_length=7, prefix=HardPrefix()),
     "jacobi": pybeam.jacobi(max_length=7),
     "blocks": pybeam.gauss_seidel_jacobi(3, max_length=7),
     "hybrid": pybeam.hybrid_jacobi(3, 4, max_length=7),
@@ -191,7 +190,7 @@ def test_beside_targets_and_other_limits(backend):
             strict=False,
         )
     ]
-    for rule in (FREE, PrefixRule(leading_eos=True)):
+    for rule in (FREE, HardPrefix()):
         algorithm = dataclasses.replace(ALGORITHMS["fixed"], n_best=1, prefix=rule)
         assert_same_search(algorithm, backend, 7, requests)
 
