@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks import latency, memory, step_time, translation
+from benchmarks.peers import GENERATE
 from benchmarks.plans import methods, sweep
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import Case, Transformers
 
-GENERATE = "transformers.generate"
 # what generate takes at a larger width on a CPU tells nothing new and lasts for minutes
 MAX_GENERATE_WIDTH = {"cpu": 10, "cuda": 128}
 

@@ -17,12 +17,12 @@ import pybeam
 from benchmarks import corpus, peers
 from benchmarks.data import ROOT
 from benchmarks.meter import GIGA, resident_bytes
+from benchmarks.peers import GENERATE
 from benchmarks.plans import methods
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import MAX_LENGTH, Decoding
 
-GENERATE = "transformers.generate"
 SYSTEMS = ("GREEDY", "FIXED", "VAR-STREAM", GENERATE)
 
 

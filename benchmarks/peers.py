@@ -13,6 +13,7 @@ from pybeam.models.checkpoint import Checkpoint
 Translate = Callable[[list[list[int]]], list[list[int]]]
 
 EOS = 2
+GENERATE = "transformers.generate"
 
 
 def transformers_model(directory: Path, device: str = "cpu", dtype: str = "float32"):

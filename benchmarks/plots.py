@@ -19,9 +19,9 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.end_to_end import GENERATE
 from benchmarks.journal import RESULTS
 from benchmarks.latency import PERCENTILES
+from benchmarks.peers import GENERATE
 
 matplotlib.use("svg")
 # the same numbers make the same file, and its letters stay letters

@@ -40,7 +40,7 @@ def tasks(setup: Setup, network: str) -> list[Task]:
             StepTime(until, lambda: setup.corpus().sources[:n], width, setup.size.step_lengths),
             setup.size.repeats,
         )
-        for name, until in (("pybeam", ours), ("transformers.generate", theirs))
+        for name, until in (("pybeam", ours), (peers.GENERATE, theirs))
     ]
 
 

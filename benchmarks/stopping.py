@@ -31,6 +31,7 @@ from benchmarks.journal import table
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import MAX_LENGTH, NORMALISED
+from pybeam.engine.stats import Stats
 
 TOP, NORM, REWARD, FIXED, OPTIMAL, BOUNDED = (
     "top finished",
@@ -65,7 +66,8 @@ def searches(
     width: int, rewards: tuple[float, ...], ratio: float, only: str | None
 ) -> Iterator[Search]:
     """What to decode for every decoder, or `only` for one."""
-    limit = {"max_length": MAX_LENGTH}
+    # what is cut is an output too, so that every decoder has one for every line
+    limit = {"max_length": MAX_LENGTH, "ended_only": False}
     if only in (None, TOP):
         stop = pybeam.stopping.top_finished()
         yield Search(
@@ -108,13 +110,13 @@ class Bench:
 
     def tasks(self, split: str, width: int, search: Search) -> list[Task]:
         """A row for each reading of the search, which is decoded for the first of them."""
-        found: list[tuple[list[pybeam.Result], pybeam.engine.stats.Stats]] = []
+        found: list[tuple[list[pybeam.Result], Stats]] = []
 
         def read(name: str, r: float) -> dict:
             if not found:
                 model = self._setup.networks.ours("example")
                 decoder = pybeam.Decoder(model, search.algorithm, pybeam.Fifo(N))
-                results = decoder.decode(self.data(split).sources, on_error="raise")
+                results = decoder.decode(self.data(split).sources)
                 found.append((results, decoder.stats))
             results, stats = found[0]
             steps = self.steps[split, name, r, width] = [result.steps for result in results]

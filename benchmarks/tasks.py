@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -13,7 +14,7 @@ from tqdm import tqdm
 from benchmarks.journal import Journal, table
 
 IDENTITY = ("case", "system")
-Run = Callable[[], object]
+Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Task:
     def row(self) -> dict:
         return {"case": self.case, "system": self.system, **self.more}
 
-    def is_wanted(self, names: list[str] | None) -> bool:
+    def is_wanted(self, names: Sequence[str]) -> bool:
         """A name is a case, or a case, a slash and the beginning of a system."""
         own = f"{self.case}/{self.system}"
         return not names or any(
@@ -57,7 +58,7 @@ class Timed:
     ) -> None:
         self._make, self._calls, self._baseline = make, calls, baseline
         self.run: Run | None = None
-        self.output: object = None
+        self.output: Any = None
         self._seconds: list[float] = []
         self._cpu_seconds: list[float] = []
 
@@ -103,9 +104,11 @@ def in_turn(
     calls: int = 1,
 ) -> list[Task]:
     """Systems by name that do the same job; the others are compared with the first."""
-    tasks: list[Task] = []
+    first: Timed | None = None
+    tasks = []
     for name, make in makers.items():
-        timed = Timed(make, tasks[0].measure if tasks else None, calls)
+        timed = Timed(make, first, calls)
+        first = first or timed
         tasks.append(Task(case, name, timed, repeats, threads))
     return tasks
 

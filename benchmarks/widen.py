@@ -81,21 +81,8 @@ def widen(
         ValueError: it is no M2M100 model, a size does not fit it, or `target` is in use.
     """
     source, target = Path(source), Path(target)
-    # it refuses directories that are incomplete or hold something else
-    config = load_model(source, device="cpu").config
-    if config.model_type != "m2m_100":
-        raise ValueError(
-            f"{source} must hold an m2m_100 model, but it is {config.model_type!r}; "
-            "give one of that layout, such as the example model"
-        )
+    config = _accepted(source, target, dtype)
     _check_sizes(config, width, ffn, encoder_layers, decoder_layers, vocabulary)
-    if dtype not in DTYPES:
-        raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, but is {dtype!r}")
-    if target.exists() and any(target.iterdir()):
-        raise ValueError(
-            f"`target` must be a new or empty directory, but {target} has files; name another"
-        )
-
     copies = width // config.hidden_size
     scale = copies**0.5 if config.embedding_scale != 1 else 1.0
     weights = _read(source, config)
@@ -118,6 +105,24 @@ def widen(
         "dtype": dtype,
     }
     _write(source, target, weights, changes)
+
+
+def _accepted(source: Path, target: Path, dtype: str) -> TransformerConfig:
+    """The config of the model in `source`, where that can be widened."""
+    # it refuses directories that are incomplete or hold something else
+    config = load_model(source, device="cpu").config
+    if config.model_type != "m2m_100":
+        raise ValueError(
+            f"{source} must hold an m2m_100 model, but it is {config.model_type!r}; "
+            "give one of that layout, such as the example model"
+        )
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, but is {dtype!r}")
+    if target.exists() and any(target.iterdir()):
+        raise ValueError(
+            f"`target` must be a new or empty directory, but {target} has files; name another"
+        )
+    return config
 
 
 def _check_sizes(

@@ -13,8 +13,8 @@ from pybeam import backends
 from pybeam.arguments import ArgumentError, check_list, whole
 from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
-from pybeam.engine.engine import Engine
-from pybeam.engine.request_queue import RequestQueue
+from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -91,7 +91,7 @@ class Decoder:
         schedule = Fifo() if schedule is None else schedule
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
-        schedule.check_width(algorithm.most_rows)
+        schedule.check_width(algorithm.max_rows)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
@@ -145,7 +145,9 @@ class Decoder:
                 obstacles.append(f"{processor!r} may not be captured")
         return not obstacles if graphs is None else graphs
 
-    def decode(self, requests: Iterable[Any], *, on_error: OnError = "raise") -> list[Result]:
+    def decode(
+        self, requests: Iterable[Any] | RequestQueue, *, on_error: OnError = "raise"
+    ) -> list[Result]:
         """Results in the order of the requests.
 
         Args:
@@ -157,8 +159,8 @@ class Decoder:
             DecodeError: a request failed, unless `on_error` is "return".
             TypeError: `requests` is one source and not a list of them.
         """
-        check_list("requests", requests, self.model.check)
-        return self._collect(requests, on_error, wants_log_probs=self.log_probs)
+        self._check_requests(requests)
+        return self._collect(requests, on_error, log_probs=self.log_probs)
 
     def score(
         self, requests: Iterable[Any], targets: Iterable[Any], *, on_error: OnError = "raise"
@@ -187,7 +189,7 @@ class Decoder:
         check_list("targets", targets)
         pairs = itertools.zip_longest(requests, targets, fillvalue=_MISSING)
         paired = (_with_target(*pair) for pair in pairs)
-        return self._collect(paired, on_error, wants_log_probs=True)
+        return self._collect(paired, on_error, log_probs=True)
 
     def alternatives(
         self,
@@ -247,10 +249,12 @@ class Decoder:
     ) -> Iterator[Result | Partial]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
-        `requests`, as for `decode`, are read a window ahead (`Schedule.window`), and an iterable is
-        waited for until it has given that many. Requests that arrive while others are decoded go
-        through a `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of
-        the latest call.
+        `requests`, as for `decode`, are read a window ahead (`Schedule.window`) and sorted by length in
+        it. The stream never waits for an iterable without a length, such as a generator: a thread of its
+        own reads it, and what has arrived is decoded meanwhile. If the iterable raises, the stream raises
+        the same after the results of what came before. Requests that come from several places go through
+        a `RequestQueue`. Several streams of one decoder may run at a time; `stats` is that of the latest
+        call.
 
         With ``partial=True`` a `Partial` comes too whenever more of a request's best hypothesis is
         certain: the tokens that all rows of its beam share with each other, with what is held and with
@@ -268,41 +272,42 @@ class Decoder:
                 f"`partial` needs one beam per request, but the algorithm has {self.algorithm.num_groups} "
                 "groups, the last of which may find the best hypothesis"
             )
-        if not isinstance(requests, RequestQueue):
-            check_list("requests", requests, self.model.check)
-        return self._start(requests, wants_log_probs=self.log_probs, wants_partials=partial)
+        self._check_requests(requests)
+        arrived = arriving(requests, self.schedule.queue_window)
+        results = self._start(arrived, log_probs=self.log_probs, partials=partial)
+        return _until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
 
     def release(self) -> None:
         """Give back the memory that is kept between calls: keys, values, beams, captured steps."""
         self._idle.clear()
 
-    def _collect(self, requests, on_error: str, *, wants_log_probs: bool) -> list[Result]:
+    def _check_requests(self, requests: Iterable[Any] | RequestQueue) -> None:
+        if not isinstance(requests, RequestQueue):
+            check_list("requests", requests, self.model.check)
+
+    def _collect(
+        self, requests: Iterable[Any] | RequestQueue, on_error: str, *, log_probs: bool
+    ) -> list[Result]:
         _check_on_error(on_error)
-        results = self._start(requests, wants_log_probs=wants_log_probs)
+        found = self._start(requests, log_probs=log_probs)
+        results = [result for result in found if isinstance(result, Result)]
         return _checked(sorted(results, key=lambda result: result.index), on_error)
 
-    def _start(self, requests, **wants: bool) -> Iterator[Result | Partial]:
+    def _start(
+        self, requests: Iterable[Any] | RequestQueue, *, log_probs: bool, partials: bool = False
+    ) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
-        return _timed(self._stream(requests, stats, **wants), stats)
+        wants = Wants(log_probs, partials, self._alignment, self._reads_late)
+        return _timed(self._run(requests, stats, wants), stats)
 
-    def _stream(
-        self, requests: Iterable[Any], stats: Stats, **wants: bool
+    def _run(
+        self, requests: Iterable[Any] | RequestQueue, stats: Stats, wants: Wants
     ) -> Iterator[Result | Partial]:
         try:  # another thread may take it first
             workspace = self._idle.pop()
         except IndexError:
             workspace = self._workspace()
-        engine = Engine(
-            self.model,
-            self.algorithm,
-            self.schedule,
-            workspace,
-            stats,
-            reads_late=self._reads_late,
-            alignment=self._alignment,
-            **wants,
-        )
-        yield from engine.run(requests)
+        yield from Engine(workspace, self.schedule, stats, wants).run(requests)
         # only here, so that a stream that was given up takes its half-done sources with it
         if not self._idle:
             self._idle.append(workspace)
@@ -325,11 +330,11 @@ def _check_ends(model: Model, algorithm: Algorithm) -> None:
             f"`leading_eos` of `prefix` needs one EOS, but the model has {list(model.eos_ids)}; "
             "say with `eos_id` which one counts"
         )
-    most = MAX_CANDIDATES_ON_GPU // (1 + num)
+    max_width = MAX_CANDIDATES_ON_GPU // (1 + num)
     refills = algorithm.finishing == Finishing.REFILL
-    if refills and model.device.type == "cuda" and algorithm.width > most:
+    if refills and model.device.type == "cuda" and algorithm.width > max_width:
         raise ValueError(
-            f"`width` must be at most {most} on a GPU with {num} EOS ids, but is {algorithm.width}; "
+            f"`width` must be at most {max_width} on a GPU with {num} EOS ids, but is {algorithm.width}; "
             "lower it, or say with `eos_id` which of them count"
         )
 
@@ -358,7 +363,17 @@ def _checked(results: list[Result], on_error: str) -> list[Result]:
     return results
 
 
-def _timed(results: Iterator[Result], stats: Stats) -> Iterator[Result]:
+def _until_done(
+    results: Iterator[Result | Partial], requests: ReadAhead
+) -> Iterator[Result | Partial]:
+    """These results; when no more of them are asked for, no more requests are read."""
+    try:
+        yield from results
+    finally:
+        requests.stop()
+
+
+def _timed(results: Iterator[Result | Partial], stats: Stats) -> Iterator[Result | Partial]:
     while True:
         start = time.perf_counter()
         try:

@@ -31,7 +31,7 @@ class Request:
             at its end. The result has one hypothesis, the target after the prefix, and what limits a
             search plays no part. See `Decoder.score`.
         width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
-        max_length, scoring: override the algorithm's. None keeps the algorithm's; ``math.inf``
+        max_length, scoring, ended_only: override the algorithm's. None keeps the algorithm's; ``math.inf``
             switches a threshold off.
         processors: from `pybeam.processors`, each in place of the algorithm's one of the same class.
     """
@@ -50,6 +50,7 @@ class Request:
     min_length: int | None = field(default=None, kw_only=True)
     max_length: int | None = field(default=None, kw_only=True)
     scoring: Scoring | None = field(default=None, kw_only=True)
+    ended_only: bool | None = field(default=None, kw_only=True)
     processors: Sequence[Processor] | None = field(default=None, kw_only=True)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
-from support import cuda_on_cpu, triton_process
+from support import cuda_on_cpu, thinning, triton_process
 from support.device_loop import NoReading, NoWaiting
 
 ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
@@ -30,9 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(2)
     if triton_process.is_interpreting():
-        triton_process.mend_interpreter()
+        triton_process.hasten_interpreter()
+
+
+# before pytest leaves out what is slow
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thinning.mark_the_rest_slow(items)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -159,19 +164,34 @@ def _native_with(isa: str):
 def poisoned_memory():
     """New memory holds NaN or a number that is no index, so a result nobody wrote shows."""
     torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.use_deterministic_algorithms(True)
+    # as use_deterministic_algorithms, which imports a compiler first
+    torch.set_deterministic_debug_mode("error")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.fixture
-def one_thread():
-    """Tiny products only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def num_threads() -> int:
+    """How many threads a test has; tiny products only wait for a second one.
+
+    A folder says otherwise by a fixture of this name, a test by a parameter:
+
+        @pytest.mark.parametrize("num_threads", NUMS_OF_THREADS)
+    """
+    return 1
+
+
+@pytest.fixture(autouse=True)
+def threads(num_threads: int) -> None:
+    """A test may change their number: the next one has its own again."""
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def inference_mode():
+    """Nothing in the test is recorded for gradients."""
     with torch.inference_mode():
         yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -152,12 +152,13 @@ def _stop(beams: Beams, i: Tensor, out: _Outputs, accepted: Tensor, moves: Tenso
     reason = torch.where(at_last(out.is_cut), MAX_LENGTH, RUNNING)
     reason = torch.where(has_ended, WIDTH, reason)
     reason = torch.where(is_none, torch.where(at_last(out.has_nan), NAN, EMPTY_BEAM), reason)
-    is_found = moves & ((reason == WIDTH) | (reason == MAX_LENGTH))
+    is_kept = (reason == MAX_LENGTH) & (beams.ended_only[i] == 0)
+    is_found = moves & ((reason == WIDTH) | is_kept)
     node, score = at_last(out.node), beams.score[i, 0]
     length = node + 1 - beams.scored_from[i]  # tokens that count in n
     eos = torch.where(has_ended, at_last(out.eos_token), -1)
     ints = torch.stack((node + ~has_ended, length, eos), -1)
-    counted = length + torch.where(has_ended, 0.0, beams.cut[i])
+    counted = length + torch.where(has_ended, 0.0, beams.cut_length_offset[i])
     final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
     floats = torch.stack((score, at_last(out.log_prob).float(), final), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):

@@ -11,9 +11,11 @@ from pybeam import processors
 from pybeam.arguments import at_most
 from pybeam.contracts import Certificate
 from pybeam.models.rows import Rows
+from pybeam.processors.base import Processor, Stage
 from pybeam.processors.chain import log_softmax
 from pybeam.scoring import power
-from pybeam.search.algorithms import Algorithm, fixed_beam, greedy
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 
@@ -92,44 +94,67 @@ def beam_search(
     remedy = "widen the beam or ask for fewer"
     at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
     at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
-    # `fixed_beam` bans EOS in its kernel, but behind all processors and never at the last token
+    stage: Stage = "logits" if is_greedy else "log_probs"
+    chain: list[Processor] = []
+    # in the order of transformers, each where its option is not neutral
+    if repetition_penalty != 1:
+        penalty = processors.repetition_penalty(repetition_penalty, counts_start=True, stage=stage)
+        chain.append(penalty)
+    if no_repeat_ngram_size:
+        chain.append(
+            processors.no_repeat_ngram(no_repeat_ngram_size, counts_start=True, stage=stage)
+        )
+    if bad_words_ids := list(bad_words_ids):
+        chain.append(
+            processors.suppress_sequences(
+                bad_words_ids, spares_eos=True, counts_start=True, stage=stage
+            )
+        )
+    # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
-    bad_words_ids, suppress_tokens = list(bad_words_ids), list(suppress_tokens)
-    begin_suppress_tokens = list(begin_suppress_tokens)
-    stage = dict(stage="logits" if is_greedy else "log_probs")
-    counts_start = dict(counts_start=True, **stage)
-    skips = int(forced_bos_token_id is not None)
-    # in its order, each where its option is not neutral
-    chain = [
-        repetition_penalty != 1
-        and processors.repetition_penalty(repetition_penalty, **counts_start),
-        no_repeat_ngram_size and processors.no_repeat_ngram(no_repeat_ngram_size, **counts_start),
-        bad_words_ids
-        and processors.suppress_sequences(bad_words_ids, spares_eos=True, **counts_start),
-        bans_first and processors.min_length(min_new_tokens, **stage),
-        forced_bos_token_id is not None and processors.first_token(forced_bos_token_id),
-        forced_eos and processors.force_eos(is_scored=False),
-        growth and processors.eos_growth(*growth),
-        suppress_tokens and processors.suppress_tokens(suppress_tokens, **stage),
-        begin_suppress_tokens
-        and processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, **stage),
-        renormalize_logits
-        and not is_greedy
-        and processors.from_function(_renormalised, can_capture=True, **stage),
-    ]
-    lengths = dict(min_length=0 if bans_first else min_new_tokens, max_length=max_new_tokens)
-    chain = [processor for processor in chain if processor]
+    if bans_first:
+        chain.append(processors.min_length(min_new_tokens, stage=stage))
+    if forced_bos_token_id is not None:
+        chain.append(processors.first_token(forced_bos_token_id))
+    if forced_eos:
+        chain.append(processors.force_eos(is_scored=False))
+    if growth is not None:
+        chain.append(processors.eos_growth(*growth))
+    if suppress_tokens := list(suppress_tokens):
+        chain.append(processors.suppress_tokens(suppress_tokens, stage=stage))
+    if begin_suppress_tokens := list(begin_suppress_tokens):
+        skips = int(forced_bos_token_id is not None)
+        chain.append(
+            processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, stage=stage)
+        )
+    if renormalize_logits and not is_greedy:
+        chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
+    min_length = 0 if bans_first else min_new_tokens
     if is_greedy:
-        # what forces a token asks for log-probabilities, and is asked last
-        return greedy(processors=sorted(chain, key=lambda p: p.stage == "log_probs"), **lengths)
+        # those that force a token work on log-probabilities, so they come last
+        chain.sort(key=lambda processor: processor.stage == "log_probs")
+        return greedy(processors=chain, min_length=min_length, max_length=max_new_tokens)
     return fixed_beam(
         num_beams,
         n_best=num_return_sequences,
-        **lengths,
+        min_length=min_length,
+        max_length=max_new_tokens,
         scoring=power(length_penalty),
         processors=chain,
         stop=_stop(early_stopping, length_penalty),
     )
+
+
+class FullBeamStop(Stop):
+    """A stop rule that waits for `num_beams` hypotheses and compares the worst of them.
+
+    Args:
+        patience, keeps_best, top, certificate: see `pybeam.stopping.Stop`.
+    """
+
+    @property
+    def needs_full_beam(self) -> bool:
+        return True
 
 
 def _stop(early_stopping: bool | str, length_penalty: float) -> Stop:
@@ -137,7 +162,7 @@ def _stop(early_stopping: bool | str, length_penalty: float) -> Stop:
         return Stop(patience=1)
     is_bound = early_stopping == "never" and length_penalty > 0
     certificate = Certificate.BOUND if is_bound else Certificate.CURRENT
-    return Stop(certificate=certificate, certifies_all=True)
+    return FullBeamStop(certificate=certificate)
 
 
 def _renormalised(log_probs: Tensor, rows: Rows) -> Tensor:

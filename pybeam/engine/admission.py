@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from pybeam.arguments import ids
+from pybeam.engine.failures import kept
 from pybeam.engine.request_queue import RequestQueue, next_of
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
-from pybeam.models.base import Alignment, Model
+from pybeam.engine.workspace import Workspace
+from pybeam.models.base import Alignment
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden
 
-# sources encoded together when the schedule admits one at a time
+# Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
+# processor; each source more takes memory before it is needed.
 ENCODE_AHEAD = 16
 
 
@@ -25,25 +28,30 @@ class Admission:
     Args:
         requests: what the caller wants decoded; read a window ahead (`Schedule.queue_window`), of a
             `RequestQueue` what has arrived.
-        check_memory: raises ValueError for a source that can never fit.
+        workspace: what they are decoded in.
+        wants_log_probs: whether hypotheses have log-probabilities.
     """
 
     def __init__(
         self,
         requests: Iterable[Any] | RequestQueue,
-        model: Model,
-        algorithm: Algorithm,
+        workspace: Workspace,
         schedule: Schedule,
-        check_memory,
         *,
         wants_log_probs: bool,
     ) -> None:
         self._next_request = next_of(requests)
-        self._model, self._algorithm, self._schedule = model, algorithm, schedule
-        self._check_memory = check_memory
+        self._work, self._schedule = workspace, schedule
+        self._model, self._algorithm = workspace.model, workspace.algorithm
         self._wants_log_probs = wants_log_probs
+        self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no source waits and no request will come."""
+        return self._has_read_all and not self._queue and not self._encoded
 
     def next(self) -> Source | None:
         """The source whose turn it is, left in the queue."""
@@ -53,31 +61,36 @@ class Admission:
         """Remove and return that source."""
         return (self._encoded or self._queue).popleft()
 
-    def go_on(self, source: Source) -> None:
+    def requeue(self, source: Source) -> None:
         """Put a source that was taken before in front, to be searched again."""
         self._queue.appendleft(source)
 
-    def take_ahead(self, missing: int, room: float) -> list[Source]:
-        """Up to so many sources that come next, to be encoded now and taken later.
+    def take_ahead(self, missing: int, free_bytes: float) -> list[Source]:
+        """Remove and return up to so many sources that come next, to be encoded now.
 
-        All they may need fits in `room` bytes: what an encoded source holds then never exceeds what
-        would be free for it.
+        All they may need fits in `free_bytes`: what an encoded source holds then never exceeds what would
+        be free for it. Give them back by `put_encoded`.
         """
         ahead: list[Source] = []
         while self._queue and len(ahead) < missing:
-            room -= self._queue[0].max_bytes
-            if room < 0:
+            free_bytes -= self._queue[0].max_bytes
+            if free_bytes < 0:
                 break
             ahead.append(self._queue.popleft())
-        self._encoded += ahead
         return ahead
+
+    def put_encoded(self, sources: Iterable[Source]) -> None:
+        """These sources come next, and are encoded already."""
+        self._encoded += sources
 
     def read(self, *, may_wait: bool) -> Iterator[Result]:
         """Take the next window of requests, longest sources first; bad requests become results."""
         window: list[Source] = []
         while len(window) < self._schedule.queue_window:
-            arrived = self._next_request(may_wait and not window)
+            waits = may_wait and not window
+            arrived = self._next_request(waits)
             if arrived is None:
+                self._has_read_all = waits
                 break
             result = self._receive(*arrived, window)
             if result is not None:
@@ -85,66 +98,76 @@ class Admission:
         self._queue.extend(sorted(window, key=lambda source: -source.source_length))
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
-        """Check one request. It joins the window, or a result says at once what became of it."""
+        """Check one request. It joins the window, or a result says at once what became of it.
+
+        Functions of the request are called here, so that it fails alone whatever they raise.
+        """
         if not isinstance(request, Request):
             request = Request(request)
         try:
-            content = self._model.check(request.source)
-            prefix = self._check_tokens("prefix", request.prefix)
-            target = self._check_target(request.target)
-            length = self._model.source_length(content)
-            limits = self._limits(request, self._model.room(content), length)
-            for processor in request.processors or ():
-                processor.check(self._model)
-            if limits.scoring.coverage:
-                self._model.check_alignment(Alignment())
-            self._schedule.check_width(limits.most_rows)
-            if length == 0 and len(target) > 1:
-                raise ValueError(
-                    f"`target` must be empty for an empty source, whose only output that is, but has "
-                    f"{len(target) - 1} tokens; do sources and targets belong together?"
-                )
-            source = Source(
-                index=index,
-                request=request,
-                content=content,
-                algorithm=limits,
-                source_length=length,
-                prefix=prefix,
-                target=target,
-                guesses=self._guesses(limits, request),
-                prompt=self._model.prompt(content),
-                num_committed=len(prefix),
-            )
-            self._check_memory(source)
-        except Exception as error:  # whatever a request, or a function of it, makes go wrong
-            return Result(index, request.id, [], "error", error=error)
-        if length == 0:
-            log_probs = [] if self._wants_log_probs else None
-            empty = Hypothesis(prefix, 0.0, 0.0, True, log_probs, eos_id=self._model.eos_id)
+            source = self._source(index, request)
+        except Exception as error:
+            return Result(index, request.id, [], "error", error=kept(error))
+        if source.source_length == 0:
+            log_probs: list[float] | None = [] if self._wants_log_probs else None
+            eos_id = self._model.eos_id
+            empty = Hypothesis(list(source.prefix), 0.0, 0.0, True, log_probs, eos_id=eos_id)
             return Result(index, request.id, [empty], "empty_source")
         window.append(source)
         return None
 
-    def _limits(self, request: Request, room: int | None, source_length: int) -> Algorithm:
+    def _source(self, index: int, request: Request) -> Source:
+        """The source of a request. Raises what its checks, or functions of it, raise."""
+        model = self._model
+        content = model.check(request.source)
+        prefix = self._check_tokens("prefix", request.prefix)
+        target = self._check_target(request.target)
+        length = model.source_length(content)
+        algorithm = self._own_algorithm(request, model.room(content), length)
+        for processor in request.processors or ():
+            processor.check(model)
+        if algorithm.scoring.coverage:
+            model.check_alignment(Alignment())
+        self._schedule.check_width(algorithm.max_rows)
+        if length == 0 and len(target) > 1:
+            raise ValueError(
+                f"`target` must be empty for an empty source, whose only output that is, but has "
+                f"{len(target) - 1} tokens; do sources and targets belong together?"
+            )
+        source = Source(
+            index=index,
+            request=request,
+            content=content,
+            algorithm=algorithm,
+            source_length=length,
+            prefix=prefix,
+            target=target,
+            guesses=self._guesses(algorithm, request),
+            prompt=model.prompt(content),
+            num_committed=len(prefix),
+        )
+        source.max_bytes = self._work.max_bytes(source)
+        return source
+
+    def _own_algorithm(self, request: Request, room: int | None, source_length: int) -> Algorithm:
         if request.target is not None:
             return for_target(self._algorithm, request, room)
         return overridden(self._algorithm, request, room, source_length)
 
     def _guesses(self, algorithm: Algorithm, request: Request) -> list[int]:
-        """What will be generated, as far as it is guessed; -1 for what is no token."""
+        """Guesses of what will be generated; -1 for what is no token."""
         if algorithm.draft is None:
             return []
         guesses = algorithm.draft.initialiser.guesses(request)
         vocab_size = self._model.vocab_size
         return [int(token) if 0 <= token < vocab_size else -1 for token in guesses]
 
-    def _check_target(self, target) -> list[int]:
+    def _check_target(self, target: Any) -> list[int]:
         if target is None:
             return []
         return [*self._check_tokens("target", target), self._model.eos_id]
 
-    def _check_tokens(self, name: str, given) -> list[int]:
+    def _check_tokens(self, name: str, given: Any) -> list[int]:
         if given is None:
             return []
         if not isinstance(given, Sized):

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from pybeam.engine.failures import failed, isolate
 from pybeam.engine.source import Source
 from pybeam.models.base import Alignment, Session
 from pybeam.request import Hypothesis, Result
 
 
-def attended(
+def with_attention(
     session: Session, alignment: Alignment | None, sources: Sequence[Source], results: list[Result]
 ) -> list[Result]:
     """The results [A] of these sources with attention, where it was asked for, and coverage in final scores.
@@ -30,22 +31,26 @@ def attended(
         for source, result in zip(sources, results, strict=True)
     ]
     asking = [i for i, hypotheses in enumerate(wanted) if hypotheses]
-    if not asking:
-        return results
-    attention = session.attention(
-        [sources[i].content for i in asking],
-        [[hypothesis.tokens for hypothesis in wanted[i]] for i in asking],
-        alignment or Alignment(),
-    )
-    results = list(results)
-    for i, rows in zip(asking, attention, strict=True):
-        pairs = zip(wanted[i], rows, strict=True)
-        own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
-        own += results[i].hypotheses[len(own) :]
-        # stable: ties as they stood
-        own.sort(key=lambda hypothesis: -hypothesis.final_score)
-        results[i] = dataclasses.replace(results[i], hypotheses=own)
-    return results
+    after = list(results)
+
+    def attend(places: list[int]) -> None:
+        attention = session.attention(
+            [sources[i].content for i in places],
+            [[hypothesis.tokens for hypothesis in wanted[i]] for i in places],
+            alignment or Alignment(),
+        )
+        for i, rows in zip(places, attention, strict=True):
+            pairs = zip(wanted[i], rows, strict=True)
+            own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
+            own += results[i].hypotheses[len(own) :]
+            # stable: ties as they stood
+            own.sort(key=lambda hypothesis: -hypothesis.final_score)
+            after[i] = dataclasses.replace(results[i], hypotheses=own)
+
+    for place, error in isolate(attend, asking).items():
+        i = asking[place]
+        after[i] = failed(results[i], error)
+    return after
 
 
 def _best(source: Source, result: Result, alignment: Alignment | None) -> list[Hypothesis]:

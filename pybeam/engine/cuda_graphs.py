@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# A replay costs the host microseconds; a graph of a deep model holds a few megabytes on the device.
-MOST_GRAPHS = 32
+# A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, four to a
+# power of two, so 32 graphs hold the sizes that a stream keeps coming back to.
+MAX_GRAPHS = 32
 
 Step = Callable[[Tensor], Tensor]
 
@@ -43,7 +44,7 @@ class CudaCapture:
 
 
 class StepGraphs:
-    """Captured steps by size, at most `most` of them; the one unused for longest goes first.
+    """Captured steps by size, at most `max_graphs` of them; the one unused for longest goes first.
 
     A size is run as it is the first time, which compiles what it needs, captured the second time and
     replayed from then on. When one of the tensors that live between steps has been replaced, because it
@@ -54,9 +55,9 @@ class StepGraphs:
     """
 
     def __init__(
-        self, capture: Callable[[Step, Tensor], Captured], most: int = MOST_GRAPHS
+        self, capture: Callable[[Step, Tensor], Captured], max_graphs: int = MAX_GRAPHS
     ) -> None:
-        self._capture, self._most = capture, most
+        self._capture, self._max_graphs = capture, max_graphs
         self._graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()  # None: seen once
         self._addresses: tuple[int, ...] = ()
 
@@ -81,12 +82,12 @@ class StepGraphs:
         if captured is None:
             captured = self._graphs[key] = self._capture(step, slot.clone())
         self._graphs.move_to_end(key)
-        while len(self._graphs) > self._most:
+        while len(self._graphs) > self._max_graphs:
             self._graphs.popitem(last=False)
         return captured
 
 
 def bucket(size: int) -> int:
-    """The least bucket that holds so many: four of them between a power of two and the next."""
+    """The smallest bucket that holds so many: four of them between a power of two and the next."""
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step

@@ -9,38 +9,54 @@ those of groups in lock-step.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from pybeam.backends.transfer import HostCopy
 from pybeam.engine.source import Source
 from pybeam.processors.diversity import Diversity
 from pybeam.request import Result
+from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NO_SLOT
 
 
-def going_on(source: Source, result: Result, choices: np.ndarray) -> Result | Source:
-    """The result of all groups after the last one, else the source, changed for its next group.
+def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> HostCopy | None:
+    """What the groups of these sources have chosen, on its way to the host; None where none has groups.
+
+    `capacity` is at least the tokens of any row, start token included.
+    """
+    if all(source.algorithm.num_groups == 1 for source in sources):
+        return None
+    width = max(source.algorithm.width for source in sources)
+    slots = [source.slot for source in sources]
+    return HostCopy(state.choices(slots, 1 + width * (capacity - 1)))
+
+
+def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | Source:
+    """The source, changed for its next group; after the last group the result of all of them.
 
     Args:
         source: one whose group has just ended.
         result: of that group.
         choices: what `BeamState.choices` says of it.
     """
-    limits = source.algorithm
-    if limits.num_groups == 1:
+    algorithm = source.algorithm
+    if algorithm.num_groups == 1:
         return result  # a given output, which has none
     source.groups.append(result)
-    if result.error is not None or len(source.groups) == limits.num_groups:
+    if result.error is not None or len(source.groups) == algorithm.num_groups:
         return _joined(source.groups)
-    *others, diversity = limits.processors
+    *others, diversity = algorithm.processors
+    assert isinstance(diversity, Diversity)
     earlier = [list(step) for step in diversity.chosen]
     for i, tokens in enumerate(_by_step(choices, len(source.prefix))):
         if i == len(earlier):
             earlier.append([])
         earlier[i] += tokens
     diversity = dataclasses.replace(diversity, chosen=tuple(map(tuple, earlier)))
-    assert isinstance(diversity, Diversity)
-    source.algorithm = dataclasses.replace(limits, processors=(*others, diversity))
-    source.slot = -1
+    source.algorithm = dataclasses.replace(algorithm, processors=(*others, diversity))
+    source.slot = NO_SLOT
     return source
 
 

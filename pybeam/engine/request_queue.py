@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 # the next request and its index, or None: there is none now, or, if the call may wait, there will be none
@@ -52,6 +52,11 @@ class RequestQueue:
             self._is_closed = True
             self._changed.notify_all()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more requests will come."""
+        return self._is_closed
+
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
         """The oldest request that has not been taken, with its index; for the stream that reads it.
 
@@ -63,19 +68,65 @@ class RequestQueue:
             return self._waiting.popleft() if self._waiting else None
 
 
+class ReadAhead(RequestQueue):
+    """The requests of an iterable, read in a thread of its own at most `window` ahead of the stream.
+
+    So a slow iterable stalls nobody: the stream decodes what has arrived. If the iterable raises, what came
+    before it is decoded first.
+    """
+
+    def __init__(self, requests: Iterable[Any], window: int) -> None:
+        super().__init__()
+        self._room = threading.Semaphore(window)
+        self._error: BaseException | None = None
+        # a daemon, since an iterable that never yields again must not keep the program alive
+        self._thread = threading.Thread(target=self._read, args=[iter(requests)], daemon=True)
+        self._has_started = False
+
+    def next(self, may_wait: bool) -> tuple[int, Any] | None:
+        if not self._has_started:
+            self._has_started = True
+            self._thread.start()
+        arrived = super().next(may_wait)
+        if arrived is not None:
+            self._room.release()
+        elif may_wait and self._error is not None:
+            raise self._error
+        return arrived
+
+    def stop(self) -> None:
+        """Read no further than the request that the iterable is at."""
+        self.close()
+        self._room.release()
+
+    def _read(self, requests: Iterator[Any]) -> None:
+        try:
+            while True:
+                self._room.acquire()
+                if self.is_closed:
+                    break
+                self.put(next(requests))
+        except StopIteration:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.close()
+
+
 def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
     """How a stream takes its next request; an ordinary iterable is always waited for."""
     if isinstance(requests, RequestQueue):
         return requests.next
-    check_many("requests", requests)
     numbered = enumerate(requests)
     return lambda may_wait: next(numbered, None)
 
 
-def check_many(name: str, values: Any) -> None:
-    """Raises TypeError for what is no list or other iterable."""
-    if not isinstance(values, Iterable):
-        raise TypeError(
-            f"`{name}` must be a list or another iterable, but is a {type(values).__name__}; a single "
-            "one goes into a list too"
-        )
+def arriving(requests: Iterable[Any] | RequestQueue, window: int) -> Iterable[Any] | RequestQueue:
+    """The same requests for a stream that must not wait for them: what may be slow is a `ReadAhead`.
+
+    What has a length is there already.
+    """
+    if isinstance(requests, RequestQueue):
+        return requests
+    return requests if isinstance(requests, Sized) else ReadAhead(requests, window)

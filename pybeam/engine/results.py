@@ -2,82 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
-from pybeam.engine.groups import going_on
+from pybeam.engine.failures import failed
+from pybeam.engine.groups import choices_of, next_group
 from pybeam.engine.source import Source
 from pybeam.request import Hypothesis, Result
+from pybeam.state.beam_state import BeamState
 from pybeam.state.report import Found, Report
 
+Attend = Callable[[Sequence[Source], list[Result]], list[Result]]
 
-class Leaving(NamedTuple):
-    """What sources have found, on its way to the host."""
 
-    copy: HostCopy
+class FinishedBatch(NamedTuple):
+    """Sources that left after the same step, and what they have found, on its way to the host."""
+
     sources: list[Source]
+    errors: list[Exception | None]  # of those that failed
     report: Report  # of these sources
-    capacity: int  # of the paths
-    choices: HostCopy | None = None  # see `BeamState.choices`
+    found: HostCopy
+    capacity: int  # of the paths in `found`
+    choices: HostCopy | None  # see `BeamState.choices`
 
-    def outcomes(
-        self,
-        attend: Callable[[list[Source], list[Result]], list[Result]],
+    @classmethod
+    def gather(
+        cls,
+        state: BeamState,
+        sources: list[Source],
+        errors: list[Exception | None],
+        report: Report,
         *,
         wants_log_probs: bool,
-    ) -> Iterator[Result | Source]:
+    ) -> FinishedBatch:
+        """Send for what these sources have found; `report` is of them."""
+        capacity = int(report.depth.max()) + 1
+        # where processors perturb scores, the score is the sum of the log-probabilities
+        needs_log_probs = wants_log_probs or any(one.algorithm.perturbs for one in sources)
+        found = state.finished(
+            [source.slot for source in sources],
+            report.num_finished.tolist(),
+            capacity,
+            wants_log_probs=needs_log_probs,
+        )
+        choices = choices_of(state, sources, capacity)
+        return cls(sources, errors, report, HostCopy(found), capacity, choices)
+
+    def results(self, attend: Attend, *, wants_log_probs: bool) -> Iterator[Result | Source]:
         """The result of each source, or the source itself where its next group is to be searched.
 
-        `attend` adds what hangs on attention.
+        `attend` adds what depends on attention.
         """
-        found = iter(Found.parse(self.copy.numpy(), self.capacity))
+        found = iter(Found.parse(self.found.numpy(), self.capacity))
         choices = None if self.choices is None else self.choices.numpy()
-        lines = zip(*self.report[1:], strict=True)
         results = []
-        for source, line in zip(self.sources, lines, strict=True):
-            reason, _, depth, num_finished, steps, expansions, _ = map(int, line)
-            own = [next(found) for _ in range(num_finished)]
-            cost = steps, expansions
-            results.append(_result(source, STOP_REASONS[reason], own, depth, cost, wants_log_probs))
+        for i, source in enumerate(self.sources):
+            own = [next(found) for _ in range(int(self.report.num_finished[i]))]
+            result = self._without_hypotheses(i)
+            if result.error is None:
+                try:
+                    result.hypotheses.extend(_hypotheses(source, own, wants_log_probs))
+                except Exception as error:
+                    result = failed(result, error)
+            results.append(result)
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
-            yield result if choices is None else going_on(source, result, choices[i])
+            yield result if choices is None else next_group(source, result, choices[i])
+
+    def _without_hypotheses(self, i: int) -> Result:
+        source, report = self.sources[i], self.report
+        reason = STOP_REASONS[report.reason[i]]
+        cost = int(report.steps[i]), int(report.expansions[i])
+        result = Result(source.index, source.request.id, [], reason, *cost)
+        error = self.errors[i]
+        if error is None and reason == "error":
+            error = ValueError(
+                f"the model returned NaN or +inf logits for request {source.number} at generated token "
+                f"{report.depth[i]}; check its weights, dtype and this source"
+            )
+        if error is not None:
+            return failed(result, error)
+        return dataclasses.replace(result, stop_reason="target") if source.target else result
 
 
-def _result(
-    source: Source,
-    reason: str,
-    found: list[Found],
-    depth: int,
-    cost: tuple[int, int],
-    wants_log_probs: bool,
-) -> Result:
-    """With all hypotheses that were found, best first; `cost` is steps and expansions."""
-    error = None
-    if reason == "error":
-        error = ValueError(
-            f"the model returned NaN or +inf logits for request {source.number} at generated token "
-            f"{depth}; check its weights, dtype and this source"
-        )
-        found = []
-    elif source.target:
-        reason = "target"
-    scored = [_hypothesis(source, one, wants_log_probs) for one in found]
+def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:
+    """All hypotheses that a source has found, best first."""
+    hypotheses = [_hypothesis(source, one, wants_log_probs) for one in found]
     # stable: ties as they finished
-    scored.sort(key=lambda hypothesis: -hypothesis.final_score)
-    return Result(source.index, source.request.id, scored, reason, *cost, error)
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score)
 
 
 def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
-    limits = source.algorithm
+    algorithm, has_ended = source.algorithm, found.eos_id is not None
     score, log_probs = found.score, found.log_probs
-    if log_probs is not None and not limits.prefix.is_scored:
+    if log_probs is not None and not algorithm.prefix.is_scored:
         log_probs = log_probs[len(source.prefix) :]
-    if limits.perturbs:
-        score, log_probs = sum(log_probs), log_probs if wants_log_probs else None
-    ended = found.eos_id is not None
-    final = found.final_score
-    return Hypothesis(found.tokens, score, final, ended, log_probs, eos_id=found.eos_id)
+    if log_probs is not None and algorithm.perturbs:
+        score = sum(log_probs)
+    return Hypothesis(
+        found.tokens,
+        score,
+        found.final_score,
+        has_ended,
+        log_probs if wants_log_probs else None,
+        eos_id=found.eos_id,
+    )

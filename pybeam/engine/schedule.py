@@ -5,15 +5,17 @@ Every schedule takes
 * ``n``: sources decoded at once; or ``tokens``: source tokens decoded at once (at least one source);
 * ``row_budget``: rows sent through the model in one step. With it, up to ``n * width`` sources may be
   live, whole beams move, and sources are admitted while their rows do not fill the budget;
-* ``max_wait``: steps after which a paused source is moved again (Yang et al. 2020, footnote 3);
+* ``max_wait``: steps after which a paused source is moved again;
 * ``window``: requests among which the queue is sorted by source length, so that neighbours are of like
   length; default ``16 * n``. Requests are read that far ahead.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +23,23 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError, whole
 
 
+class Load(NamedTuple):
+    """What is being decoded when a schedule decides whether to admit more."""
+
+    sources: int = 0
+    tokens: int = 0  # of these sources
+    rows: int = 0  # they have so many in flight
+    age: int = 0  # steps since the oldest of them was admitted
+
+    def with_one_more(self, source_length: int) -> Load:
+        """The load with one more source of that length, which begins with one row."""
+        return self._replace(
+            sources=self.sources + 1, tokens=self.tokens + source_length, rows=self.rows + 1
+        )
+
+
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(ABC):
     """Base of `Batch`, `Streaming` and `Fifo`.
 
     Args:
@@ -38,19 +55,25 @@ class Schedule:
     max_wait: int | None = field(default=None, kw_only=True)
     window: int | None = field(default=None, kw_only=True)
 
+    @property
+    @abstractmethod
+    def epsilon(self) -> float:
+        """The share of `n` (or `tokens`) that may be left when the schedule refills."""
+
     def __post_init__(self) -> None:
         for name in ("n", "tokens", "row_budget", "max_wait", "window"):
             value = getattr(self, name)
             if value is not None or name == "n":
                 whole(name, value, 1)
-        epsilon = getattr(self, "epsilon", 0.0)
-        if not isinstance(epsilon, Real):
-            raise TypeError(f"`epsilon` must be a number, but is {epsilon!r}")
-        if not 0 <= epsilon <= 1:
-            raise ArgumentError("epsilon", f"must be between 0 and 1, but is {epsilon}")
+        if not isinstance(self.epsilon, Real):
+            raise TypeError(f"`epsilon` must be a number, but is {self.epsilon!r}")
+        if not 0 <= self.epsilon <= 1:
+            raise ArgumentError("epsilon", f"must be between 0 and 1, but is {self.epsilon}")
 
     @property
     def queue_window(self) -> int:
+        """Requests that are read ahead and sorted by length."""
+        # of 16 batches, sorted, the sources of one differ little in length, and the queue stays small
         return 16 * self.n if self.window is None else self.window
 
     def check_width(self, width: int) -> None:
@@ -61,25 +84,25 @@ class Schedule:
                 f"must be at least the width {width}, but is {self.row_budget}; a beam moves as a whole",
             )
 
-    def refills(self, num_live: int, live_tokens: int, live_rows: int) -> bool:
+    def refills(self, load: Load) -> bool:
         """Whether it is time to admit sources."""
-        if num_live == 0:
+        if load.sources == 0:
             return True
-        if self._fills_budget:
-            return live_rows < self.row_budget
-        load, limit = self._load(num_live, live_tokens)
-        return load <= getattr(self, "epsilon", 0.0) * limit
+        budget = self._refill_budget
+        if budget is not None:
+            return load.rows < budget
+        used, limit = self._used(load)
+        return used <= self.epsilon * limit
 
-    def has_room(
-        self, num_live: int, live_tokens: int, live_rows: int, source_length: int, width: int
-    ) -> bool:
-        """Whether one more source of that length may be admitted; the first one always may."""
-        if num_live == 0:
+    def has_room(self, load: Load, source_length: int, width: int) -> bool:
+        """Whether one more source of that length and width may be admitted; the first one always may."""
+        if load.sources == 0:
             return True
-        if self._fills_budget:
-            return live_rows < self.row_budget and num_live < self.n * width
-        load, limit = self._load(num_live, live_tokens)
-        return load + (1 if self.tokens is None else source_length) <= limit
+        budget = self._refill_budget
+        if budget is not None:
+            return load.rows < budget and load.sources < self.n * width
+        used, limit = self._used(load)
+        return used + (1 if self.tokens is None else source_length) <= limit
 
     @property
     def moves_all(self) -> bool:
@@ -98,7 +121,7 @@ class Schedule:
             limit: rows that there is room for beside the budget; those that waited longest go first.
         """
         moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
-        limits = [most for most in (self.row_budget, limit) if most is not None]
+        limits = [rows for rows in (self.row_budget, limit) if rows is not None]
         if not limits:
             return moves
         key = -waited if self.row_budget is None else self._precedence(depth)
@@ -111,11 +134,13 @@ class Schedule:
         return moves & fits
 
     @property
-    def _fills_budget(self) -> bool:
-        return self.row_budget is not None
+    def _refill_budget(self) -> int | None:
+        """Rows up to which sources are admitted; None: places or source tokens decide."""
+        return self.row_budget
 
-    def _load(self, num_live: int, live_tokens: int) -> tuple[int, int]:
-        return (num_live, self.n) if self.tokens is None else (live_tokens, self.tokens)
+    def _used(self, load: Load) -> tuple[int, int]:
+        """Places, or source tokens, that are taken, and how many there are."""
+        return (load.sources, self.n) if self.tokens is None else (load.tokens, self.tokens)
 
     def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
         """Which of the sources that have rows may move, were there no limit."""
@@ -136,9 +161,11 @@ class Batch(Schedule):
         TypeError, ValueError: a value is no such number.
     """
 
+    epsilon: ClassVar[float] = 0.0
+
     @property
-    def _fills_budget(self) -> bool:
-        return False
+    def _refill_budget(self) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -148,17 +175,36 @@ class Streaming(Schedule):
     With a row budget, whole beams move in the order of (tokens generated, admission) until the next one
     would exceed it.
 
+    A source with a long output can stay for long: whenever the schedule refills, it pauses until the new
+    sources are as advanced. `flush` bounds that. Once the oldest source has been there for `flush` steps,
+    no source is admitted until all that are there have finished. Without a row budget, the oldest source
+    is then done after at most as many more steps as the longest output has tokens. Results are the same
+    with and without it. Only the order in which they come and the number of steps change.
+
     Args:
         epsilon: 0 to 1; the share of `n` (or `tokens`) that is left when it refills.
+        flush: steps after which the oldest source is stuck; None: none ever is.
         n, tokens, row_budget, max_wait, window: see `pybeam.engine.schedule`.
 
     Raises:
         TypeError, ValueError: a value is no such number.
 
-    See VAR-STREAM of Yang et al. 2020, Algorithm 1.
+    See VAR-STREAM of Yang et al. 2020, Algorithm 1; `flush` is that of footnote 3.
     """
 
     epsilon: float = 1 / 6
+    flush: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.flush is not None:
+            whole("flush", self.flush, 1)
+
+    def refills(self, load: Load) -> bool:
+        """Whether it is time to admit sources, which it is not while one of `load` is `flush` steps old."""
+        if self.flush is not None and load.age >= self.flush and load.sources:
+            return False
+        return super().refills(load)
 
     @property
     def moves_all(self) -> bool:
@@ -168,8 +214,8 @@ class Streaming(Schedule):
         if self.row_budget is not None:
             return num_rows > 0
         depth = torch.where(num_rows > 0, depth, torch.iinfo(depth.dtype).max)
-        is_least = depth == depth.min()
-        return is_least if self.max_wait is None else is_least | (waited >= self.max_wait)
+        is_behind = depth == depth.min()
+        return is_behind if self.max_wait is None else is_behind | (waited >= self.max_wait)
 
 
 @dataclass(frozen=True)

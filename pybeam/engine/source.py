@@ -35,6 +35,12 @@ class Source(NewBeam):
         """The number by which the model knows this source."""
         return self.index if self.request.source_id is None else self.request.source_id
 
+    def failed(self, error: Exception) -> Result:
+        """Its result, when it fails before it, or the next of its groups, has begun."""
+        steps = sum(group.steps for group in self.groups)
+        expansions = sum(group.expansions for group in self.groups)
+        return Result(self.index, self.request.id, [], "error", steps, expansions, error)
+
     @property
     def max_tokens(self) -> int:
         """Tokens of its longest possible hypothesis, start token included."""

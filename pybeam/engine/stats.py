@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from torch.autograd import profiler
+
+from pybeam.request import Result
 
 # "replay" stands for those from plan to report where a step is a CUDA graph
 PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
@@ -28,6 +31,12 @@ class Stats:
     seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     pages: int = 0  # of the key and value pool, which never shrinks
+
+    def count(self, result: Result) -> Result:
+        """The result, counted."""
+        self.sources += 1
+        self.stop_reasons[result.stop_reason] += 1
+        return result
 
     @property
     def expansions_per_step(self) -> float:
@@ -61,12 +70,14 @@ class PhaseClock:
         return self
 
     def __enter__(self) -> None:
+        assert self._phase is not None, "a phase is entered before it has a name"
         if profiler._is_profiler_enabled:
             self._range = profiler.record_function(RANGE_PREFIX + self._phase)
             self._range.__enter__()
         self._start = perf_counter()
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: Any) -> None:
+        assert self._phase is not None, "a phase ends that has not begun"
         self._seconds[self._phase] += perf_counter() - self._start
         self._phase = None
         if self._range is not None:

@@ -8,17 +8,21 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+from pybeam.engine.source import Source
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import Report
 
-# tokens per hypothesis that there is room for at first
+# Tokens per hypothesis that there is room for at first. Room doubles when it is used up, so a small number
+# costs a few copies and a large one memory that short outputs never use.
 FIRST_LENGTH = 32
-# of what is free on a GPU, keys and values get all but this share: activations and logits need the rest
+# The share of a GPU's free memory that keys and values leave for activations and logits. A guess: both grow
+# with the rows of a step, but not with the length of what is decoded.
 RESERVE = 0.1
 
 
@@ -29,6 +33,7 @@ class Workspace:
     the device last said so.
 
     Attributes:
+        model, algorithm: what is decoded with.
         session, state: see `Session` and `BeamState`.
         graphs: captured steps, None where steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
@@ -38,21 +43,14 @@ class Workspace:
         self,
         model: Model,
         algorithm: Algorithm,
-        backend,
+        backend: Backend,
         *,
         uses_graphs: bool = False,
         memory_limit: int | None = None,
     ) -> None:
+        self.model, self.algorithm = model, algorithm
         self.session = model.session(backend)
-        pad_id = model.start_id if model.pad_id is None else model.pad_id
-        self.state = BeamState(
-            algorithm,
-            model.eos_ids,
-            backend,
-            model.device,
-            vocab_size=model.vocab_size,
-            pad_id=pad_id,
-        )
+        self.state = _state(model, algorithm, backend)
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
@@ -61,44 +59,51 @@ class Workspace:
         page_bytes = self.session.most_bytes(PAGE_CELLS, 0)
         if memory_limit is not None and page_bytes:
             self.state.tree.max_pages = memory_limit // page_bytes
-        self.taken_bytes = 0  # what live sources may need
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
         self._free_pages = 0  # at least so many
         self.claimed_pages = 0  # may have been taken, ever
 
-    def most_bytes(self, width: int, most_tokens: int, source_length: int) -> int:
-        """Bytes of keys and values that a source may need."""
-        num_pages = -(-width * most_tokens // PAGE_CELLS) + 1
-        return self.session.most_bytes(num_pages * PAGE_CELLS, source_length)
+    def max_bytes(self, source: Source) -> int:
+        """Bytes of keys and values that a source may need. Raises ValueError if they can never fit."""
+        width, length = source.algorithm.width, source.source_length
+        num_pages = -(-width * source.max_tokens // PAGE_CELLS) + 1
+        needed = self.session.most_bytes(num_pages * PAGE_CELLS, length)
+        limit = self.memory_limit
+        if limit is not None and needed > limit:
+            raise ValueError(
+                f"this request may need {needed / 1e6:.1f} MB for keys and values "
+                f"({width} rows of {source.max_tokens} tokens, {length} source positions), but "
+                f"`memory_limit` is {limit / 1e6:.1f} MB; lower `width` or `max_length`, or raise the limit"
+            )
+        return needed
 
-    @property
-    def free_bytes(self) -> float:
-        """What no live source may need."""
-        return math.inf if self.memory_limit is None else self.memory_limit - self.taken_bytes
+    def free_bytes(self, taken_bytes: int) -> float:
+        """Bytes that are left when sources may need `taken_bytes`."""
+        return math.inf if self.memory_limit is None else self.memory_limit - taken_bytes
 
     def take_slots(self, num: int) -> list[int]:
-        """Slots that nobody has."""
+        """Slots that no source has."""
         missing = num - len(self._free_slots)
         if missing > 0:
             self._free_slots += range(self.num_slots, self.num_slots + missing)
             self.num_slots += missing
         return [self._free_slots.pop() for _ in range(num)]
 
-    def give_back(self, slots: Iterable[int]) -> None:
+    def release_slots(self, slots: Iterable[int]) -> None:
         """These slots are free again."""
         self._free_slots += slots
 
     def reserve(self, width: int, length: int) -> None:
         """Room for every slot, beams of that width and hypotheses of that many tokens."""
-        slots, most_width, most_length = self._reserved
-        while most_length < length:
-            most_length = max(FIRST_LENGTH, 2 * most_length)
-        reserved = max(slots, self.num_slots), max(most_width, width), most_length
+        slots, max_width, max_length = self._reserved
+        while max_length < length:
+            max_length = max(FIRST_LENGTH, 2 * max_length)
+        reserved = max(slots, self.num_slots), max(max_width, width), max_length
         if reserved != self._reserved:
-            self._reserved = reserved
             self.state.reserve(*reserved)
+            self._reserved = reserved
         self._reserve_session()
 
     def claim_pages(self, num_sources: int) -> None:
@@ -113,8 +118,8 @@ class Workspace:
         state = self.state
         self.session.reserve(self.num_slots, state.width_capacity, state.tree.num_cells)
 
-    def hear(self, report: Report, claimed_pages: int) -> None:
-        """The device has said how many pages are free, when `claimed_pages` had been claimed."""
+    def read_report(self, report: Report, claimed_pages: int) -> None:
+        """Note how many pages were free on the device when `claimed_pages` had been claimed."""
         self._free_pages = report.num_free_pages - (self.claimed_pages - claimed_pages)
 
     def close(self, slots: list[int], num_pages: int) -> None:
@@ -126,3 +131,15 @@ class Workspace:
     def buffers(self) -> tuple[Tensor, ...]:
         """All tensors that live between steps."""
         return *self.state.buffers(), *self.session.buffers()
+
+
+def _state(model: Model, algorithm: Algorithm, backend: Backend) -> BeamState:
+    pad_id = model.start_id if model.pad_id is None else model.pad_id
+    return BeamState(
+        algorithm,
+        model.eos_ids,
+        backend,
+        model.device,
+        vocab_size=model.vocab_size,
+        pad_id=pad_id,
+    )

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pybeam.decoder import Decoder
-from pybeam.engine.engine import Stats
+from pybeam.engine.stats import Stats
 from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
 
 

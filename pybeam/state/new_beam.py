@@ -9,13 +9,15 @@ from torch import Tensor
 
 from pybeam.search.algorithms import Algorithm
 
+NO_SLOT = -1
+
 
 @dataclass(eq=False, kw_only=True)
 class NewBeam:
     """A beam that is to be opened. It begins with one row, the start token.
 
     Attributes:
-        slot: its place in all arrays by slot; -1 until it has one.
+        slot: its place in all arrays by slot; `NO_SLOT` until it has one.
         algorithm: the rules of this source; those of the state's algorithm with what its request changes.
         source_length: |x|, by which rewards are counted.
         prefix: tokens that every hypothesis begins with.
@@ -26,7 +28,7 @@ class NewBeam:
 
     algorithm: Algorithm
     source_length: int
-    slot: int = -1
+    slot: int = NO_SLOT
     prefix: Sequence[int] = ()
     target: Sequence[int] = ()
     guesses: Sequence[int] = ()

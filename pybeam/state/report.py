@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ class Report(NamedTuple):
     steps: np.ndarray  # [A]
     expansions: np.ndarray  # [A]
     num_pages: np.ndarray  # [A], pages that each source holds
+
+    def of(self, index: Sequence[int]) -> Report:
+        """The part on the slots at these places."""
+        return Report(self.num_free_pages, *(column[index] for column in self[1:]))
 
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:

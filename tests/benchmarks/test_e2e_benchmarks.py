@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from search_models import random_model
 
 import pybeam
+from support.search_models import random_model
 
 for module in ("tabulate", "sacrebleu", "sentencepiece"):
     pytest.importorskip(module)

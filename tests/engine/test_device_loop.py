@@ -10,6 +10,7 @@ import torch
 import pybeam
 from pybeam import backends, compat, processors
 from pybeam.engine.cuda_graphs import StepGraphs, bucket
+from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -22,7 +23,7 @@ from support.device_loop import (
     run,
     torch_beams,
 )
-from support.laws import ALGORITHMS, THIRDS, essence, some_schedules
+from support.laws import ALGORITHMS, essence, shares, some_schedules
 from support.tiny_models import save_tiny_model
 
 
@@ -37,15 +38,15 @@ DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("third", THIRDS)
-def test_a_step_never_waits(name, third, transformer, guard):
+@pytest.mark.parametrize("sixth", shares(6))
+def test_a_step_never_waits(name, sixth, transformer, guard):
     """What the host reads is one report a step, and results once for all sources that leave together."""
     algorithm = ALGORITHMS[name]
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name, sixth, num=6):
         guard.steps = guard.reads = 0
         workspace = Workspace(transformer, algorithm, torch_beams())
-        options = dict(reads_late=True, wants_partials=True)
-        results, stats = run(workspace, transformer, algorithm, schedule, **options)
+        options = dict(reads_late=True, partials=True)
+        results, stats = run(workspace, schedule, **options)
         results = [result for result in results if isinstance(result, pybeam.Result)]
         assert not any(result.error for result in results)
         assert guard.steps == stats.steps
@@ -57,7 +58,7 @@ def test_a_step_of_groups_never_waits(transformer, guard):
     for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Batch(4, row_budget=5)):
         guard.steps = guard.reads = 0
         workspace = Workspace(transformer, DIVERSE, torch_beams())
-        results, stats = run(workspace, transformer, DIVERSE, schedule, reads_late=True)
+        results, stats = run(workspace, schedule, reads_late=True)
         assert [result.stop_reason for result in results] == ["groups"] * len(REQUESTS)
         assert guard.steps == stats.steps
         assert guard.reads <= stats.steps - 1 + 2 * DIVERSE.num_groups * len(results)
@@ -95,10 +96,10 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
         ids = processors.suppress_tokens([3, 4, 6, 8], stage="log_probs")
         requests.append(pybeam.Request([8, 9], processors=[processors.temperature(0.5), ids]))
     workspace = Workspace(transformer, algorithm, torch_beams())
-    options = dict(requests=requests, wants_log_probs=True)
-    results, _ = run(workspace, transformer, algorithm, pybeam.Fifo(5), reads_late=True, **options)
+    options = dict(requests=requests, log_probs=True)
+    results, _ = run(workspace, pybeam.Fifo(5), reads_late=True, **options)
     exact = Workspace(transformer, algorithm, torch_beams())
-    expected, _ = run(exact, transformer, algorithm, pybeam.Fifo(5), **options)
+    expected, _ = run(exact, pybeam.Fifo(5), **options)
     assert_alike(results, expected)
 
 
@@ -118,12 +119,10 @@ def test_recipes_with_prefixes_never_wait(transformer, guard, name):
         pybeam.Request(source, prefix=[4 + i % 5] * (i % 3)) for i, source in enumerate(REQUESTS)
     ]
     workspace = Workspace(transformer, RECIPES[name], torch_beams())
-    options = dict(requests=requests, wants_log_probs=True)
-    results, _ = run(
-        workspace, transformer, RECIPES[name], pybeam.Fifo(5), reads_late=True, **options
-    )
+    options = dict(requests=requests, log_probs=True)
+    results, _ = run(workspace, pybeam.Fifo(5), reads_late=True, **options)
     exact = Workspace(transformer, RECIPES[name], backends.load("native"))
-    expected, _ = run(exact, transformer, RECIPES[name], pybeam.Fifo(5), **options)
+    expected, _ = run(exact, pybeam.Fifo(5), **options)
     assert_alike(results, expected)
     for result in results:
         for hypothesis in result.hypotheses:
@@ -153,6 +152,7 @@ CAPTURED = {
 }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):
@@ -160,15 +160,15 @@ def test_captured_steps_give_the_same_results(transformer, name, most, monkeypat
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     algorithm = CAPTURED[name]
     plain = Workspace(transformer, algorithm, torch_beams())
-    expected, _ = run(plain, transformer, algorithm, pybeam.Fifo(5))
+    expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformer, algorithm, torch_beams())
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, most)
     for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Fifo(3, row_budget=80)):
         options = dict(
-            reads_late=True, wants_partials=schedule == pybeam.Streaming(4) and name != "diverse"
+            reads_late=True, partials=schedule == pybeam.Streaming(4) and name != "diverse"
         )
-        results, _ = run(workspace, transformer, algorithm, schedule, **options)
+        results, _ = run(workspace, schedule, **options)
         results = [result for result in results if isinstance(result, pybeam.Result)]
         assert_alike(results, expected)
         assert len(workspace.graphs) <= most
@@ -182,23 +182,30 @@ def test_buckets_are_few_and_near():
     assert len({bucket(size) for size in sizes}) <= 45
 
 
+def source_of(algorithm) -> Source:
+    """One of 9 positions."""
+    request = pybeam.Request([5] * 8)
+    return Source(
+        index=0, request=request, content=None, algorithm=algorithm, source_length=9, prefix=[]
+    )
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_sources_wait_for_memory(transformer, late):
     algorithm = ALGORITHMS["variable"]
     free = Workspace(transformer, algorithm, torch_beams())
-    expected, stats = run(free, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
-    one = free.most_bytes(algorithm.width, 16, 9)
+    expected, stats = run(free, pybeam.Fifo(8), reads_late=late)
+    one = free.max_bytes(source_of(algorithm))
     limited = Workspace(transformer, algorithm, torch_beams(), memory_limit=2 * one)
     encode, encoded = limited.session.encode, []
     limited.session.encode = lambda sources, *args: (
         encoded.append(len(sources)),
         encode(sources, *args),
     )
-    results, limited_stats = run(limited, transformer, algorithm, pybeam.Fifo(8), reads_late=late)
+    results, limited_stats = run(limited, pybeam.Fifo(8), reads_late=late)
     assert_alike(results, expected)
     assert max(encoded) <= 2  # none ahead that would not fit
     assert limited_stats.steps > stats.steps
-    assert limited.taken_bytes == free.taken_bytes == 0
     page_bytes = limited.session.most_bytes(16, 0)
     assert limited.state.tree.num_total_pages * page_bytes <= 2 * one
 
@@ -206,7 +213,7 @@ def test_sources_wait_for_memory(transformer, late):
 def test_a_request_that_can_never_fit_fails_alone(transformer):
     algorithm = pybeam.fixed_beam(4, max_length=15)
     small = Workspace(transformer, algorithm, torch_beams())
-    limit = small.most_bytes(4, 16, 9)
+    limit = small.max_bytes(source_of(algorithm))
     decoder = pybeam.Decoder(transformer, algorithm, memory_limit=limit)
     requests = [[5, 6], pybeam.Request([5, 6], width=30), [7]]
     results = decoder.decode(requests, on_error="return")

@@ -70,7 +70,7 @@ def test_same_results(name, tmp_path_factory, monkeypatch):
     advance = Engine._advance
 
     def guarded(self):
-        waits = name in WAITS or not self._reads_late
+        waits = name in WAITS or not self._wants.reads_late
         with nullcontext() if waits else NoWaiting(), nullcontext() if waits else NoReading():
             advance(self)
 
@@ -81,8 +81,8 @@ def test_same_results(name, tmp_path_factory, monkeypatch):
     ]
     for algorithm, schedule in SEARCHES:
         workspace = Workspace(model, algorithm, torch_beams())
-        expected, _ = run(workspace, model, algorithm, pybeam.Batch(3), requests)
+        expected, _ = run(workspace, pybeam.Batch(3), requests)
         workspace = Workspace(model, algorithm, torch_beams())
-        results, _ = run(workspace, model, algorithm, schedule, requests, reads_late=True)
+        results, _ = run(workspace, schedule, requests, reads_late=True)
         assert_alike(results, expected)
         assert any(len(result.hypotheses) > 1 for result in results)

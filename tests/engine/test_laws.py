@@ -13,6 +13,7 @@ from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
 from support.search_models import random_model
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -25,6 +26,7 @@ def test_results_do_not_depend_on_the_schedule(backend, name, levels, third):
         assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("third", THIRDS)
 def test_results_do_not_depend_on_when_the_host_reads(backend, name, third):

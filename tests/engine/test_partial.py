@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from pybeam import backends, processors
-from pybeam.engine.engine import Engine
+from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
@@ -32,7 +32,7 @@ REQUESTS = [
 def streamed(model, algorithm, schedule, backend, requests=SOURCES, **options):
     """The results by index, and what was said of each request before it: the tokens, call by call."""
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(model, algorithm, schedule, workspace, Stats(), wants_partials=True, **options)
+    engine = Engine(workspace, schedule, Stats(), Wants(partials=True, **options))
     results, said = {}, {}
     for item in engine.run(requests):
         if isinstance(item, Partial):
@@ -49,6 +49,8 @@ def assert_never_taken_back(results, said) -> int:
     """Returns how many tokens were said before their results."""
     total = 0
     for index, lines in said.items():
+        if not results[index].hypotheses:
+            continue  # what was certain to begin it never ended
         best = results[index].hypotheses[0].tokens
         for before, after in zip([[], *lines], [*lines, best], strict=True):
             assert after[: len(before)] == before
@@ -65,6 +67,7 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 SOME = ("batch, budget", "streaming, impatient")
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize(
     "chosen", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -72,7 +75,7 @@ SOME = ("batch, budget", "streaming, impatient")
 def test_never_taken_back(name, chosen):
     """By no algorithm or schedule, whenever the host reads; and results are what they are without."""
     algorithm, total = {**ALGORITHMS, **SCORED}[name], 0
-    available = schedules(algorithm.most_rows)
+    available = schedules(algorithm.max_rows)
     for seed, schedule in enumerate(chosen or available):
         model = random_model(seed, 9, levels=[None, 3][seed % 2], eos_bonus=seed % 5 - 1)
         requests = REQUESTS if seed % 3 == 0 and algorithm.n_best == 1 else SOURCES
@@ -93,16 +96,17 @@ def test_all_that_can_be_said_is_said(name, monkeypatch):
 
     def watched(self):
         advance(self)
-        for slot, source in self._live.items():
-            beams = self._state.beams
+        state = self._work.state
+        for source in self._live:
+            slot, beams = source.slot, state.beams
             if int(beams.reason[slot]):
                 continue
-            nodes = self._state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
+            nodes = state.tree.row_node[slot, : int(beams.num_entries[slot])].tolist()
             finished = range(int(beams.num_finished[slot]))
             if finished:
                 finals = beams.finished_final[slot, : len(finished)].tolist()
                 nodes.append(int(beams.finished_node[slot, finals.index(max(finals))]))
-            paths = [path(self._state.tree, slot, node) for node in nodes]
+            paths = [path(state.tree, slot, node) for node in nodes]
             shared = []
             for tokens in zip(*paths, strict=False):
                 if len(set(tokens)) > 1:

@@ -9,9 +9,18 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.engine import Wants
+from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
-from support.laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
+from support.laws import (
+    ALGORITHMS,
+    SOURCES,
+    THIRDS,
+    CheckedEngine,
+    decoded,
+    essence,
+    some_schedules,
+)
 from support.search_models import BOS, EOS, random_model
 
 WAIT_SECONDS, PAUSE_SECONDS = 20, 0.05
@@ -59,14 +68,13 @@ class Scripted(pybeam.RequestQueue):
 
 def results_of(algorithm, schedule, backend, queue, model, **options):
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(
-        model, algorithm, schedule, workspace, Stats(), check_every_step=True, **options
-    )
+    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
     for result in engine.run(queue):
         queue.num_done += 1
         yield result
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("gap", [1, 40])

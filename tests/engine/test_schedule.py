@@ -4,6 +4,10 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.engine.schedule import Load
+from pybeam.models import FunctionModel
+from support.laws import essence
+from support.search_models import BOS, EOS
 
 
 def plan(schedule, depth, rows, waited=None, limit=None):
@@ -16,24 +20,65 @@ def test_batch_moves_all_and_refills_when_empty():
     batch = pybeam.Batch(3)
     assert plan(batch, [4, 9, 2], [1, 1, 1]) == [0, 1, 2]
     assert batch.moves_all
-    assert not batch.refills(1, 10, 5)
-    assert batch.refills(0, 0, 0)
-    assert batch.has_room(2, 10, 5, 7, 50)
-    assert not batch.has_room(3, 10, 5, 7, 50)
+    assert not batch.refills(Load(1, 10, 5))
+    assert batch.refills(Load(0, 0, 0))
+    assert batch.has_room(Load(2, 10, 5), 7, 50)
+    assert not batch.has_room(Load(3, 10, 5), 7, 50)
 
 
 def test_batch_of_tokens_takes_at_least_one():
     batch = pybeam.Batch(tokens=100)
-    assert batch.has_room(0, 0, 0, 500, 5)
-    assert batch.has_room(3, 60, 9, 40, 5)
-    assert not batch.has_room(3, 60, 9, 41, 5)
+    assert batch.has_room(Load(0, 0, 0), 500, 5)
+    assert batch.has_room(Load(3, 60, 9), 40, 5)
+    assert not batch.has_room(Load(3, 60, 9), 41, 5)
 
 
 def test_streaming_moves_the_least_advanced():
     streaming = pybeam.Streaming(6, epsilon=0.5)
     assert plan(streaming, [4, 2, 2, 9], [1, 1, 1, 1]) == [1, 2]
-    assert not streaming.refills(4, 0, 0)
-    assert streaming.refills(3, 0, 0)
+    assert not streaming.refills(Load(4, 0, 0))
+    assert streaming.refills(Load(3, 0, 0))
+
+
+def test_a_stuck_source_stops_refills():
+    streaming = pybeam.Streaming(6, epsilon=0.5, flush=9)
+    assert streaming.refills(Load(sources=3, age=8))
+    assert not streaming.refills(Load(sources=3, age=9))
+    assert streaming.refills(Load())
+    budget = pybeam.Streaming(6, row_budget=8, flush=9)
+    assert budget.refills(Load(sources=3, rows=7, age=8))
+    assert not budget.refills(Load(sources=3, rows=7, age=9))
+    with pytest.raises(ValueError, match="`flush` must be at least 1, but is 0"):
+        pybeam.Streaming(6, flush=0)
+    with pytest.raises(TypeError, match="`flush` must be an int"):
+        pybeam.Streaming(6, flush=2.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"row_budget": 4}], ids=["", "budget"])
+def test_a_flush_finishes_what_is_stuck(options):
+    """Request 0 takes 30 steps, the others one, so that it pauses while there are others."""
+
+    def endless(prefixes, lengths, source_ids):
+        logits = torch.zeros(len(prefixes), 4)
+        logits[:, EOS] = torch.where(source_ids == 0, -100.0, 100.0)
+        return logits
+
+    model = FunctionModel(endless, 4, BOS, EOS)
+    found = {}
+    for flush in (None, 5, 1):
+        schedule = pybeam.Streaming(4, 0.5, flush=flush, **options)
+        decoder = pybeam.Decoder(model, pybeam.greedy(max_length=30), schedule)
+        results = []
+        for result in decoder.stream([[1]] * 60):
+            results.append(result)
+            if result.index == 0:
+                assert flush is None or decoder.stats.steps <= flush + 30
+        found[flush] = [result.index for result in results].index(0)
+        results.sort(key=lambda result: result.index)
+        expected = decoder.decode([[1]] * 60)
+        assert essence(results) == essence(expected)
+    assert found[None] == 59
+    assert found[1] <= 3 < found[5] <= 5 * 3
 
 
 def test_a_paused_source_is_moved_after_max_wait():
@@ -63,11 +108,11 @@ def test_ties_go_by_admission():
 
 def test_a_budget_admits_until_rows_fill_it():
     fifo = pybeam.Fifo(2, row_budget=10)
-    assert fifo.refills(5, 0, 9)
-    assert not fifo.refills(5, 0, 10)
-    assert fifo.has_room(5, 0, 9, 1, 5)
-    assert not fifo.has_room(10, 0, 9, 1, 5)
-    assert not fifo.has_room(5, 0, 10, 1, 5)
+    assert fifo.refills(Load(5, 0, 9))
+    assert not fifo.refills(Load(5, 0, 10))
+    assert fifo.has_room(Load(5, 0, 9), 1, 5)
+    assert not fifo.has_room(Load(10, 0, 9), 1, 5)
+    assert not fifo.has_room(Load(5, 0, 10), 1, 5)
 
 
 @pytest.mark.parametrize("schedule", [pybeam.Batch(4), pybeam.Fifo(4)], ids=["batch", "fifo"])

@@ -9,6 +9,7 @@ import pybeam
 from pybeam.models.linear import PackedLinear
 from support.example_model import ALGORITHMS, LINES, assert_agree, lines_of
 from support.paths import MODEL
+from support.threads import every_thread_count
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +46,17 @@ def test_results_do_not_depend_on_the_schedule(model, sources, name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_scores_do_not_depend_on_the_schedule_to_the_last_bit(model, sources, name):
+def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sources, name):
     """Every product, norm and sum of a row takes its terms in an order of its own."""
     if not isinstance(model.output, PackedLinear):
         pytest.skip("the matrix products are a library's")
+    schedules = (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
     of_all = [
         [
             [(h.tokens, h.score, h.final_score) for h in result.hypotheses]
             for result in pybeam.Decoder(model, ALGORITHMS[name], schedule).decode(sources)
         ]
-        for schedule in (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
+        for schedule, _ in zip(schedules, every_thread_count(), strict=True)
     ]
     assert all(of_one == of_all[0] for of_one in of_all)
 
@@ -106,6 +108,7 @@ def test_a_wider_beam_finds_no_worse_translations(model, sources):
     assert total[1] < total[5] <= total[20]
 
 
+@pytest.mark.slow
 def test_two_thousand_lines_hold_pages_constant(model):
     """Once the first window's longest sources were live, the pool never grows again."""
     sources = (lines_of("test") + lines_of("dev"))[:2000]

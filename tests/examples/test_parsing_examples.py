@@ -158,10 +158,10 @@ def test_a_step_never_waits_and_schedules_agree(model, guard):
     requests = [model.request(sentence) for sentence in sentences]
     algorithm = pybeam.variable_beam(5, 2.0, 3, n_best=5, processors=(model.legal_actions,))
     plain = Workspace(model, algorithm, torch_beams())
-    expected, _ = run(plain, model, algorithm, pybeam.Batch(1), requests)
+    expected, _ = run(plain, pybeam.Batch(1), requests)
     for schedule in (pybeam.Streaming(2, row_budget=12), pybeam.Fifo(3)):
         workspace = Workspace(model, algorithm, torch_beams())
-        results, _ = run(workspace, model, algorithm, schedule, requests, reads_late=True)
+        results, _ = run(workspace, schedule, requests, reads_late=True)
         assert_alike(results, expected)
 
 

@@ -10,6 +10,7 @@ from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import PAGE_CELLS, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from support.asserts import tree_in_use
+from support.threads import every_thread_count
 
 EOS = 2
 
@@ -104,6 +105,7 @@ def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
             assert bits < 2 ** len(rows)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("width", [1, 5, 64, 65, 128])
 def test_random_beams(backend, device, width):
     num_slots, length = 4, 9 if width > 5 else 30
@@ -140,8 +142,7 @@ def test_random_beams(backend, device, width):
 
 def test_pages_do_not_depend_on_threads(native):
     states = []
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
+    for _ in every_thread_count():
         tree, beams = new_tree("native", 64, 32, 12), Beams(64, 32, seed=3)
         slots = list(range(64))
         tree.open(ints(slots), start_id=1)
@@ -150,7 +151,7 @@ def test_pages_do_not_depend_on_threads(native):
             tree.append(ints(slots), beams.step(slots), eos_id=EOS)
         tree.check()
         states.append(tree_in_use(tree))
-    assert states[0] == states[1]
+    assert all(state == states[0] for state in states)
 
 
 def test_release_returns_every_page(backend, device):

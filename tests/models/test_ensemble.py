@@ -73,6 +73,7 @@ def assert_near(results, expected):
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=2e-5)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_functions_are_averaged(backend, name):
     members = functions(3)
@@ -80,6 +81,7 @@ def test_functions_are_averaged(backend, name):
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 @pytest.mark.parametrize("third", THIRDS)
 def test_results_do_not_depend_on_the_schedule(backend, name, third):
@@ -258,7 +260,7 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel):
     if not has_kernel:
         backend.mixture = torch_layers.mixture
     workspace = Workspace(transformers, algorithm, backend)
-    results, stats = run(workspace, transformers, algorithm, pybeam.Streaming(5), reads_late=True)
+    results, stats = run(workspace, pybeam.Streaming(5), reads_late=True)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps > 0
 
@@ -266,13 +268,13 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel):
 def test_captured_steps_give_the_same_results(transformers, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())
-    expected, _ = run(plain, transformers, algorithm, pybeam.Fifo(5))
+    expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformers, algorithm, torch_beams())
     # a real replay runs no Python, so nothing in it opens a phase within that of the replay
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
-    results, _ = run(workspace, transformers, algorithm, pybeam.Fifo(5), reads_late=True)
+    results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)
     assert_alike(results, expected)
     assert capture.num_replays > 0
 

@@ -7,11 +7,14 @@ import re
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
+import pybeam
 from pybeam.models import load_model
 from pybeam.models.linear import PlainLinear, can_pack
 from pybeam.models.transformer.assembly import Assembly
+from support.huggingface_models import tiny_network
 from support.tiny_models import save_tiny_model
 
 
@@ -255,9 +258,9 @@ def test_missing_directory(tmp_path):
         (
             {"model_type": "t5"},
             "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, speech_to_text, whisper, but is "
-            "'t5'.*Function",
+            "'t5'; if transformers knows",
         ),
-        ({"model_type": None}, "but is None"),
+        ({"model_type": None}, "but is None; other models can be decoded through `pybeam.models.F"),
         ({"d_model": None}, "`d_model` in .*config.json must be a positive integer, but is None"),
         ({"encoder_layers": "two"}, "`encoder_layers` .* but is 'two'"),
         ({"decoder_attention_heads": 5}, "multiple of `decoder_attention_heads`.* 24 and 5"),
@@ -377,3 +380,15 @@ def test_repr_names_the_model(directory):
     assert repr(load_model(directory)) == (
         "Transformer(m2m_100, 2+3 layers, d=24, V=45, torch.float32, cpu)"
     )
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama", "qwen"])
+def test_an_architecture_that_is_only_wrapped_is_pointed_to_wrap(kind, tmp_path):
+    """The two lines of the message are run as they stand."""
+    network = tiny_network(kind)
+    network.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="if transformers knows the model, wrap") as caught:
+        load_model(tmp_path)
+    names = {"transformers": transformers, "pybeam": pybeam}
+    exec("\n".join(line.strip() for line in str(caught.value).splitlines()[1:]), names)
+    assert names["model"].vocab_size == network.config.vocab_size

@@ -17,7 +17,7 @@ from support.front_ends import sources
 from support.session_driver import straight_line
 from support.tiny_rnn import CONFIG, SIZES, VOCAB, save_tiny_rnn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("inference_mode")
 
 VARIABLE = pybeam.variable_beam(5, 2.0, 3, n_best=5, max_length=15)
 SCHEDULES = (
@@ -60,7 +60,7 @@ def test_results_do_not_depend_on_the_schedule(model, backend):
     found = []
     for ours, schedule in runs:
         workspace = Workspace(ours, VARIABLE, backends.load(backend))
-        found.append(run(workspace, ours, VARIABLE, schedule, requests)[0])
+        found.append(run(workspace, schedule, requests)[0])
     assert len({len(result.hypotheses[0].tokens) for result in found[0]}) > 2
     for results in found[1:]:
         assert_alike(results, found[0])
@@ -83,13 +83,13 @@ def test_a_step_never_waits_and_may_be_captured(model, guard, monkeypatch):
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: _Nothing())
     requests = sources(8)
     plain = Workspace(model, VARIABLE, torch_beams())
-    expected, _ = run(plain, model, VARIABLE, pybeam.Fifo(5), requests)
+    expected, _ = run(plain, pybeam.Fifo(5), requests)
     workspace = Workspace(model, VARIABLE, torch_beams())
     capture = Replays()
     capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
     for schedule in (pybeam.Fifo(5), pybeam.Fifo(3, row_budget=80)):
         guard.steps = guard.reads = 0
-        results, stats = run(workspace, model, VARIABLE, schedule, requests, reads_late=True)
+        results, stats = run(workspace, schedule, requests, reads_late=True)
         assert_alike(results, expected)
         assert guard.steps == stats.steps
     assert capture.num_replays > capture.num_captures > 0

@@ -14,7 +14,7 @@ from support.session_driver import SessionDriver, straight_line
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("inference_mode"), pytest.mark.thinned()]
 
 FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn", "onnx")
 # every way in which a wrapped model keeps its cache, and the rest of them

@@ -10,6 +10,9 @@ import pytest
 
 from support import cuda_code
 
+# nvcc takes many seconds; that a C++ compiler takes the kernels is in test_cuda_on_cpu.py
+pytestmark = pytest.mark.slow
+
 TARGETS = [
     pytest.param((source, architecture), id=f"{source.stem}-sm_{architecture}")
     for source in cuda_code.SOURCES

@@ -76,7 +76,7 @@ def test_many_wide_rows(backend, device):
     assert torch.equal(tensor, expected)
 
 
-def test_no_tensors(backend):
+def test_no_tensors_raise_nothing(backend):
     ops.gather_rows([], ints([0]), ints([1]), backend=backend)
 
 

@@ -11,8 +11,10 @@ from pybeam import backends, ops
 from pybeam.contracts import Finishing, SelectOptions
 from support.asserts import assert_same_survivors
 from support.select_cases import INF, OPTIONS, check, ints, offsets, oracle, random_case, select
+from support.threads import every_thread_count
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [1, 2, 7, 129, 1000, 8001])
 def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
@@ -21,6 +23,7 @@ def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
         check(case, kernel, device, finishing=finishing)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize(
     ("sizes", "width"),
     [
@@ -41,6 +44,7 @@ def test_widths(kernel, device, sizes, width, max_candidates):
         check(case, kernel, device, finishing=finishing)
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("options", [*((name,) for name in OPTIONS), (), OPTIONS], ids="-".join)
 @pytest.mark.parametrize("held", [0.0, 0.3, 1.0])
@@ -230,12 +234,11 @@ def test_empty(kernel, device):
 def test_inference_mode_and_threads(device):
     case = random_case(7, 4000, [5] * 8, [5] * 8)
     results = []
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
+    for _ in every_thread_count():
         with torch.inference_mode():
             results.append(select(case, "auto", device))
-    for one, two in zip(*results, strict=True):
-        assert torch.equal(one, two)
+    for fields in zip(*results, strict=True):
+        assert all(torch.equal(field, fields[0]) for field in fields)
 
 
 def test_float64_is_for_the_reference(kernel, device):

@@ -9,6 +9,7 @@ from pybeam.contracts import Finishing
 from support.select_cases import OPTIONS, check, random_case
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("eos_id", [[3, 0], [8, 1, 4, 2], [5, 40, 1]], ids=len)
 @pytest.mark.parametrize("held", [0.0, 0.3])

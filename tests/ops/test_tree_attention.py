@@ -11,6 +11,7 @@ import torch
 from pybeam import backends, ops
 from support.asserts import assert_close
 from support.attention_cases import ints, random_case
+from support.threads import every_thread_count
 
 
 def attend(case: dict, backend: str, device: torch.device, **more) -> torch.Tensor:
@@ -137,11 +138,10 @@ def test_rows_behind_the_last_offset_change_nothing(kernel, device):
 def test_results_do_not_depend_on_threads_or_mode(device):
     case = random_case([5] * 40, [60] * 40)
     results = []
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
+    for _ in every_thread_count():
         with torch.inference_mode():
             results.append(attend(case, "auto", device))
-    assert torch.equal(*results)
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize(

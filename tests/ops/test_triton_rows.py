@@ -14,6 +14,7 @@ from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from support.aot import CAPABILITIES, assemble, distinct, recorded
 
 
+@pytest.mark.slow
 def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/test_gather_rows.py",
@@ -34,6 +35,7 @@ def ints(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int32)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("num_moves", [1, 50, 320, 512, 700])
 def test_gather_is_compiled_well(num_moves, capability):
@@ -47,6 +49,7 @@ def test_gather_is_compiled_well(num_moves, capability):
         assert (assembly.count(r"LDG\.E\.128") > 0) == is_aligned
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scatter_is_compiled_well(dtype, capability):

@@ -26,16 +26,6 @@ def test_awkward_logits_in_the_interpreter():
     )
 
 
-def test_a_little_of_all_in_the_interpreter():
-    run_in_interpreter(
-        "tests/ops/test_select.py",
-        "tests/ops/test_select_eos.py",
-        "-k",
-        "by_hand or held_entry or test_empty or ban_eos_loses or (0.3 and forced-ban_eos) or "
-        "leave_room",
-    )
-
-
 @pytest.mark.slow
 def test_beams_and_options_in_the_interpreter():
     run_in_interpreter(
@@ -73,6 +63,7 @@ def test_no_shape_and_no_option_adds_a_variant():
     assert len(aot.distinct(launches)) == len(variants)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("capability", aot.CAPABILITIES)
 @pytest.mark.parametrize("slices", NUM_ROWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

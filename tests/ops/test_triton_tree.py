@@ -15,6 +15,7 @@ from pybeam.kvcache.token_tree import TokenTree
 from support.aot import CAPABILITIES, assemble, distinct, recorded
 
 
+@pytest.mark.slow
 def test_in_the_interpreter():
     # on a device nobody can raise for a full tree
     run_in_interpreter(

@@ -60,15 +60,6 @@ def check(launch: Launch, capability: int) -> None:
     assert (loop.count("HMMA|HGMMA") > 0) == (launch.arguments[0].itemsize == 2)
 
 
-def test_a_little_of_all_in_the_interpreter():
-    run_in_interpreter(
-        "tests/ops/test_tree_attention.py",
-        "tests/ops/interpreted/test_tree_attention_splits.py",
-        "-k",
-        "grouped_heads or sees_nothing or bit_63 or no_rows or behind_the_last or counters",
-    )
-
-
 @pytest.mark.slow
 def test_in_the_interpreter():
     # the interpreter gets bfloat16, which is dtype1, wrong
@@ -89,6 +80,7 @@ def test_few_variants(size, itemsize):
     assert len(chosen) == (1 if itemsize == 4 else 2 if size == 256 else 3)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -99,6 +91,7 @@ def test_trees_are_compiled_well(dtype, size, capability):
         check(launch, capability)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize(
     "launch",

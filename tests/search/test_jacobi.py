@@ -11,12 +11,12 @@ import torch
 import pybeam
 from pybeam import backends, drafts, processors
 from pybeam.backends.arrays import DraftTokens, tree_survivors
-from pybeam.engine.engine import Engine, Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
 from pybeam.models.rnn import Rnn
 from pybeam.state.new_beam import NewBeam
+from support import laws
 from support.huggingface_models import tiny_network
 from support.laws import SOURCES, schedules
 from support.search_models import BOS, EOS, random_model
@@ -44,18 +44,8 @@ def decoded(model, algorithm, schedule=None, requests=SOURCES, backend="native",
     """Results through an engine that checks the state's invariants after every step."""
     if backend not in backends.available():
         pytest.skip(f"the {backend} backend is not installed")
-    workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(
-        model,
-        algorithm,
-        pybeam.Fifo(5) if schedule is None else schedule,
-        workspace,
-        Stats(),
-        check_every_step=True,
-        wants_log_probs=True,
-        **options,
-    )
-    return sorted(engine.run(requests), key=lambda result: result.index)
+    schedule = pybeam.Fifo(5) if schedule is None else schedule
+    return laws.decoded(model, algorithm, schedule, backend, requests, log_probs=True, **options)
 
 
 def assert_greedy(results, greedy, approx=None) -> None:
@@ -119,7 +109,7 @@ def test_beyond_one_word_of_the_mask():
     model = random_model(3, eos_bonus=-9.0, contexts=7)
     greedy = decoded(model, pybeam.greedy(max_length=140), requests=[[1]])
     algorithm = pybeam.jacobi(max_length=140)
-    assert algorithm.most_rows == 128
+    assert algorithm.max_rows == 128
     assert_greedy(decoded(model, algorithm, requests=[[1]]), greedy)
 
 

@@ -52,6 +52,7 @@ def assert_scored(result, target, log_probs, scoring=None, abs=2e-5, drafts=Fals
         assert (result.steps, result.expansions) == (len(log_probs), len(log_probs))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_by_hand(backend, name):
     """Whatever the algorithm, only its scoring plays a part."""
@@ -70,6 +71,7 @@ def test_by_hand(backend, name):
         assert result.hypotheses[0].final_score == pytest.approx(final, abs=1e-4)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     """To the last bit: the search and the scoring of one target read logits by the same rules."""
@@ -88,6 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -119,7 +122,7 @@ def test_tokens_that_cannot_follow(backend):
             pybeam.Fifo(4),
             backend,
             [pybeam.Request([1], target=target) for target in targets],
-            wants_log_probs=True,
+            log_probs=True,
         )
         for i, (result, target) in enumerate(zip(results, targets, strict=True)):
             assert_scored(result, target, by_hand(model, i, target))
@@ -302,7 +305,7 @@ def test_a_step_never_waits(name, tmp_path, guard):
     ]
     workspace = Workspace(model, algorithm, torch_beams())
     options = dict(requests=requests, reads_late=True)
-    results, stats = run(workspace, model, algorithm, pybeam.Streaming(5), **options)
+    results, stats = run(workspace, pybeam.Streaming(5), **options)
     assert not any(result.error for result in results)
     assert guard.steps == stats.steps
     assert [r.stop_reason == "target" for r in results] == [i % 2 == 1 for i in range(12)]

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.engine.cuda_graphs import Captured
-from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 
 # operators whose result has a size that depends on data, or that read data back
@@ -71,9 +72,9 @@ def torch_beams() -> SimpleNamespace:
 REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
 
 
-def run(workspace: Workspace, model, algorithm, schedule, requests=REQUESTS, **options):
+def run(workspace: Workspace, schedule, requests=REQUESTS, **options):
     stats = Stats()
-    running = Engine(model, algorithm, schedule, workspace, stats, **options)
+    running = Engine(workspace, schedule, stats, Wants(**options))
     return sorted(running.run(requests), key=lambda result: result.index), stats
 
 

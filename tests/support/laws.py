@@ -6,7 +6,8 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.engine.engine import Engine, Stats
+from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 
 ALGORITHMS = {
@@ -37,6 +38,9 @@ def schedules(width: int) -> dict:
         "batch of tokens": pybeam.Batch(tokens=9),
         "batch, budget": pybeam.Batch(6, row_budget=width + 2),
         "streaming": pybeam.Streaming(5),
+        "streaming, late refill": pybeam.Streaming(12, 1 / 12),
+        "streaming, early refill": pybeam.Streaming(8, 1 / 4),
+        "streaming, flush": pybeam.Streaming(5, 0.5, flush=3),
         "streaming, impatient": pybeam.Streaming(5, 0.5, max_wait=2),
         "streaming, budget": pybeam.Streaming(3, row_budget=2 * width + 1, max_wait=3),
         "fifo": pybeam.Fifo(5),
@@ -47,25 +51,35 @@ def schedules(width: int) -> dict:
     }
 
 
-# Each takes a third of the schedules, another one for each algorithm.
-THIRDS = [0, *(pytest.param(third, marks=pytest.mark.slow) for third in (1, 2))]
+def shares(num: int) -> list:
+    """As many parts of the schedules, of which `make test` runs one."""
+    return [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, num))]
 
 
-def some_schedules(name: str, third: int) -> list:
-    """Those that `third` takes for the algorithm of that name."""
-    every = list(schedules(ALGORITHMS[name].most_rows).values())
-    return every[(third + list(ALGORITHMS).index(name)) % 3 :: 3]
+THIRDS = shares(3)
+
+
+def some_schedules(name: str, share: int, num: int = len(THIRDS)) -> list:
+    """A share of the schedules, another one for each algorithm."""
+    every = list(schedules(ALGORITHMS[name].max_rows).values())
+    return every[(share + list(ALGORITHMS).index(name)) % num :: num]
 
 
 SOURCES = [[1] * (1 + i * 7 % 5) for i in range(17)]
 
 
+class CheckedEngine(Engine):
+    """An engine that asserts the state's invariants after every step."""
+
+    def _advance(self) -> None:
+        super()._advance()
+        self._work.state.check()
+
+
 def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
     """Results through an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(
-        model, algorithm, schedule, workspace, Stats(), check_every_step=True, **options
-    )
+    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
     return sorted(engine.run(requests), key=lambda result: result.index)
 
 

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
-from pybeam.models.huggingface.cells import Cells
+from pybeam.backends import Backend
+from pybeam.models.cells import Cells
+from pybeam.models.huggingface.distances import Distances
 from pybeam.models.huggingface.gathered import GatheredCells
 from pybeam.models.rows import Rows
 
@@ -33,12 +35,13 @@ class CannotAttend(ValueError):
 class Step:
     """One step of a session: its rows, and where they find keys and values."""
 
-    backend: object
+    backend: Backend
     rows: Rows
     own: Cells
     cross: Cells | None = None
     cross_key: Sequence[Tensor] = ()  # by layer; how cross-attention is told from self-attention
-    position: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
+    embedding: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
+    distances: Distances | None = None  # where a layer asks how far away a token is
     # by layer, what self-attention adds to scores [A, H, K, U]
     bias: Callable[[int, GatheredCells], Tensor] | None = None
     longest: int | None = None  # no row sees more positions; None: not known on the host
@@ -54,7 +57,8 @@ class Step:
         if self.longest is not None and self.longest <= window:
             return self.own
         if window not in self.windows:
-            self.windows[window] = self.own.within(window)
+            assert self.distances is not None
+            self.windows[window] = self.distances.within(self.own, window)
         return self.windows[window]
 
     def gathered(self, cells: Cells) -> GatheredCells:
@@ -70,7 +74,7 @@ def current() -> Step | None:
 
 
 @contextmanager
-def attending(configs: Sequence, step: Step) -> Iterator[None]:
+def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
     """Within it, models with these configs attend over the step's cells."""
     _current.step = step
     try:
@@ -81,7 +85,7 @@ def attending(configs: Sequence, step: Step) -> Iterator[None]:
 
 
 @contextmanager
-def catching(configs: Sequence) -> Iterator[list[tuple[Tensor | None, int]]]:
+def catching(configs: Sequence[Any]) -> Iterator[list[tuple[Tensor | None, int]]]:
     """Within it, models with these configs compute no attention.
 
     What they would add to its scores is in the list afterwards, with the number of keys, a call each.
@@ -95,7 +99,7 @@ def catching(configs: Sequence) -> Iterator[list[tuple[Tensor | None, int]]]:
 
 
 @contextmanager
-def _replacing(configs: Sequence) -> Iterator[None]:
+def _replacing(configs: Sequence[Any]) -> Iterator[None]:
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation_internal = NAME
@@ -107,7 +111,7 @@ def _replacing(configs: Sequence) -> Iterator[None]:
 
 
 def tree_attention_forward(
-    module: torch.nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -117,7 +121,7 @@ def tree_attention_forward(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention function as `transformers.AttentionInterface` wants it.
 
@@ -145,33 +149,22 @@ def tree_attention_forward(
         )
     if query.shape[2] != 1 or key.ndim != 3:
         raise CannotAttend("its attention does not take keys and values as the cache returns them")
-    rows, layer = step.rows, module.layer_idx
+    layer = int(module.layer_idx)
     is_cross = layer < len(step.cross_key) and key is step.cross_key[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    cells = step.cross if is_cross else step.cells_within(sliding_window)
+    cells = step.cross if is_cross and step.cross else step.cells_within(sliding_window)
     if position_bias is not None and step.bias is None:
         raise CannotAttend("its attention has a `position_bias`")
     is_changed = softcap is not None or s_aux is not None
     if is_changed and step.cross is not None:
         raise CannotAttend("its attention has a soft cap or a sink, and there is an encoder")
-    has_bias = step.bias is not None and not is_cross
-    if is_changed or has_bias:
+    bias_of = None if is_cross else step.bias
+    if is_changed or bias_of is not None:
         gathered = step.gathered(cells)
-        bias = step.bias(layer, gathered) if has_bias else None
+        bias = None if bias_of is None else bias_of(layer, gathered)
         out = gathered.attention(query[:, :, 0], key, value, scale, bias, softcap, s_aux)
         return out[:, None], None
-    out = step.backend.tree_attention(
-        query[:, :, 0],
-        key,
-        value,
-        rows.offset,
-        cells.slot,
-        cells.cell,
-        cells.num_cells,
-        cells.mask,
-        None if cells.mask is None else rows.bit,
-        scale,
-    )  # [R, H, D]
+    out = cells.attend(step.backend, query[:, :, 0], key, value, scale)  # [R, H, D]
     return out[:, None], None
 
 
@@ -198,9 +191,12 @@ class _Layer(CacheLayerMixin):
 class TreeLayer(_Layer):
     """Keys and values of one layer during a step."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs):
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write [R, G, 1, D] to the rows' cells; returns the layer's pools."""
         step = current()
+        assert step is not None
         for pool, states in ((self.keys, key_states), (self.values, value_states)):
             step.backend.scatter_rows(pool, step.rows.cell, states[:, :, 0].contiguous())
         return self.keys, self.values
@@ -209,7 +205,9 @@ class TreeLayer(_Layer):
 class KeptLayer(_Layer):
     """Keeps what one call gives it, so that a session can take it from there: [B, G, T, D] each."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs):
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         self.keys, self.values = key_states, value_states
         return key_states, value_states
 
@@ -226,9 +224,9 @@ class TreeCache(Cache):
         super().__init__(layers=[TreeLayer() for _ in range(num_layers)])
 
     def point_to(self, key: Sequence[Tensor], value: Sequence[Tensor]) -> None:
-        """Use these pools, which are others once they have grown."""
-        for layer, layer.keys, layer.values in zip(self.layers, key, value, strict=True):
-            layer.is_initialized = True
+        """Use these pools [cells, G, D], by layer. Pools that have grown are others than before."""
+        for layer, keys, values in zip(self.layers, key, value, strict=True):
+            layer.keys, layer.values, layer.is_initialized = keys, values, True
 
 
 def with_cross(own: Cache, cross: Cache, *, is_known: bool) -> EncoderDecoderCache:

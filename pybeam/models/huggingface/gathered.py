@@ -8,20 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.models.huggingface.cells import Cells, by_entry
+from pybeam.models.cells import Cells
+from pybeam.models.huggingface.distances import by_entry
 from pybeam.models.rows import Rows
 
 
 class GatheredCells:
-    """Cells gathered once per source, in a table [A, U], for rows in a table [A, K] of their entries.
+    """The cells of A sources, gathered once per source, for attention in plain torch.
+
+    Cells stand in a table [A, U], rows in a table [A, K] by their entries.
 
     Args:
-        rows: of a step.
-        cells: of the rows' sources alone, in their order, with a mask.
+        rows: the rows of a step.
+        cells: what they attend over, with a mask and a line per source (`Cells.of_sources`).
     """
 
     def __init__(self, rows: Rows, cells: Cells) -> None:
-        self._rows, self._cells = rows, cells
+        assert cells.mask is not None
+        self._rows, self._cells, self._mask = rows, cells, cells.mask
         self._unseen: dict[torch.dtype, Tensor] = {}
 
     def attention(
@@ -34,14 +38,17 @@ class GatheredCells:
         softcap: float | None = None,
         sink: Tensor | None = None,
     ) -> Tensor:
-        """softmax(softcap * tanh(scale * query . key / softcap) + added) value; without a soft cap,
-        softmax(scale * query . key + added) value. A sink is one more score, without a value.
+        """``softmax(cap(scale * query . key) + added) value`` of every row, over the cells it sees.
+
+        ``cap(x) = softcap * tanh(x / softcap)``, or x without a soft cap.
 
         Args:
             query: [R, H, D].
             key, value: [cells, G, D], pools.
+            scale: what products of queries and keys are multiplied by.
             added: [A, H or 1, K, U], the lowest number where a row does not see a cell; None: `unseen`.
-            sink: [H].
+            softcap: the bound of scores (Gemma 2).
+            sink: [H], one more score per head, which has no value (gpt-oss).
 
         Returns:
             [R, H, D].
@@ -78,15 +85,10 @@ class GatheredCells:
     @cached_property
     def is_seen(self) -> Tensor:
         """[A, K, U] bool, which cells a row sees."""
-        mask, width = self._cells.mask, self._rows.tree.row_cell.shape[1]
+        mask, width = self._mask, self._rows.tree.row_cell.shape[1]
         bit = torch.arange(width, device=mask.device)
         is_seen = (mask.index_select(2, bit >> 6) >> (bit & 63)) & 1  # [A, U, K]
         return (is_seen.bool() & self._is_live[..., None]).transpose(1, 2)
-
-    @cached_property
-    def distance(self) -> Tensor:
-        """[A, K, U] int32, how far back each cell is."""
-        return self._cells.last[..., None] - self._cells.position[:, None]
 
     @cached_property
     def _is_live(self) -> Tensor:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.kvcache.pools import KeyValuePool, SourceCells
-from pybeam.models.huggingface.cells import Cells, by_entry
+from pybeam.models.cells import Cells
+from pybeam.models.huggingface.distances import Distances, by_entry
 from pybeam.models.rows import Rows
 
 
+class Visible(NamedTuple):
+    """What the rows of a step see of prompts and of their own tokens."""
+
+    cells: Cells  # prompts first
+    distances: Distances | None  # where a layer asks how far away a token is
+    longest: int | None  # the most positions that one source has; None: not known on the host
+
+
 class PromptPool(KeyValuePool):
-    """A pool with two ends, since one attention reads both: the token tree numbers cells from the front,
-    prompts take theirs from the back.
+    """A pool with two ends: the token tree takes cells from the front, prompts take them from the back.
+
+    One attention reads both, so they must be in one pool.
     """
 
     num_own = 0
@@ -34,14 +46,15 @@ class PromptPool(KeyValuePool):
 
     def visible(
         self, rows: Rows, position: Tensor, prompt: SourceCells, own_position: Tensor | None
-    ) -> tuple[Cells, int | None]:
-        """The cells that the rows' sources attend over, prompts first, and the most positions of one.
+    ) -> Visible:
+        """The cells that the rows' sources attend over.
 
         Args:
-            position: [R] int32, of the rows, prompt counted.
+            rows: R rows of A sources.
+            position: [R] int32, the rows' positions, prompts counted.
             prompt: the prompts' cells.
-            own_position: [cells, 1] int32, of the tokens in the tree's cells; None where no layer
-                of the model asks how far away a token is.
+            own_position: [cells, 1] int32, the positions of the tokens in the tree's cells; None where
+                no layer of the model asks how far away a token is.
         """
         tree, slot = rows.tree, rows.slot.long()  # [A]
         from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
@@ -59,13 +72,14 @@ class PromptPool(KeyValuePool):
         mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
         mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
-        cells = Cells(order, cell, from_prompt + live, mask)
+        cells = Cells(rows.offset, order, cell, from_prompt + live, mask, rows.bit)
+        distances = None
         if own_position is not None and position.numel():
             in_prompt = place + from_prompt[:, None]
             at = torch.where(is_own, own_position[:, 0][own_cell.long()], in_prompt)
             # rows of one source are at one position in a beam, one behind another where they draft
-            cells = cells._replace(position=at, last=by_entry(rows, position)[0])
-        return cells, longest
+            distances = Distances(at, by_entry(rows, position)[0])
+        return Visible(cells, distances, longest)
 
     def _resize(self, num_own: int, num_prompt: int) -> None:
         num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)

@@ -6,17 +6,19 @@ import torch
 from torch import Tensor
 
 from pybeam.models.huggingface.attention import CannotAttend, catching
+from pybeam.models.huggingface.distances import Distances
 from pybeam.models.huggingface.gathered import GatheredCells
 from pybeam.models.huggingface.model import HuggingFaceModel
 
+# tokens of the first call: more than most outputs have, and each later call doubles it
 FIRST_LENGTH = 64
 
 
 class BiasTables:
-    """Of every decoder layer, what it adds to the scores of a token so many positions back.
+    """For every decoder layer, what it adds to the score of a token that is so many positions back.
 
-    A model hands its biases to its attention function; here they are caught in a call on many tokens, and
-    the last of those has seen every distance.
+    A model hands these biases to its attention function. Here they are caught in one call on many tokens:
+    the last token sees every distance.
 
     Raises:
         CannotAttend: it hands over none, or some between decoder and encoder.
@@ -45,9 +47,10 @@ class BiasTables:
                 encoder_hidden_states=weight.new_zeros(1, 1, model.decoder.config.hidden_size),
                 use_cache=False,
             )
-        own = [bias for bias, num_keys in caught if num_keys == length]
+        found = [bias for bias, num_keys in caught if num_keys == length]
         cross = [bias for bias, num_keys in caught if num_keys != length]
-        if not own or any(bias is None for bias in own):
+        own = [bias for bias in found if bias is not None]
+        if not own or len(own) < len(found):
             raise CannotAttend(
                 "its decoder has no `embed_positions`, so its positions are relative, and it does not "
                 "tell the attention function of them"
@@ -63,18 +66,19 @@ class DistanceBiases:
     """What every layer adds to its scores in one step.
 
     Args:
-        tables: of `BiasTables`.
+        tables: what `BiasTables.upto` returned.
+        distances: the positions of the step's cells and rows.
     """
 
-    def __init__(self, tables: list[Tensor]) -> None:
-        self._tables = tables
+    def __init__(self, tables: list[Tensor], distances: Distances) -> None:
+        self._tables, self._back = tables, distances.back.long()  # [A, K, U]
         self._added: dict[int, Tensor] = {}
 
     def __call__(self, layer: int, cells: GatheredCells) -> Tensor:
         """[A, H, K, U], the lowest number where a row does not see a cell."""
         table = self._tables[layer]  # [H, P]
         if id(table) not in self._added:
-            distance = cells.distance.long().clamp(0, table.shape[1] - 1)
+            distance = self._back.clamp(0, table.shape[1] - 1)
             bias = table[:, distance].transpose(0, 1)  # [A, H, K, U]
             is_unseen = ~cells.is_seen[:, None]
             self._added[id(table)] = bias.masked_fill(is_unseen, torch.finfo(bias.dtype).min)

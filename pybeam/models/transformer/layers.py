@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from types import ModuleType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam import backends
-from pybeam.backends import torch_layers
+from pybeam.backends import Backend, torch_layers
 from pybeam.models.linear import Linear, PackedLinear
 
 
@@ -25,7 +24,7 @@ class Norm:
         self.weight, self.bias, self.epsilon = weight, bias, epsilon
         self._backend = backends.load("native") if is_packed else None
 
-    def with_backend(self, backend: ModuleType) -> Norm:
+    def with_backend(self, backend: Backend) -> Norm:
         """The same norm, computed by this backend module; by torch where it is not packed."""
         norm = copy.copy(self)
         norm._backend = backend if self._backend is not None else None
@@ -45,7 +44,7 @@ class EncoderLayer:
     inner: Linear  # with the activation
     inner_out: Linear
 
-    def with_backend(self, backend: ModuleType) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         """The same layer, computed by this backend module."""
         names = [field.name for field in fields(self)]
         return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
@@ -58,20 +57,23 @@ class DecoderLayer(EncoderLayer):
     cross_out: Linear
 
 
+Layer = TypeVar("Layer", bound=EncoderLayer)
+
+
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Generic[Layer]):
     """The encoder or the decoder without its attention state."""
 
-    # [V, d]; the output layer, where it has the same table; None of an encoder that reads no tokens
+    # [V, d]; the output layer, where it has the same table; None for an encoder that reads no tokens
     token_table: Tensor | PackedLinear | None
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
-    layers: Sequence[EncoderLayer]
+    layers: Sequence[Layer]
     final_norm: Norm | None
     num_heads: int
 
-    def with_backend(self, backend: ModuleType) -> Stack:
+    def with_backend(self, backend: Backend) -> Stack[Layer]:
         """The same stack, computed by this backend module. Looking up tokens is torch's everywhere."""
         return replace(
             self,
@@ -81,13 +83,14 @@ class Stack:
         )
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] of tokens [n] at these positions [n]."""
+        """Hidden state [n, d] for tokens [n] at these positions [n]."""
         table = self.token_table
+        assert table is not None
         y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
         return self.place(y, position)
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] of what is embedded as y [n, d] at these positions [n]."""
+        """Hidden state [n, d] for embeddings y [n, d] at these positions [n]."""
         x = F.embedding(position, self.position_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

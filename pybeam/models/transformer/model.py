@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from types import ModuleType
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Model, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
+from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
-from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
+from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.sources import TextSources
 
 
-class Transformer(Model):
+class Weights(NamedTuple):
+    """All that a transformer is made of."""
+
+    config: TransformerConfig
+    encoder: Stack[EncoderLayer]
+    decoder: Stack[DecoderLayer]
+    cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
+    output: Linear  # [V, d]
+    dtype: torch.dtype  # of activations, keys and values, and logits
+    weight_dtype: torch.dtype  # of matrices and token tables
+    device: torch.device
+
+
+class Transformer(TextSources):
     """M2M100, NLLB, mBART, BART, Marian or FSMT; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
@@ -31,24 +45,12 @@ class Transformer(Model):
     can_capture = True
     has_attention = True
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        encoder: Stack,
-        decoder: Stack,
-        cross_key_value: Linear,
-        output: Linear,
-        dtype: torch.dtype,
-        weight_dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.encoder, self.decoder = encoder, decoder
-        self.cross_key_value = cross_key_value  # [layers * 2 * d, d], of all decoder layers at once
-        self.output = output  # [V, d]
-        self.dtype = dtype  # of activations, keys and values, and logits
-        self.weight_dtype = weight_dtype  # of matrices and token tables
-        self.device = device
+    def __init__(self, weights: Weights) -> None:
+        self.config = config = weights.config
+        self.encoder, self.decoder = weights.encoder, weights.decoder
+        self.cross_key_value, self.output = weights.cross_key_value, weights.output
+        self.dtype, self.weight_dtype = weights.dtype, weights.weight_dtype
+        self.device = weights.device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.pad_id = config.pad_id
@@ -64,11 +66,11 @@ class Transformer(Model):
             f"{self.dtype}{weights}, {self.device})"
         )
 
-    def session(self, backend: ModuleType) -> TransformerSession:
+    def session(self, backend: Backend) -> TransformerSession:
         """A fresh session that computes with this backend module."""
         return TransformerSession(self.with_backend(backend), backend)
 
-    def with_backend(self, backend: ModuleType) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         """The same weights, computed by this backend module."""
         model = copy.copy(self)
         model.encoder = self.encoder.with_backend(backend)
@@ -76,21 +78,6 @@ class Transformer(Model):
         model.cross_key_value = self.cross_key_value.with_backend(backend)
         model.output = self.output.with_backend(backend)
         return model
-
-    def check(self, source) -> Tensor:
-        """The ids as an int64 tensor [E] on the host.
-
-        Raises:
-            TypeError: the source is not a sequence of integers.
-            ValueError: it is not one-dimensional, too long, or an id is out of range.
-        """
-        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
-        if ids.numel() > self.max_source_positions:
-            raise ValueError(
-                f"`source` must have at most {self.max_source_positions} ids (`max_position_embeddings`), "
-                f"but has {ids.numel()}; split the text"
-            )
-        return ids
 
     def check_alignment(self, alignment: Alignment) -> None:
         """Raises ValueError if there is no such layer or head."""
@@ -100,17 +87,12 @@ class Transformer(Model):
                 f"`layer` must be {-num_layers} to {num_layers - 1} for a decoder of {num_layers} layers, "
                 f"but is {alignment.layer}"
             )
-        if max(alignment.heads or [0]) >= num_heads:
-            raise ValueError(
-                f"`heads` must be 0 to {num_heads - 1}, but one is {max(alignment.heads)}"
-            )
-
-    def source_length(self, source: Tensor) -> int:
-        """Number of ids."""
-        return source.numel()
+        highest = max(alignment.heads or [0])
+        if highest >= num_heads:
+            raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """What the encoder's layers get [n, d] of checked sources, one after another.
+        """What the encoder's layers read [n, d]: checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
@@ -121,7 +103,7 @@ class Transformer(Model):
 class TransformerSession(Session):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
-    def __init__(self, model: Transformer, backend) -> None:
+    def __init__(self, model: Transformer, backend: Backend) -> None:
         self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
         self._is_pre_norm = config.family.is_pre_norm
@@ -155,41 +137,19 @@ class TransformerSession(Session):
         return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
-        model, decoder, own, cross = self.model, self.model.decoder, self._own, self._cross
-        backend, tree, source, scale = self._backend, rows.tree, self._source, self._scale
-        attention = backend.tree_attention
+        model, decoder, pool = self.model, self.model.decoder, self._own
+        own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
         heads, size = decoder.num_heads, self._head_size
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
-            backend.scatter_rows(own.both[i], rows.cell, qkv[:, 1:])
-            y = attention(
-                qkv[:, 0],
-                own.key[i],
-                own.value[i],
-                rows.offset,
-                rows.slot,
-                tree.live_cell,
-                tree.num_live,
-                tree.live_mask,
-                rows.bit,
-                scale,
-            )  # [R, H, D]
+            self._backend.scatter_rows(pool.both[i], rows.cell, qkv[:, 1:])
+            y = own.attend(self._backend, qkv[:, 0], pool.key[i], pool.value[i], self._scale)
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            y = layer.cross_query(self.before(layer.cross_norm, x))  # [R, d]
-            y = attention(
-                y.view(-1, heads, size),
-                cross.key[i],
-                cross.value[i],
-                rows.offset,
-                rows.slot,
-                source.cell,
-                source.length,
-                None,
-                None,
-                scale,
-            )  # [R, H, D]
+            y = layer.cross_query(self.before(layer.cross_norm, x)).view(-1, heads, size)
+            key, value = self._cross.key[i], self._cross.value[i]
+            y = cross.attend(self._backend, y, key, value, self._scale)  # [R, H, D]
             x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         if decoder.final_norm is not None:
@@ -226,18 +186,15 @@ class TransformerSession(Session):
         start = offset[:-1].repeat_interleave(length)  # [n]
         position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
         slot = torch.arange(len(sources), dtype=torch.int32)
-        length, offset, cell, position, slot = (
-            to_device(tensor, tensor.dtype, device)
-            for tensor in (length, offset, cell, position, slot)
-        )
+        host = offset, slot, cell, length, position
+        *tables, position = (to_device(tensor, tensor.dtype, device) for tensor in host)
+        cells = Cells(*tables)
         x = model.embed_sources(sources, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self.before(layer.self_norm, x)
             query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
-            y = self._backend.tree_attention(
-                query, key, value, offset, slot, cell, length, None, None, size**-0.5
-            )  # [n, H, D]
+            y = cells.attend(self._backend, query, key, value, size**-0.5)  # [n, H, D]
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         return x if encoder.final_norm is None else encoder.final_norm(x)
@@ -270,11 +227,11 @@ class TransformerSession(Session):
         return x if self._is_pre_norm else norm(x)
 
 
-def _chunks(lengths: Sequence[int], most: int) -> Iterator[slice]:
-    """Slices of neighbours whose lengths sum to at most `most`, or of one that is longer."""
+def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:
+    """Slices of neighbours whose lengths sum to at most `max_sum`, or one that is longer."""
     start, total = 0, 0
     for i, length in enumerate(lengths):
-        if i > start and total + length > most:
+        if i > start and total + length > max_sum:
             yield slice(start, i)
             start, total = i, 0
         total += length

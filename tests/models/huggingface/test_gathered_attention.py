@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from pybeam.models.huggingface.cells import Cells
+from pybeam.models.cells import Cells
 from pybeam.models.huggingface.gathered import GatheredCells
 
 NUM_HEADS, NUM_GROUPS, SIZE, WIDTH = 4, 2, 3, 3
@@ -34,7 +34,7 @@ def a_step() -> tuple[SimpleNamespace, Cells]:
         token=torch.zeros(len(ROWS) + 1, dtype=torch.int32),  # one row of padding
         bit=torch.tensor([entry for _, entry in ROWS] + [0], dtype=torch.int32),
     )
-    return rows, Cells(slot, cell, num_cells, mask)
+    return rows, Cells(rows.offset, slot, cell, num_cells, mask, rows.bit)
 
 
 def row_by_row(query, key, value, bias, softcap, sink) -> torch.Tensor:

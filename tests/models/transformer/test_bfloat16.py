@@ -9,6 +9,7 @@ import pybeam
 from pybeam.models.linear import PackedLinear
 from support.example_model import ALGORITHMS, CORPUS, LINES, lines_of
 from support.paths import MODEL
+from support.threads import every_thread_count
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,14 @@ def decode(model, name, sources, schedule=None):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_scores_do_not_depend_on_the_schedule_to_the_last_bit(model, sources, name):
+def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sources, name):
+    schedules = (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
     of_all = [
         [
             [(h.tokens, h.score, h.final_score) for h in result.hypotheses]
             for result in decode(model, name, sources, schedule)
         ]
-        for schedule in (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
+        for schedule, _ in zip(schedules, every_thread_count(), strict=True)
     ]
     assert all(of_one == of_all[0] for of_one in of_all)
 

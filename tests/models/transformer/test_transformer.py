@@ -12,19 +12,11 @@ from pybeam.models.transformer.positions import position_offset, sinusoidal_tabl
 from support.session_driver import SessionDriver
 from support.tiny_models import KINDS, save_tiny_model, tiny_model
 
+pytestmark = pytest.mark.usefixtures("inference_mode")
+
 EXAMPLE = "examples/models/bible-es-en"
 # ragged, one of a single token, one as long as the position limit
 LENGTHS = (5, 1, 32, 9)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny products only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -65,8 +65,14 @@ def test_tree_attention(walled, rows, words, num_splits):
 @pytest.mark.parametrize("num_moves", [5, 600])
 def test_rows(walled, num_moves):
     tensor, index = walled(torch.randn(700, 9)), torch.randperm(700)[:num_moves].int()
+    expected = tensor.clone()
+    expected[index.flip(0).long()] = tensor[index.long()]
     triton.gather_rows([tensor], walled(index), walled(index.flip(0)))
-    triton.scatter_rows(tensor, walled(index), walled(torch.randn(num_moves, 9)))
+    assert torch.equal(tensor, expected)
+    rows = torch.randn(num_moves, 9)
+    expected[index.long()] = rows
+    triton.scatter_rows(tensor, walled(index), walled(rows))
+    assert torch.equal(tensor, expected)
 
 
 @pytest.mark.parametrize("beyond", [-1, 700, 2**30])

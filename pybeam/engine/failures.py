@@ -1,0 +1,86 @@
+"""Who fails when something fails: a bad request alone, or all that share what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from pybeam.request import Result
+
+T = TypeVar("T")
+
+
+class StepFailed(Exception):
+    """A step could not be done; the cause is what was raised.
+
+    Attributes:
+        slot: [A] of the sources that would have moved, or `NULL_SLOT`.
+        is_undone: whether nothing has changed, so that the step may be tried again.
+    """
+
+    def __init__(self, slot: Tensor, *, is_undone: bool) -> None:
+        super().__init__()
+        self.slot, self.is_undone = slot, is_undone
+
+
+def isolate(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, Exception]:
+    """Act on all items at once; if that fails, on each alone, so that a bad one fails alone.
+
+    Returns the errors of those that failed alone, by place in `items`.
+    """
+    if not items:
+        return {}
+    try:
+        act(list(items))
+    except Exception as error:
+        return {0: kept(error)} if len(items) == 1 else each_alone(act, items)
+    return {}
+
+
+def each_alone(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, Exception]:
+    """Act on each item alone; returns the errors of those that failed, by place in `items`."""
+    errors: dict[int, Exception] = {}
+    for i, item in enumerate(items):
+        try:
+            act([item])
+        except Exception as error:
+            errors[i] = kept(error)
+    return errors
+
+
+def blamed(
+    try_alone: Callable[[list[int]], object], slots: Sequence[int], cause: Exception
+) -> dict[int, Exception]:
+    """The errors, by slot, of the sources in `slots`, all of which a step with this cause moved.
+
+    Those that fail alone too are to blame. If there are none, what they share is, and all of them fail.
+    """
+    errors = {} if len(slots) == 1 else each_alone(try_alone, slots)
+    if not errors:
+        return dict.fromkeys(slots, kept(cause))
+    return {slots[i]: error for i, error in errors.items()}
+
+
+def kept(error: Exception) -> Exception:
+    """The error, to be kept in a result, without the variables of its frames, which may hold whole arrays.
+
+    The same goes for the errors that led to it.
+    """
+    seen: set[int] = set()
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)
+            links += [link.__cause__, link.__context__]
+    return error
+
+
+def failed(result: Result, error: Exception) -> Result:
+    """What becomes of a result when its request fails after all."""
+    return dataclasses.replace(result, hypotheses=[], stop_reason="error", error=error)

@@ -1,0 +1,50 @@
+"""A little of every Triton kernel in the interpreter, in one process; `test_triton_*.py` have the rest."""
+
+from __future__ import annotations
+
+from support.triton_process import run_in_interpreter
+
+ALL_OPTIONS = "max_candidates-margin-local_margin-best_finished-forced-ban_eos"
+A_LITTLE = {
+    "ops/test_select.py": (
+        "test_finishing_by_hand",
+        "test_a_held_entry_does_not_raise_the_local_threshold",
+        "test_ban_eos_loses_no_candidate",
+        "test_empty",
+        *(f"test_options[triton-0.3-{ALL_OPTIONS}-{finishing}]" for finishing in range(4)),
+    ),
+    "ops/test_select_eos.py": ("test_several_eos_leave_room_for_what_goes_on",),
+    "ops/test_tree_attention.py": (
+        "test_grouped_heads",
+        "test_a_row_that_sees_nothing_is_zero",
+        "test_bit_63_is_the_sign_bit",
+        "test_no_rows",
+        "test_rows_behind_the_last_offset_change_nothing",
+    ),
+    "ops/interpreted/test_tree_attention_splits.py": ("test_counters_are_shared_along_a_stream",),
+    "ops/test_gather_rows.py": ("test_overlaps", "test_no_tensors_raise_nothing"),
+    "ops/interpreted/test_rows_in_two_launches.py": (),
+    "ops/test_scatter_rows.py": (),
+    "ops/test_backtrace.py": (),
+    "kvcache/test_token_tree.py": (
+        "test_random_beams[triton-5]",
+        "test_random_beams[triton-65]",
+        "test_release_returns_every_page",
+        "test_growing_keeps_what_is_there",
+    ),
+    "ops/interpreted/test_tree_bounds.py": (
+        "test_a_full_tree_takes_what_fits",
+        "test_an_empty_pool_gives_no_cells",
+        "test_parents_that_are_not_there",
+        "test_a_source_of_many_pages_gives_all_back",
+    ),
+}
+
+
+def test_a_little_of_every_kernel():
+    chosen = [
+        f"tests/{file}::{test}" if test else f"tests/{file}"
+        for file, tests in A_LITTLE.items()
+        for test in tests or ("",)
+    ]
+    run_in_interpreter(*chosen, "-k", "not native and not wrong_arguments")

@@ -1,0 +1,73 @@
+"""Which cases of a thinned test are quick: the same ones always, and every value among them."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+
+from support.thinning import mark_the_rest_slow
+
+SIZES = dict(backend=2, name=7, seed=3)
+
+
+class Case:
+    """As much of a pytest.Item as is looked at."""
+
+    def __init__(self, test: str, places: dict[str, int], *marks: pytest.Mark) -> None:
+        self.name = f"{test}[{'-'.join(map(str, places.values()))}]"
+        self.nodeid = f"tests/test_file.py::{self.name}"
+        self.callspec = SimpleNamespace(params=places)
+        self.marks = {mark.name: mark for mark in marks}
+
+    def get_closest_marker(self, name: str):
+        return self.marks.get(name)
+
+    def add_marker(self, name: str) -> None:
+        self.marks[name] = getattr(pytest.mark, name).mark
+
+
+def cases(test: str, *marks: pytest.Mark) -> list[Case]:
+    places = [
+        dict(zip(SIZES, place, strict=True)) for place in product(*map(range, SIZES.values()))
+    ]
+    return [Case(test, place, *marks) for place in places]
+
+
+def quick(items: list[Case]) -> list[Case]:
+    mark_the_rest_slow(items)
+    return [item for item in items if "slow" not in item.marks]
+
+
+def values(items: list[Case], *names: str) -> set[tuple]:
+    return {tuple(item.callspec.params[name] for name in names) for item in items}
+
+
+def test_every_value_has_a_quick_case():
+    kept = quick(cases("test_a", pytest.mark.thinned().mark))
+    assert [len(values(kept, name)) for name in SIZES] == [2, 7, 3]
+    assert len(kept) <= sum(SIZES.values())
+
+
+def test_every_pair_has_a_quick_case():
+    kept = quick(cases("test_a", pytest.mark.thinned(together=2).mark))
+    for one, other in (("backend", "name"), ("backend", "seed"), ("name", "seed")):
+        assert len(values(kept, one, other)) == SIZES[one] * SIZES[other]
+    assert len(kept) < 42
+
+
+def test_the_choice_does_not_hang_on_order_or_on_other_tests():
+    marks = [pytest.mark.thinned().mark]
+    alone = {item.name for item in quick(cases("test_a", *marks))}
+    both = [*cases("test_b", *marks), *cases("test_a", *marks)][::-1]
+    assert {item.name for item in quick(both) if item.name.startswith("test_a")} == alone
+
+
+def test_others_stay_as_they_are():
+    items = [*cases("test_a"), *cases("test_b", pytest.mark.slow.mark)]
+    assert len(quick(items)) == 42
+    slow = cases("test_c", pytest.mark.thinned().mark)
+    slow[0].add_marker("slow")
+    slow[5].add_marker("slow")
+    assert len(values(quick(slow), "name")) == 7

@@ -1,0 +1,40 @@
+"""Which cases of a test with many parameters `make test` runs; `make test-all` runs all of them.
+
+    @pytest.mark.thinned()              # every value of every parameter is in one case at least
+    @pytest.mark.thinned(together=2)    # and so is every pair of values of two parameters
+
+The choice hangs on the names of the cases alone, so it is the same in every run and every process.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from zlib import crc32
+
+import pytest
+
+
+def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
+    """Cases that are slow already are not counted."""
+    cases = defaultdict(list)
+    for item in items:
+        is_thinned = item.get_closest_marker("thinned") and hasattr(item, "callspec")
+        if is_thinned and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for of_one_test in cases.values():
+        seen: set[tuple] = set()
+        for case in sorted(of_one_test, key=lambda item: crc32(item.name.encode())):
+            new = set(_tuples(case)) - seen
+            seen |= new
+            if not new:
+                case.add_marker("slow")
+
+
+def _tuples(case: pytest.Item) -> Iterator[tuple]:
+    """Every choice of `together` parameters with their values."""
+    together = case.get_closest_marker("thinned").kwargs.get("together", 1)
+    # all cases share their values, which need not be hashable
+    values = sorted((name, id(value)) for name, value in case.callspec.params.items())
+    return combinations(values, min(together, len(values)))
