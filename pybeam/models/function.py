@@ -68,7 +68,7 @@ class FunctionModel(Model):
 
 
 class FunctionSession(Session):
-    """Remembers which request sits in which slot; prefixes are read from the token tree."""
+    """Remembers which request has which slot. Prefixes are read from the token tree."""
 
     def __init__(self, model: FunctionModel, backend: ModuleType) -> None:
         self._model, self._backend = model, backend
