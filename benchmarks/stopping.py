@@ -116,7 +116,7 @@ class Bench:
             if not found:
                 model = self._setup.networks.ours("example")
                 decoder = pybeam.Decoder(model, search.algorithm, pybeam.Fifo(N))
-                results = decoder.decode(self.data(split).sources, on_error="raise")
+                results = decoder.decode(self.data(split).sources)
                 found.append((results, decoder.stats))
             results, stats = found[0]
             steps = self.steps[split, name, r, width] = [result.steps for result in results]

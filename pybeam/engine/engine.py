@@ -28,7 +28,7 @@ from pybeam.contracts import Survivors
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
-from pybeam.engine.failures import StepFailed, blamed, isolate
+from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.partials import new_partials, stable_prefix
 from pybeam.engine.request_queue import RequestQueue
@@ -193,12 +193,12 @@ class Engine:
         """The errors, by slot, of the sources that a step which raised this fails."""
         every = self._live.slots.tolist()
         if not isinstance(error, StepFailed):
-            return dict.fromkeys(every, error)
+            return dict.fromkeys(every, kept(error))
         cause = error.__cause__
         assert isinstance(cause, Exception)
         moving = [slot for slot in error.slot.tolist() if slot != NULL_SLOT] or every
         if not error.is_undone:
-            return dict.fromkeys(moving, cause)
+            return dict.fromkeys(moving, kept(cause))
         return blamed(self._try_alone, moving, cause)
 
     def _try_alone(self, slots: list[int]) -> None:

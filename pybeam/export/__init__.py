@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COPIED = (".json", ".model", ".spm", ".txt")  # what configurations and tokenizers consist of
 
 
-def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
+def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> None:
     """Write a model as ONNX graphs, float32, with configuration and tokenizer.
 
     - ``encoder.onnx`` and ``decoder.onnx``: what `pybeam.load_model(directory)` decodes with, under every

@@ -15,7 +15,7 @@ from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 def source_inputs(model: Model) -> tuple[Value, Value]:
     """What a graph reads, and lengths."""
     if isinstance(model, SpeechTransformer):
-        features = value("features", FLOAT, "B", "E", model.config.front.num_features)
+        features = value("features", FLOAT, "B", "E", model.config.sound.num_features)
         return features, value("feature_length", INT, "B")
     return value("source", INT, "B", "E"), value("source_length", INT, "B")
 
@@ -36,8 +36,9 @@ def subsample(
         # windows are flattened position by position
         weight = layer.weight.unflatten(1, (size, -1)).transpose(1, 2)  # [C', C, k]
         x = op.Where(op.Unsqueeze(op.mask(op.size(x, 2), length), [1]), x, 0.0)
-        weight, bias = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
-        x = op.Conv(x, weight, bias, strides=[stride], pads=[size // 2, size // 2])
+        assert layer.bias is not None
+        stored = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
+        x = op.Conv(x, *stored, strides=[stride], pads=[size // 2, size // 2])
         if config.activation == GATE:
             x, gate = op.Split(x, axis=1, num_outputs=2, outputs=2)
             x = op.Mul(x, op.Sigmoid(gate))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
 from pybeam.export.front import subsample
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import Linear, PlainLinear
 from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
@@ -23,11 +23,10 @@ class KeyValue(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What the decoder gets of B sources, which become P positions at most."""
+    """What the decoder reads of B sources, which become P positions at most."""
 
-    key_value: (
-        Value  # [layers, 2, H, B, P, D] of every decoder layer; what is behind a length is anything
-    )
+    # [layers, 2, H, B, P, D] for every decoder layer; behind a length there may be anything
+    key_value: Value
     length: Value  # [B] int64, positions
     mask: Value  # [B, P] bool
 
@@ -149,6 +148,7 @@ class Network:
         return self._tokens(op, self.model.encoder, source), length
 
     def _tokens(self, op: Builder, stack: Stack, token: Value) -> Value:
+        assert stack.token_table is not None
         table = self._store(stack.token_table, f"{self._name(stack)}.tokens")
         return op.Gather(table, token, axis=0)  # [..., d]
 
@@ -193,13 +193,13 @@ class Network:
 
     def _store(self, weight: Tensor | Linear, name: str) -> Value:
         """Tied tables are stored once, whether they are the same tensor or the same packed layer."""
-        is_packed = isinstance(weight, PackedLinear)
-        tensor = weight if is_packed or isinstance(weight, Tensor) else weight.weight
-        key = id(tensor) if is_packed else tensor.data_ptr()
+        if isinstance(weight, PlainLinear):
+            weight = weight.weight
+        key = weight.data_ptr() if isinstance(weight, Tensor) else id(weight)
         if key not in self._stored:
-            content = tensor.weight if is_packed else tensor
+            content = weight if isinstance(weight, Tensor) else weight.weight
             # kept beside it, so that nothing else can come to have its address
-            self._stored[key] = self._weights.weight(content.float().cpu(), name), tensor
+            self._stored[key] = self._weights.weight(content.float().cpu(), name), weight
         return self._stored[key][0]
 
 

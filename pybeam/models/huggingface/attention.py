@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
@@ -112,7 +111,7 @@ def _replacing(configs: Sequence[Any]) -> Iterator[None]:
 
 
 def tree_attention_forward(
-    module: torch.nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class Line(NamedTuple):
     """What one row has behind it."""
 
     cache: Cache | None  # None: nothing
-    index: int  # its line of the cache
+    place: int  # which line of the cache it is
     length: int  # tokens in it, the last ones where it is padded
 
 
@@ -45,7 +46,7 @@ def takes_mask(model: HuggingFaceModel) -> bool:
 class DenseSession(Session):
     """A line of a dense cache per row; encoder states and prompts too are there once per row."""
 
-    def __init__(self, model: HuggingFaceModel, backend) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
         self._model = model
         parameters = inspect.signature(model.network.forward).parameters
         names = [name for name in CACHE_NAMES if name in parameters]
@@ -73,7 +74,7 @@ class DenseSession(Session):
             self._start.pop(slot, None)
         self._forget(gone)
 
-    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+    def encode(self, sources: Sequence[Any], indices: Sequence[int], slots: Sequence[int]) -> None:
         model, nothing = self._model, Line(None, 0, 0)
         with model.lock:
             if model.is_encoder_decoder:
@@ -85,15 +86,16 @@ class DenseSession(Session):
             lengths = [source.numel() - 1 for source in sources]
             before = [nothing] * len(sources)
             # together if that does not make the logits of all their tokens
-            most = None if self._pads and self._skips_logits else 1
-            for part in batches(lengths, most):
+            max_tokens = None if self._pads and self._skips_logits else 1
+            for part in batches(lengths, max_tokens):
                 part = [i for i in part if lengths[i]]
-                if part:
-                    ids = [sources[i][:-1] for i in part]
-                    ids = pad_sequence(ids, batch_first=True, padding_side="left")
-                    cache, _ = self._call(ids.to(model.device), None, [lengths[i] for i in part])
-                for line, i in enumerate(part):
-                    before[i] = Line(cache, line, lengths[i])
+                if not part:
+                    continue
+                prompts = [sources[i][:-1] for i in part]
+                ids = pad_sequence(prompts, batch_first=True, padding_side="left")
+                cache, _ = self._call(ids.to(model.device), None, [lengths[i] for i in part])
+                for place, i in enumerate(part):
+                    before[i] = Line(cache, place, lengths[i])
             for source, slot, line in zip(sources, slots, before, strict=True):
                 self._start[slot] = int(source[-1]), line
 
@@ -116,7 +118,7 @@ class DenseSession(Session):
                 lines = [self._behind[keys[r]] for r in members]
                 ids = torch.tensor([[tokens[r]] for r in members], device=self._model.device)
                 past = [
-                    (cache, [self._behind[keys[r]].index for r in part])
+                    (cache, [self._behind[keys[r]].place for r in part])
                     for cache, part in caches.items()
                 ]
                 states = [self._states[slots[r]] for r in members] if self._states else []
@@ -165,7 +167,7 @@ class DenseSession(Session):
         if model.is_encoder_decoder:
             cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
             length = torch.tensor([len(own) for own in states], device=model.device)
-            padded = pad_sequence(states, batch_first=True)  # [R, E, d]
+            padded = pad_sequence(list(states), batch_first=True)  # [R, E, d]
             # lines that were once beside a longer source are still padded to its length
             known = max(int(length.max()), cache.cross_attention_cache.get_seq_length())
             mask = torch.arange(known, device=model.device) < length[:, None]

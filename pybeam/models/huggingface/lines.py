@@ -49,17 +49,19 @@ def gathered(parts: Sequence[Part], length: int | None = None) -> Cache | None:
     first = parts[0][0]
     if first is None:
         return None
+    # lines in one call all have a cache, or none of them has
+    known = [(cache, index) for cache, index in parts if cache is not None]
     if isinstance(first, EncoderDecoderCache):
-        own = gathered([(cache.self_attention_cache, index) for cache, index in parts])
-        cross = gathered([(cache.cross_attention_cache, index) for cache, index in parts])
+        own = gathered([(cache.self_attention_cache, index) for cache, index in known])
+        cross = gathered([(cache.cross_attention_cache, index) for cache, index in known])
         both = EncoderDecoderCache(own, cross)
         both.is_updated = dict(first.is_updated)
         return both
     cache = copy.copy(first)
-    indices = [index for _, index in parts]
+    indices = [index for _, index in known]
     cache.layers = [
         _layer(layers, indices, length)
-        for layers in zip(*(part.layers for part, _ in parts), strict=True)
+        for layers in zip(*(part.layers for part, _ in known), strict=True)
     ]
     return cache
 

@@ -6,6 +6,7 @@ import weakref
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pybeam.models.huggingface.attention import current
 
@@ -25,15 +26,15 @@ class PositionTable:
     """
 
     @torch.inference_mode()
-    def __init__(self, decoder: nn.Module, num_positions: int, pad_id: int | None) -> None:
+    def __init__(self, decoder: PreTrainedModel, num_positions: int, pad_id: int | None) -> None:
         module = decoder.embed_positions
         weight = next(decoder.parameters())
         state = weight.new_zeros(1, 1, decoder.config.hidden_size)
 
         def table(token: int) -> Tensor:
-            caught = []
+            caught: list[Tensor] = []
 
-            def catch(_module, _args, output):
+            def catch(_module: nn.Module, _args: object, output: Tensor) -> None:
                 caught.append(output)
                 raise _Enough
 
@@ -66,6 +67,6 @@ class PositionTable:
         return found[:, None]
 
 
-def _look_up(_module: nn.Module, _args, output: Tensor) -> Tensor | None:
+def _look_up(_module: nn.Module, _args: object, output: Tensor) -> Tensor | None:
     step = current()
     return None if step is None else step.embedding

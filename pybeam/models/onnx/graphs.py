@@ -85,7 +85,7 @@ class ExportedModel(Model):
 
     def __init__(self, config: TransformerConfig | RnnConfig) -> None:
         self.encoder, self.decoder = load_graphs(config.path.parent)
-        self.config, self.device = config, torch.device("cpu")
+        self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size, self.start_id = config.vocab_size, config.start_id
         self.eos_id = config.eos_id

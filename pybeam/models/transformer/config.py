@@ -108,6 +108,12 @@ class TransformerConfig:
     eos_id: int
     front: FrontConfig | None = None  # of a speech model
 
+    @property
+    def sound(self) -> FrontConfig:
+        """The front of a speech model."""
+        assert self.front is not None
+        return self.front
+
 
 def read_config(directory: Path) -> TransformerConfig:
     """Read `config.json` and, if there is one, `generation_config.json`.
@@ -128,8 +134,8 @@ def read_config(directory: Path) -> TransformerConfig:
     generation_path = directory / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     model_type = config.get("model_type")
-    family = FAMILIES.get(model_type)
-    if family is None:
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None or model_type is None:
         raise ValueError(_not_built_in(path, config))
     for flag, fact in FAMILY_FLAGS.items():
         if flag in config and bool(config[flag]) != getattr(family, fact):
@@ -157,7 +163,7 @@ def _not_built_in(path: Path, config: dict[str, Any]) -> str:
 
 
 def _build(
-    path: Path, config: dict, generation: dict, model_type: str, family: Family
+    path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
 ) -> TransformerConfig:
     size = partial(positive, path, config)
     source_name, target_name = "vocab_size", "vocab_size"
@@ -179,12 +185,15 @@ def _build(
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
     eos_id = token_id("eos_token_id", path, config, generation, None)
-    for name, token in (("decoder_start_token_id", start_id), ("eos_token_id", eos_id)):
+
+    def known(name: str, token: int | None) -> int:
         if token is None or not 0 <= token < vocab_size:
             raise ValueError(
                 f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
                 f"add it to {path.name} or generation_config.json in {path.parent}"
             )
+        return token
+
     pad_id = config.get("pad_token_id")
     positions = source_positions = "max_position_embeddings"
     if family.hears:
@@ -208,18 +217,20 @@ def _build(
         embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
         ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
         pad_id=1 if pad_id is None else pad_id,
-        start_id=start_id,
-        eos_id=eos_id,
+        start_id=known("decoder_start_token_id", start_id),
+        eos_id=known("eos_token_id", eos_id),
         front=FRONTS[model_type](path, config, size) if family.hears else None,
     )
 
 
-def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
     kernels = config.get("conv_kernel_sizes")
-    is_sound = isinstance(kernels, list) and all(
-        isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels
-    )
-    if not is_sound or len(kernels) != config.get("num_conv_layers", len(kernels)) or not kernels:
+    if (
+        not isinstance(kernels, list)
+        or not kernels
+        or not all(isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels)
+        or len(kernels) != config.get("num_conv_layers", len(kernels))
+    ):
         raise ValueError(
             f"`conv_kernel_sizes` in {path} must be `num_conv_layers` odd integers, but is {kernels!r}"
         )
@@ -237,7 +248,7 @@ def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontC
     return FrontConfig(size("input_feat_per_channel"), convolutions, GATE)
 
 
-def _whisper_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+def _whisper_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
     d = size("d_model")
     convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
     return FrontConfig(size("num_mel_bins"), convolutions, "gelu")
