@@ -19,9 +19,8 @@ class Finishing(IntEnum):
 
     NONE = 0  # EOS is a token like any other
     HELD = 1  # it stays in the beam as a no-op; a leading run of ended candidates is popped
-    REFILL = (
-        2  # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
-    )
+    # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
+    REFILL = 2
     SHRINK = 3  # it finishes and leaves the beam; nothing takes its place
 
 

@@ -50,7 +50,15 @@ class Workspace:
     ) -> None:
         self.model, self.algorithm = model, algorithm
         self.session = model.session(backend)
-        self.state = _state(model, algorithm, backend)
+        pad_id = model.start_id if model.pad_id is None else model.pad_id
+        self.state = BeamState(
+            algorithm,
+            model.eos_ids,
+            backend,
+            model.device,
+            vocab_size=model.vocab_size,
+            pad_id=pad_id,
+        )
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
@@ -131,15 +139,3 @@ class Workspace:
     def buffers(self) -> tuple[Tensor, ...]:
         """All tensors that live between steps."""
         return *self.state.buffers(), *self.session.buffers()
-
-
-def _state(model: Model, algorithm: Algorithm, backend: Backend) -> BeamState:
-    pad_id = model.start_id if model.pad_id is None else model.pad_id
-    return BeamState(
-        algorithm,
-        model.eos_ids,
-        backend,
-        model.device,
-        vocab_size=model.vocab_size,
-        pad_id=pad_id,
-    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
 
-COPIED = (".json", ".model", ".spm", ".txt")  # what configurations and tokenizers consist of
+COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
 
 def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # the one that came with it
-MAX_BYTES = 1 << 30  # of weights within the file, which protobuf limits to twice that
+# of weights within the file: protobuf allows a file of twice that
+MAX_BYTES = 1 << 30
 
 INT, FLOAT, BOOL = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.BOOL
 INT32 = ir.DataType.INT32
@@ -55,7 +56,7 @@ class Builder:
         return record
 
     def size(self, x: Value, axis: int) -> Value:
-        """Length of an axis: [1], as lists of sizes are put together."""
+        """Length of an axis, [1], so that `sizes` can join it with others."""
         return self.Shape(x, start=axis, end=axis + 1)
 
     def sizes(self, *parts: Value | int) -> Value:
@@ -79,7 +80,7 @@ class Builder:
         return self._tape.initializer(TorchTensor(tensor.detach().contiguous(), name=name))
 
     def graph(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> ir.Graph:
-        """What was recorded, as a graph."""
+        """The recorded operators as a graph."""
         return ir.Graph(
             inputs,
             outputs,

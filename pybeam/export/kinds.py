@@ -37,7 +37,7 @@ OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind 
 
 
 def recorders(model: object) -> Recorders:
-    """What writes the graph of each file.
+    """The functions that write the graph of each file.
 
     Raises:
         TypeError, ValueError: the model cannot be written down.

@@ -23,7 +23,7 @@ class KeyValue(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What the decoder reads of B sources, which become P positions at most."""
+    """Sources as the decoder reads them: B of them, with P positions at most."""
 
     # [layers, 2, H, B, P, D] for every decoder layer; behind a length there may be anything
     key_value: Value
@@ -52,7 +52,7 @@ class Network:
         self._stored: dict[int, tuple[Value, Tensor | Linear]] = {}
 
     def encode(self, op: Builder, source: Value, length: Value) -> Encoded:
-        """What the decoder gets of sources [B, E] or features [B, E, F] of these lengths [B]."""
+        """Encode sources [B, E], or features [B, E, F], of these lengths [B]."""
         stack = self.model.encoder
         x, length = self._embed_sources(op, source, length)  # [B, P, d]
         num, size = op.size(x, 0), op.size(x, 1)
@@ -91,11 +91,11 @@ class Network:
         cross: Sequence[KeyValue],
         cross_bias: Value,
     ) -> tuple[Value, list[KeyValue]]:
-        """Logits [R, V] of the tokens [R] at these positions [R], and their own keys and values.
+        """Logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
 
-        `own` are keys and values of earlier tokens; own_bias [A, K, U + K] says which of them a row sees, and
-        which of the rows beside it: itself, and those that it continues. `cross` are those of encoder
-        states, cross_bias [A, 1, E]. What is returned is at the rows' places, [H, A, K, D].
+        `own` are keys and values of earlier tokens. own_bias [A, K, U + K] says which of them a row sees, and
+        which rows beside it: itself, and those that it continues. `cross` are those of encoder states, with
+        cross_bias [A, 1, E]. Keys and values [H, A, K, D] are returned at the rows' places.
         """
         stack = self.model.decoder
         x = self._place(op, stack, self._tokens(op, stack, token), position)
@@ -153,7 +153,7 @@ class Network:
         return op.Gather(table, token, axis=0)  # [..., d]
 
     def _place(self, op: Builder, stack: Stack, x: Value, position: Value) -> Value:
-        """What is embedded as x [..., n, d] at these positions [n]."""
+        """Embeddings x [..., n, d] with those of these positions [n]."""
         name = self._name(stack)
         x = op.Mul(x, float(stack.embedding_scale))
         positions = self._store(stack.position_table, f"{name}.positions")

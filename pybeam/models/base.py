@@ -25,7 +25,7 @@ MAX_ENCODER_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which cross-attention aligns an output with its source: the mean over heads of one decoder layer.
+    """The cross-attention that aligns an output with its source: the mean over heads of a decoder layer.
 
     Args:
         layer: counted from 0, or from the end if it is negative; the default is the last one.
@@ -109,7 +109,7 @@ class Session(ABC):
 
 
 class Model(ABC):
-    """What the engine may know about a model."""
+    """Weights and facts: all that the engine knows about a model."""
 
     vocab_size: int
     start_id: int  # the token every hypothesis starts from; not part of the output

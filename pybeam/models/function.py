@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam import arguments
+from pybeam import arguments, backends
 from pybeam.backends import Backend
 from pybeam.models.base import Model, Session
 from pybeam.models.rows import Rows
@@ -68,11 +68,11 @@ class FunctionModel(Model):
 
 
 class FunctionSession(Session):
-    """Remembers which request sits in which slot; prefixes are read from the token tree."""
+    """Remembers which request has which slot. Prefixes are read from the token tree."""
 
     def __init__(self, model: FunctionModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
-        self._keeps_float64 = backend.__name__.endswith(".reference")
+        self._keeps_float64 = backend is backends.load("reference")
         self._index = torch.zeros(0, dtype=torch.long)  # [S], request of each slot
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:

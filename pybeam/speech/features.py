@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pybeam.text.json_files import positive, read_json
 
-SMALLEST_DEVIATION = 1e-8  # of a bin that never changes, as in digital silence
+SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
 # sizes by their names in the file, and what one that does not name them means
 WHISPER_SIZES = {
@@ -29,7 +29,7 @@ WHISPER_SIZES = {
 
 
 class FeatureExtractor:
-    """Speech2Text's: log-mel filter banks as Kaldi computes them, normalised over each recording.
+    """The features of Speech2Text: Kaldi's log-mel filter banks, normalised over each recording.
 
     Frames of 25 ms every 10 ms, the first and last ones whole; of each frame the mean is taken away,
     ``x[t] - 0.97 x[t - 1]``, a Povey window, the power spectrum, triangles on the mel scale from 20 Hz to

@@ -1,8 +1,8 @@
-"""Decode calls of a wrapped model that must keep its own cache, a line of it for every row.
+"""Decode calls of a wrapped model that must keep its own cache, with one line per row.
 
-The fallback for models whose attention cannot be replaced. A step gathers the lines of its rows out of
-the caches of the steps before, which copies them all once, as `generate` does. Where a cache is made of
-keys and values alone, lines of different lengths share a call, padded on the left.
+This is the fallback for models whose attention cannot be replaced. A step gathers the lines of its rows
+from the caches of earlier steps. That copies every line once, as `generate` does. Where a cache is made
+of keys and values alone, lines of different lengths share a call and are padded on the left.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.rows import Rows
 
-CACHE_NAMES = ("past_key_values", "cache_params")  # of arguments of transformers models
+CACHE_NAMES = ("past_key_values", "cache_params")  # how transformers models call their cache
 
 
 class Line(NamedTuple):
-    """What one row has behind it."""
+    """The tokens behind one row: a line of a cache."""
 
     cache: Cache | None  # None: nothing
     place: int  # which line of the cache it is
@@ -38,13 +38,13 @@ class Line(NamedTuple):
 
 
 def takes_mask(model: HuggingFaceModel) -> bool:
-    """Whether a step may say what of its cache counts."""
+    """Whether a call may say which entries of its cache count."""
     parameters = inspect.signature(model.network.forward).parameters
     return "past_key_values" in parameters and "attention_mask" in parameters
 
 
 class DenseSession(Session):
-    """A line of a dense cache per row; encoder states and prompts too are there once per row."""
+    """A line of a dense cache per row. Encoder states and prompts are there once per row too."""
 
     def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model = model
@@ -145,7 +145,7 @@ class DenseSession(Session):
                 del lines[key]
 
     def _group(self, line: Line) -> int:
-        """Lines of one group can be in one call: those equally long, where that matters."""
+        """The group of this line. Lines of one group can share a call."""
         if line.cache is None:
             return 0
         return -1 if self._pads or not has_length(line.cache) else line.length

@@ -21,7 +21,7 @@ _locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.We
 
 
 class Heads(NamedTuple):
-    """What every layer keeps of a token."""
+    """The keys and values that every layer keeps of a token."""
 
     num_layers: int
     num_heads: int

@@ -20,9 +20,14 @@ class _Enough(Exception):
 class PositionTable:
     """Puts each row's own position embedding in place of the one a decoder looks up.
 
-    Encoder-decoders take no position ids: they count from the length of their cache, one for all rows.
-    A table of all positions is read out of the decoder once, by a forward hook on its `embed_positions`,
-    and the same hook looks rows up in it during a step.
+    Encoder-decoders take no position ids: they count from the length of their cache, which is one for all
+    rows. So a table of all positions is read out of the decoder once, by a forward hook on its
+    `embed_positions`. During a step a hook on the same module looks rows up in that table.
+
+    Args:
+        decoder: a decoder with `embed_positions`.
+        num_positions: how many positions it has.
+        pad_id: a token that may have no position; None: there is none.
     """
 
     @torch.inference_mode()

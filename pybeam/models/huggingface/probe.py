@@ -1,4 +1,4 @@
-"""Finds out how a model can keep keys and values, by trying."""
+"""Tries out how a model can keep keys and values."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ from pybeam.models.huggingface.sessions import (
 )
 from pybeam.models.rows import Rows
 
-# errors of logits relative to the largest: rounding, far below what a wrong position or mask does
+# Errors of logits, relative to the largest logit. They allow for rounding and are far below what a wrong
+# position or mask does.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+# tokens that are fed on trial: the second source lags behind by two, and three steps hold rows of both
 NUM_TOKENS = 5
 # by device, dtype and way: what a network can do, and what stands in the way of something better
 Findings = dict[object, tuple[Memory, str | None]]
@@ -74,7 +76,7 @@ def wrap(
 
 
 def _session(model: HuggingFaceModel, backend: Backend) -> Session:
-    """A fresh session, by how the model keeps keys and values."""
+    """A fresh session of the kind that the model needs."""
     if model.memory.keeps == "dense":
         return DenseSession(model, backend)
     if model.is_encoder_decoder:
@@ -184,7 +186,7 @@ def _features(model: HuggingFaceModel) -> list[Tensor]:
 
 
 def _targets(model: HuggingFaceModel) -> list[Tensor]:
-    """What is fed after the start token, or after the prompt."""
+    """The tokens that are fed after the start token, or after the prompt."""
     targets = [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
     if model.pad_id is not None:
         targets[0][-1] = model.pad_id  # which has no position in some models
@@ -208,7 +210,7 @@ def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
 
 
 def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
-    """The same from a session, in which the second source always lags behind the first."""
+    """The same logits from a session, in which the second source always lags behind the first."""
     backend = backends.resolve("auto", model.device)
     trial, tree = model.session(backend), TokenTree(backend, model.device)
     slots, targets = [1, 2], _targets(model)
@@ -233,7 +235,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
             token=ints(*fed),
             position=ints(*(t - 2 * i for i in moving)),
             row_slot=slot,
-            bit=slot * 0,
+            entry=slot * 0,
             node=tree.row_node[slot.long(), 0],
             cell=tree.row_cell[slot.long(), 0],
             longest=NUM_TOKENS + 2,

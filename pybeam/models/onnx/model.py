@@ -42,8 +42,8 @@ class OnnxSpeechModel(SpeechSources, OnnxModel):
 class KeyValueTable:
     """Keys and values by layer, head and cell, as the decoder's graph takes them.
 
-    Cell c is line c + 1. Line 0 holds zeros: it stands where there is nothing, and a graph that weighs it
-    with nothing must not meet NaN there.
+    Cell c is line c + 1. Line 0 holds zeros and stands where there is no cell. A graph multiplies it with
+    zero, so it must not hold NaN.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_size: int) -> None:

@@ -1,4 +1,4 @@
-"""What the JSON files of a Hugging Face directory say about an encoder-decoder transformer."""
+"""The configuration of an encoder-decoder transformer, from the JSON files of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pybeam.text.json_files import positive, read_json, token_id
 
 @dataclass(frozen=True)
 class Family:
-    """What all checkpoints of one `model_type` have in common."""
+    """Facts that all checkpoints of one `model_type` share."""
 
     is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
     positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
-    scale_embedding: bool = False  # this and the rest: what a config that does not say it means
+    # what follows holds for a config that does not say otherwise
+    scale_embedding: bool = False
     activation: str = "gelu"
     ties_embeddings: bool = True
     start_id: int | None = 2
     hears: bool = False  # sources are features of sound, see `pybeam.models.transformer.speech`
-    has_key_bias: bool = True  # of all projections to keys
+    has_key_bias: bool = True  # whether projections to keys have a bias
 
 
 GATE = "glu"  # a * sigmoid(b) of channels a and b
@@ -49,7 +50,7 @@ FAMILIES = {
     "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
 }
 
-# old configs spell the family out; a config that contradicts it describes another network
+# Old configs spell the family out. A config that contradicts it describes another network.
 FAMILY_FLAGS = {
     "normalize_before": "is_pre_norm",
     "normalize_embedding": "has_embedding_norm",
@@ -59,7 +60,7 @@ FAMILY_FLAGS = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """Over time, with zeros beyond the ends, so that n positions become ceil(n / stride)."""
+    """A convolution over time. There are zeros beyond the ends: n positions become ceil(n / stride)."""
 
     name: str  # of its weights, below "encoder."
     kernel_size: int  # odd
@@ -76,7 +77,7 @@ class FrontConfig:
     activation: str  # behind each of them: GATE or "gelu"
 
     def num_positions(self, num_frames: int) -> int:
-        """What so many frames become behind all convolutions."""
+        """Number of the encoder's positions for so many frames."""
         for convolution in self.convolutions:
             num_frames = -(-num_frames // convolution.stride)
         return num_frames
@@ -179,7 +180,7 @@ def _build(
                 f"but they are {hidden_size} and {size(heads)}"
             )
     vocab_size = size(target_name)
-    # which transformers reads of a Whisper config, but scales nothing
+    # transformers reads this of a Whisper config, but scales nothing
     is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:

@@ -92,7 +92,7 @@ class Transformer(TextSources):
             raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """What the encoder's layers read [n, d]: checked sources, one after another.
+        """Inputs [n, d] of the encoder's layers for checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """

@@ -1,4 +1,4 @@
-"""What the sources of a transformer are: token ids, or features of sound."""
+"""Sources of a transformer, and how they are checked: token ids, or features of sound."""
 
 from __future__ import annotations
 

@@ -90,6 +90,6 @@ class SpeechTransformer(SpeechSources, Transformer):
         return model
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """What the encoder's layers read [n, d]: checked sources, one after another."""
+        """Inputs [n, d] of the encoder's layers for checked sources, one after another."""
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)
