@@ -271,7 +271,7 @@ class ParserSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         before, after = self._state.flatten(1, 2)  # [S K, columns]
-        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
+        entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
         state = before.index_select(0, entry)  # [R, columns]
         kinds = self._kinds.index_select(0, rows.token)
         stack, depth, first = state[:, STACK:], state[:, DEPTH], state[:, FIRST]

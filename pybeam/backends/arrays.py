@@ -255,7 +255,7 @@ class RowArrays(NamedTuple):
     token: Tensor  # [R] int32
     depth: Tensor  # [R] int32, tokens after the start token that their source has
     row_slot: Tensor  # [R] int32
-    bit: Tensor  # [R] int32
+    entry: Tensor  # [R] int32
     node: Tensor  # [R] int32
     cell: Tensor  # [R] int32
 

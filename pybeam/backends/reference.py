@@ -161,7 +161,7 @@ def tree_attention(
     cell: Tensor,
     num_cells: Tensor,
     mask: Tensor | None,
-    bit: Tensor | None,
+    entry: Tensor | None,
     scale: float,
 ) -> Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -178,8 +178,8 @@ def tree_attention(
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
         if mask is not None:
-            word = mask[p, :n][:, (bit[rows] // 64).long()]  # [n, rows]
-            visible = (word >> (bit[rows] % 64).long()) & 1 == 1
+            word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
+            visible = (word >> (entry[rows] % 64).long()) & 1 == 1
             logit = logit.masked_fill(~visible.T[:, None], -INF)
         sees_none = (logit == -INF).all(-1, keepdim=True)
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)

@@ -64,16 +64,16 @@ def beam_read(
     place, is_row = _packed(is_alive, num_rows)
     source = place.div(width, rounding_mode="floor")
     row_slot = torch.where(is_row, i[source], NULL_SLOT)
-    bit = torch.where(is_row, place - source * width, 0)
-    node = torch.where(is_row, tree.row_node[row_slot, bit], 0)
+    own_entry = torch.where(is_row, place - source * width, 0)
+    node = torch.where(is_row, tree.row_node[row_slot, own_entry], 0)
     rows = RowArrays(
         offset=_offsets(beams.num_rows[i]),
         token=torch.where(is_row, tree.token[row_slot, node.long()], 0),
         depth=torch.where(is_row, depth[source], 0),
         row_slot=row_slot.to(INT),
-        bit=bit.to(INT),
+        entry=own_entry.to(INT),
         node=node,
-        cell=torch.where(is_row, tree.row_cell[row_slot, bit], -1),
+        cell=torch.where(is_row, tree.row_cell[row_slot, own_entry], -1),
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_finished[i]

@@ -122,7 +122,7 @@ def restore_log_probs(
     slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
     row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
     numbers = torch.arange(log_probs.shape[0], device=slot.device)
-    row_of[rows.row_slot.long(), rows.bit.long()] = numbers
+    row_of[rows.row_slot.long(), rows.entry.long()] = numbers
     row = row_of[slot, parent]
     own = log_probs[row, chosen.token.clamp(min=0).long()]
     is_new = is_alive[slot, parent] & (chosen.token >= 0) & (rows.num_generated[row] >= 0)

@@ -86,7 +86,7 @@ class DraftStep:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
 
     def position(self, read: RowArrays) -> Tensor:
-        return read.depth + read.bit
+        return read.depth + read.entry
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         chain = self._arrays.processors
