@@ -118,7 +118,7 @@ def _row_candidates(
 def _survivors(
     candidates: list[_Candidate], s: int, width: int, options: SelectOptions, dtype: torch.dtype
 ) -> tuple[list[_Candidate], list[_Candidate]]:
-    """Of the candidates of beam `s`, by parent and rank: those that finish now and its next beam."""
+    """The candidates of beam `s` that finish now, and those that are its next beam."""
     finishing = Finishing(options.finishing)
     # stable: ties keep that order
     ranked = sorted((c for c in candidates if c.score > -INF), key=lambda c: -c.score)

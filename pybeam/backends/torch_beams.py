@@ -1,4 +1,4 @@
-"""What a step reads of the beams and what it makes of them, in plain torch on any device.
+"""Opening, reading, committing and closing beams in plain torch, on any device.
 
 The program of the backends that have no operators of their own for it, and the oracle of the one that
 has. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and every size
@@ -158,7 +158,7 @@ def beam_close(
 
 
 class _Endings(NamedTuple):
-    """What survivors [A, C] would be if they finished now."""
+    """Survivors [A, C] as the hypotheses that they would be if they finished now."""
 
     node: Tensor
     length: Tensor

@@ -71,7 +71,7 @@ class Rows:
         return self.tree.paths(self.row_slot, self.node)
 
     def seen(self, counts_start: bool) -> tuple[Tensor, Tensor]:
-        """What processors take for a row's tokens, [R, T] int32, and the place of the last one, [R] int32.
+        """Every row's tokens [R, T] int32 as processors count them, and the place of the last [R] int32.
 
         Places without a token hold something negative; there is none behind the last one.
 
