@@ -108,7 +108,7 @@ def generated(results) -> list:
 def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None:
     model = random_model(seed, V, eos_bonus=0.5)
     scored, free = both(algorithm)
-    options = dict(backend=backend, requests=requests, wants_log_probs=True)
+    options = dict(backend=backend, requests=requests, log_probs=True)
     theirs = decoded(model, free, pybeam.Batch(1), **options)
     assert any(r.hypotheses for r in theirs)
     first = None
