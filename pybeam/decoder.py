@@ -91,7 +91,7 @@ class Decoder:
         schedule = Fifo() if schedule is None else schedule
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
-        schedule.check_width(algorithm.most_rows)
+        schedule.check_width(algorithm.max_rows)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+from pybeam.arguments import ArgumentError
+
 MAX_ALPHA = 10
 
 
@@ -54,18 +56,19 @@ class Scoring:
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
             if name != "ratio" and not math.isfinite(value):
-                raise ValueError(f"`{name}` must be a finite number, but is {value}")
+                raise ArgumentError(name, f"must be a finite number, but is {value}")
         if abs(self.alpha) > MAX_ALPHA:
-            raise ValueError(
-                f"`alpha` must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of "
-                f"long hypotheses overflow, but is {self.alpha}"
+            raise ArgumentError(
+                "alpha",
+                f"must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of long "
+                f"hypotheses overflow, but is {self.alpha}",
             )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
         if self.offset < 0:
             raise ValueError(f"`offset` must not be negative, but is {self.offset}")
         if self.ratio is not None and not 0 < self.ratio < math.inf:
-            raise ValueError(f"`ratio` must be positive and finite, but is {self.ratio}")
+            raise ArgumentError("ratio", f"must be positive and finite, but is {self.ratio}")
 
     @property
     def cut_length_offset(self) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pybeam import processors
-from pybeam.arguments import at_most, needs, whole
+from pybeam.arguments import ArgumentError, at_most, needs, whole
 from pybeam.contracts import Top
 from pybeam.limits import FREE, PrefixRule
 from pybeam.processors.base import Processor
@@ -80,8 +80,8 @@ def beam_search(
     """
     whole("beam_size", beam_size, 1)
     if beam_size == 1:
-        raise ValueError(
-            "`beam_size` must be at least 2, but is 1, which is greedy search; use pybeam.greedy"
+        raise ArgumentError(
+            "beam_size", "must be at least 2, but is 1, which is greedy search; use pybeam.greedy"
         )
     at_most(
         "min_decoding_length",

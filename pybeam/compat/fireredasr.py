@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pybeam import processors
-from pybeam.arguments import at_most
+from pybeam.arguments import ArgumentError, at_most
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor
 from pybeam.scoring import Scoring, raw
@@ -58,7 +58,8 @@ def beam_search(
     if decode_max_len < 0:
         raise ValueError(f"`decode_max_len` must not be negative, but is {decode_max_len}")
     if not 0 < eos_penalty <= 1:
-        raise ValueError(f"`eos_penalty` must be more than 0 and at most 1, but is {eos_penalty}")
+        problem = f"must be more than 0 and at most 1, but is {eos_penalty}"
+        raise ArgumentError("eos_penalty", problem)
     chain: list[Processor] = []
     if softmax_smoothing != 1:
         chain.append(processors.temperature(softmax_smoothing))

@@ -128,7 +128,7 @@ class Admission:
             processor.check(model)
         if algorithm.scoring.coverage:
             model.check_alignment(Alignment())
-        self._schedule.check_width(algorithm.most_rows)
+        self._schedule.check_width(algorithm.max_rows)
         if length == 0 and len(target) > 1:
             raise ValueError(
                 f"`target` must be empty for an empty source, whose only output that is, but has "

@@ -222,7 +222,7 @@ class Engine:
                 source = admission.next()
             if source is None:
                 break
-            max_rows = source.algorithm.most_rows
+            max_rows = source.algorithm.max_rows
             if not self._schedule.has_room(load, source.source_length, max_rows):
                 break
             if load.sources and source.max_bytes > self._work.free_bytes(taken_bytes):
@@ -288,7 +288,7 @@ class Engine:
     def _reserve(self, newcomers: list[Source] | None = None) -> None:
         """Room for the widest beam and the longest hypothesis that the next step may bring."""
         newcomers = newcomers or []
-        width = max((source.algorithm.most_rows for source in newcomers), default=0)
+        width = max((source.algorithm.max_rows for source in newcomers), default=0)
         # the start token counts as a step, and so does what comes after this one
         self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))
 

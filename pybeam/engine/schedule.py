@@ -201,6 +201,7 @@ class Streaming(Schedule):
             whole("flush", self.flush, 1)
 
     def refills(self, load: Load) -> bool:
+        """Whether it is time to admit sources, which it is not while one of `load` is `flush` steps old."""
         if self.flush is not None and load.age >= self.flush and load.sources:
             return False
         return super().refills(load)

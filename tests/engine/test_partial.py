@@ -75,7 +75,7 @@ SOME = ("batch, budget", "streaming, impatient")
 def test_never_taken_back(name, chosen):
     """By no algorithm or schedule, whenever the host reads; and results are what they are without."""
     algorithm, total = {**ALGORITHMS, **SCORED}[name], 0
-    available = schedules(algorithm.most_rows)
+    available = schedules(algorithm.max_rows)
     for seed, schedule in enumerate(chosen or available):
         model = random_model(seed, 9, levels=[None, 3][seed % 2], eos_bonus=seed % 5 - 1)
         requests = REQUESTS if seed % 3 == 0 and algorithm.n_best == 1 else SOURCES
