@@ -24,7 +24,8 @@ def parameters(function) -> list[str]:
     schema = getattr(function, "_schema", None)
     if schema is not None:
         return [argument.name for argument in schema.arguments]
-    return [*inspect.signature(function).parameters]
+    every = inspect.signature(function).parameters.values()
+    return [p.name for p in every if p.kind != p.KEYWORD_ONLY]
 
 
 @pytest.mark.parametrize("name", backends.available())

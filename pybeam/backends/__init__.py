@@ -37,6 +37,8 @@ class Backend(Protocol):
     slot may be named many times where beams are read or committed, and stays as it is.
     """
 
+    __name__: str
+
     def select(
         self,
         logits: Tensor,

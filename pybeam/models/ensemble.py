@@ -128,11 +128,11 @@ class EnsembleSession(Session):
             return logits[0]
         is_double = all(own.dtype == torch.float64 for own in logits)
         if all(own.dtype == torch.float32 and not own.is_cuda for own in logits):
-            mixture, out = self._backend.mixture, self._room_for(*logits[0].shape)
+            out = self._room_for(*logits[0].shape)
+            self._backend.mixture(out, logits)
         else:
-            mixture = torch_layers.mixture
             out = torch.empty_like(logits[0], dtype=torch.float64 if is_double else torch.float32)
-        mixture(out, logits)
+            torch_layers.mixture(out, logits)
         return out  # [R, V]
 
     def _room_for(self, num_rows: int, vocab_size: int) -> Tensor:
