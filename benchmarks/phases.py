@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pybeam
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
-from pybeam.cli.profile_sources import random_sources
+from pybeam.cli.random_sources import random_sources
 from pybeam.profile.measure import measure
-from pybeam.profile.report import as_dict
+from pybeam.profile.table import as_dict
 
 NUM_SOURCES, SOURCE_LENGTH, STEPS, WIDTH = 13, 32, 32, 5
 # of which the fastest counts

@@ -81,7 +81,7 @@ class Recognition:
         self._decoder, self._heard = pybeam.Decoder(model, search, schedule), heard
 
     def __call__(self) -> list[list[str]]:
-        results = self._decoder.decode(self._heard.sources, on_error="raise")
+        results = self._decoder.decode(self._heard.sources)
         decode = self._heard.tokenizer.decode
         return [[decode(one.tokens) for one in result.hypotheses] for result in results]
 

@@ -66,7 +66,8 @@ def searches(
     width: int, rewards: tuple[float, ...], ratio: float, only: str | None
 ) -> Iterator[Search]:
     """What to decode for every decoder, or `only` for one."""
-    limit = {"max_length": MAX_LENGTH}
+    # what is cut is an output too, so that every decoder has one for every line
+    limit = {"max_length": MAX_LENGTH, "ended_only": False}
     if only in (None, TOP):
         stop = pybeam.stopping.top_finished()
         yield Search(
@@ -115,7 +116,7 @@ class Bench:
             if not found:
                 model = self._setup.networks.ours("example")
                 decoder = pybeam.Decoder(model, search.algorithm, pybeam.Fifo(N))
-                results = decoder.decode(self.data(split).sources, on_error="raise")
+                results = decoder.decode(self.data(split).sources)
                 found.append((results, decoder.stats))
             results, stats = found[0]
             steps = self.steps[split, name, r, width] = [result.steps for result in results]

@@ -241,9 +241,7 @@ def whisper(setup: Setup) -> Iterator[list[Task]]:
         model = built_in() if is_built_in else wrap(job().network)
         search = pybeam.fixed_beam(width, min_length=length - 1, max_length=length)
         decoder = pybeam.Decoder(model, search)
-        return lambda: [
-            result.hypotheses[0].tokens for result in decoder.decode(sources, on_error="raise")
-        ]
+        return lambda: [result.hypotheses[0].tokens for result in decoder.decode(sources)]
 
     for width in (1, 5):
         ways = {"wrapped": False, "built in": True}

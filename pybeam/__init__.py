@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from pybeam.request import Result as Result
     from pybeam.scoring import Scoring as Scoring
     from pybeam.search.algorithms import Algorithm as Algorithm
-    from pybeam.search.algorithms import fixed_beam as fixed_beam
-    from pybeam.search.algorithms import greedy as greedy
-    from pybeam.search.algorithms import optimal_beam as optimal_beam
-    from pybeam.search.algorithms import shrinking_beam as shrinking_beam
-    from pybeam.search.algorithms import variable_beam as variable_beam
+    from pybeam.search.beams import fixed_beam as fixed_beam
+    from pybeam.search.beams import greedy as greedy
+    from pybeam.search.beams import huang_beam as huang_beam
+    from pybeam.search.beams import optimal_beam as optimal_beam
+    from pybeam.search.beams import shrinking_beam as shrinking_beam
+    from pybeam.search.beams import variable_beam as variable_beam
     from pybeam.search.parallel import adaptive_jacobi as adaptive_jacobi
     from pybeam.search.parallel import gauss_seidel_jacobi as gauss_seidel_jacobi
     from pybeam.search.parallel import hybrid_jacobi as hybrid_jacobi
@@ -98,18 +99,19 @@ _HOMES = {
     "Tokenizer": "text.tokenizer",
     "adaptive_jacobi": "search.parallel",
     "diverse": "search.several",
-    "fixed_beam": "search.algorithms",
+    "fixed_beam": "search.beams",
     "gauss_seidel_jacobi": "search.parallel",
     "generate": "compat.generate",
-    "greedy": "search.algorithms",
+    "greedy": "search.beams",
+    "huang_beam": "search.beams",
     "hybrid_jacobi": "search.parallel",
     "jacobi": "search.parallel",
     "load_model": "models.loading",
     "load_tokenizer": "text.tokenizer",
-    "optimal_beam": "search.algorithms",
-    "shrinking_beam": "search.algorithms",
+    "optimal_beam": "search.beams",
+    "shrinking_beam": "search.beams",
     "stochastic_beam": "search.several",
-    "variable_beam": "search.algorithms",
+    "variable_beam": "search.beams",
 }
 
 __all__ = sorted([*_MODULES, *_HOMES])

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -254,10 +253,6 @@ def _source_ids(request: Request) -> list[int]:
     if isinstance(source, Tensor):
         is_ids = source.ndim == 1 and not source.dtype.is_floating_point
         return source.tolist() if is_ids else []
-    return (
-        [token for token in source if isinstance(token, Integral)] if _is_sequence(source) else []
-    )
-
-
-def _is_sequence(source: Any) -> bool:
-    return isinstance(source, Sequence) and not isinstance(source, str)
+    if not isinstance(source, Sequence) or isinstance(source, str):
+        return []
+    return [int(token) for token in source if isinstance(token, Integral)]

@@ -1,4 +1,4 @@
-"""How long a hypothesis may become, and what a forced prefix has to do with it."""
+"""How long a hypothesis may become, and whether a forced prefix counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from numbers import Real
 class SourceLimit:
     """A `max_length` that follows the source: ``floor(ratio * |x| + constant)``, at least 1.
 
-    Never more than the model's positions. fairseq's max_len_a and max_len_b; FireRedASR's limit is |x|.
+    It is never more than the model's positions. fairseq's max_len_a and max_len_b are such a limit, and
+    FireRedASR's is |x|.
+
+    Args:
+        ratio: tokens per source id, 0 or more.
+        constant: tokens beside them, 0 or more.
+
+    Raises:
+        ValueError, TypeError: a value is negative, not finite or no number.
     """
 
     ratio: float
@@ -22,10 +30,11 @@ class SourceLimit:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
-            if not 0 <= value < math.inf:
+            if not 0 <= float(value) < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, but is {value}")
 
     def tokens(self, source_length: int) -> int:
+        """The limit for a source of so many ids."""
         return max(1, math.floor(self.ratio * source_length + self.constant))
 
 
@@ -34,22 +43,28 @@ class PrefixRule:
     """What `Request.prefix` counts for; by default for nothing.
 
     Args:
-        is_scored: its tokens have the log-probs that the model gives them, and not 0; they count in n. One
-            that cannot follow (log-prob -inf) has 0. What is found behind the prefix does not change.
-        in_length: they count in n.
-        in_limits: they count in `min_length` and `max_length`.
-        leading_eos: right behind a prefix, EOS finishes only as the best candidate; if it is another of
-            the best `width`, it only takes a place from the next beam (CTranslate2).
+        is_scored: whether its tokens have the log-probs that the model gives them, and not 0. They then
+            count in n too. One that cannot follow (log-prob -inf) has 0. What is found behind the prefix
+            is the same either way.
+        in_length: whether they count in n.
+        in_limits: whether they count in `min_length` and `max_length`.
+
+    Raises:
+        ValueError: `is_scored` without `in_length`.
     """
 
     is_scored: bool = False
     in_length: bool = False
     in_limits: bool = False
-    leading_eos: bool = False
 
     def __post_init__(self) -> None:
         if self.is_scored and not self.in_length:
             raise ValueError("`is_scored` needs `in_length`: what is scored counts in n")
+
+    @property
+    def leading_eos(self) -> bool:
+        """Whether EOS right behind a prefix must be the best candidate; only in `pybeam.compat`."""
+        return False
 
 
 FREE = PrefixRule()

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+from pybeam.arguments import ArgumentError
+
 MAX_ALPHA = 10
 
 
@@ -20,12 +22,12 @@ class Scoring:
     Built by `raw`, `power`, `gnmt` and `reward`, each of which is a case of it. Kernels take these
     numbers as data.
 
-    With `coverage` there comes to it, for models that have attention,
-    ``coverage * sum over source positions e of log(min(sum over t of attention[t, e], 1))``, t running over
-    the generated tokens, EOS included; positions without any attention are left out. It is added when a
-    source is done, and ranks the hypotheses that the search has kept (as many as the beam is wide); what
-    the search does and when it stops does not depend on it. See Wu et al. 2016, equation 14; CTranslate2's
-    coverage_penalty.
+    With `coverage`, for models that have attention,
+    ``coverage * sum over source positions e of log(min(sum over t of attention[t, e], 1))`` is added, t
+    running over the generated tokens, EOS included. Positions without any attention are left out. It is
+    added when a source is done, and ranks the hypotheses that the search has kept (as many as the beam is
+    wide). The search itself and its end do not depend on it. See Wu et al. 2016, equation 14;
+    CTranslate2's coverage_penalty.
 
     Args:
         alpha: how much length counts, -10 to 10; below 0 shorter hypotheses gain.
@@ -34,7 +36,6 @@ class Scoring:
         reward: nats for every token that is rewarded.
         ratio: target tokens per source token that are rewarded; None: all are.
         coverage: see above.
-        cut: added to n for a hypothesis that is cut at its limit: 1 counts the EOS that it never got.
 
     Raises:
         ValueError, TypeError: a value is out of range or no number.
@@ -46,32 +47,37 @@ class Scoring:
     reward: float = 0.0
     ratio: float | None = None
     coverage: float = 0.0
-    cut: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "offset", "scale", "reward", "ratio", "coverage", "cut"):
+        for name in ("alpha", "offset", "scale", "reward", "ratio", "coverage"):
             value = getattr(self, name)
             if value is None and name == "ratio":
                 continue
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
             if name != "ratio" and not math.isfinite(value):
-                raise ValueError(f"`{name}` must be a finite number, but is {value}")
+                raise ArgumentError(name, f"must be a finite number, but is {value}")
         if abs(self.alpha) > MAX_ALPHA:
-            raise ValueError(
-                f"`alpha` must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of "
-                f"long hypotheses overflow, but is {self.alpha}"
+            raise ArgumentError(
+                "alpha",
+                f"must be between -{MAX_ALPHA} and {MAX_ALPHA}, beyond which final scores of long "
+                f"hypotheses overflow, but is {self.alpha}",
             )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
-        for name in ("offset", "cut"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, but is {getattr(self, name)}")
+        if self.offset < 0:
+            raise ValueError(f"`offset` must not be negative, but is {self.offset}")
         if self.ratio is not None and not 0 < self.ratio < math.inf:
-            raise ValueError(f"`ratio` must be positive and finite, but is {self.ratio}")
+            raise ArgumentError("ratio", f"must be positive and finite, but is {self.ratio}")
+
+    @property
+    def cut_length_offset(self) -> float:
+        """Tokens added to n for a hypothesis that is cut at its limit; not 0 only in `pybeam.compat`."""
+        return 0.0
 
     @property
     def is_raw(self) -> bool:
+        """Whether the final score is the score."""
         return self.alpha == 0 and self.reward == 0 and self.coverage == 0
 
     def behind(self, num_tokens: int) -> Scoring:
@@ -92,11 +98,15 @@ class Scoring:
     def final_score(
         self, score: float, length: float, source_length: int, *, has_ended: bool = True
     ) -> float:
-        """What ranks a hypothesis of this `score` and `length` (EOS included); |x| is `source_length`.
+        """The final score of a hypothesis of this `score` and `length`.
 
-        Without `has_ended` it was cut: `cut` tokens more count.
+        Args:
+            score: its accumulated log-probability.
+            length: its generated tokens, EOS included.
+            source_length: |x|.
+            has_ended: whether it ended in EOS; False: it was cut at its limit.
         """
-        length += 0.0 if has_ended else self.cut
+        length += 0.0 if has_ended else self.cut_length_offset
         if self.alpha != 0:
             score = score / ((self.offset + length) / self.scale) ** self.alpha
         if self.reward != 0:

@@ -16,13 +16,12 @@ class Stop:
     """A stop rule; several conditions may be on, and the first that holds ends the search.
 
     Args:
-        patience: done when as many as ``round(patience * width)``, halves up, have finished (n_best, where
-            they finish best first and patience is 1); None: however many finish.
-        keeps_best: of all that finish the best `width` are kept. Otherwise the first.
+        patience: done when ``round(patience * width)`` hypotheses have finished, halves rounded up (n_best
+            where hypotheses finish best first and patience is 1). None: their number does not matter.
+        keeps_best: whether the best `width` of all that finish are kept; False: the first.
         top: done when the best candidate of a step ends in EOS and n_best have finished; see `Top`.
         certificate: done when the n_best-th of the finished hypotheses is at least as good as what
             `Certificate` says of the beam.
-        certifies_all: as many as the beam is wide take the place of n_best in that (Hugging Face).
 
     Raises:
         ValueError, TypeError: a value is out of range or of the wrong type, or they do not fit together.
@@ -32,7 +31,6 @@ class Stop:
     keeps_best: bool = True
     top: Top = Top.IGNORED
     certificate: Certificate = Certificate.NONE
-    certifies_all: bool = False
 
     def __post_init__(self) -> None:
         if self.patience is not None and not isinstance(self.patience, Real):
@@ -46,28 +44,28 @@ class Stop:
             )
         if not self.keeps_best and self.certificate:
             raise ValueError("`certificate` is about the best hypotheses and needs `keeps_best`")
-        if self.certifies_all and not (self.certificate or self.top):
-            raise ValueError(
-                "`certifies_all` says how many hypotheses `certificate` or `top` is about, but neither "
-                "is given"
-            )
+
+    @property
+    def needs_full_beam(self) -> bool:
+        """Whether `top` and `certificate` need `width` hypotheses, not n_best; only in `pybeam.compat`."""
+        return False
 
 
 COUNT = Stop(patience=1, keeps_best=False)
 
 
 def count() -> Stop:
-    """As many hypotheses as the beam is wide have finished, and those are kept; fairseq's rule."""
+    """Done when as many hypotheses as the beam is wide have finished, which are kept; fairseq's rule."""
     return COUNT
 
 
 def end() -> Stop:
-    """No row is alive, or the length limit is reached; nothing else. What other rules are compared with."""
+    """Done when no row is alive or the length limit is reached, and never before."""
     return Stop()
 
 
 def optimal() -> Stop:
-    """No continuation of any row can beat the n_best finished hypotheses any more.
+    """Done when no continuation of any row can beat the n_best finished hypotheses any more.
 
     With the best live row at log-probability ``S`` after n generated tokens, no continuation can get
     a final score above
@@ -85,15 +83,17 @@ def optimal() -> Stop:
 
 
 def top_finished() -> Stop:
-    """The best candidate of a step ends in EOS and n_best have finished.
+    """Done when the best candidate of a step ends in EOS and n_best have finished; OpenNMT's rule.
 
-    OpenNMT's rule; optimal for raw scores and one hypothesis, and for nothing else.
+    It finds the best hypothesis for raw scores and ``n_best=1``. Otherwise a better one may come later.
     """
     return Stop(top=Top.NOW)
 
 
 def length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
-    """Target tokens per source token of a data set: the ``ratio`` of `pybeam.scoring.reward`.
+    """Target tokens of a data set per source token: ``sum over i of |y_i| / sum over i of |x_i|``.
+
+    A ``ratio`` for `pybeam.scoring.reward` in which long pairs count for more; see `mean_length_ratio`.
 
     Args:
         sources, targets: pairs of token sequences. EOS counts as a generated token, so count it in
@@ -102,12 +102,41 @@ def length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
     Raises:
         ValueError: there are not as many sources as targets, or no source token at all.
     """
+    pairs = _lengths(sources, targets)
+    num_source_tokens = sum(source for source, _ in pairs)
+    if not num_source_tokens:
+        raise ValueError("there is no source token, so there is no ratio")
+    return sum(target for _, target in pairs) / num_source_tokens
+
+
+def mean_length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
+    """Target tokens per source token, averaged over the pairs: ``mean over i of |y_i| / |x_i|``.
+
+    The paper's ``ratio`` for `pybeam.scoring.reward`, in which every pair counts the same.
+
+    Args:
+        sources, targets: pairs of token sequences, as for `length_ratio`.
+
+    Raises:
+        ValueError: there are not as many sources as targets, no pair at all, or a source is empty.
+
+    See Huang, Zhao and Ma 2017, section 4.
+    """
+    pairs = _lengths(sources, targets)
+    if not pairs:
+        raise ValueError("there is no pair of a source and a target, so there is no ratio")
+    for i, (source, _) in enumerate(pairs):
+        if not source:
+            raise ValueError(f"source {i} is empty, so its pair has no ratio; leave the pair out")
+    return sum(target / source for source, target in pairs) / len(pairs)
+
+
+def _lengths(sources: Iterable[Sized], targets: Iterable[Sized]) -> list[tuple[int, int]]:
+    """The lengths of every pair; raises ValueError if there are not as many sources as targets."""
     source_lengths, target_lengths = ([len(one) for one in many] for many in (sources, targets))
     if len(source_lengths) != len(target_lengths):
         raise ValueError(
             f"there must be as many sources as targets, but there are {len(source_lengths)} and "
             f"{len(target_lengths)}"
         )
-    if not sum(source_lengths):
-        raise ValueError("there is no source token, so there is no ratio")
-    return sum(target_lengths) / sum(source_lengths)
+    return list(zip(source_lengths, target_lengths, strict=True))

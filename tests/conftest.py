@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if triton_process.is_interpreting():
-        triton_process.mend_interpreter()
+        triton_process.hasten_interpreter()
 
 
 # before pytest leaves out what is slow

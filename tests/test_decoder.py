@@ -186,7 +186,6 @@ def test_a_bad_request_fails_alone(backend, request_, message):
             "`n_best` must be at most round(patience * width) = 2",
         ),
         (lambda: pybeam.greedy(stop=Stop(patience=0.3)), "round(patience * width) = 0"),
-        (lambda: Stop(certifies_all=True), "`certifies_all` says how many"),
         (lambda: pybeam.variable_beam(3, threshold=math.nan), "`threshold` must be positive"),
         (lambda: pybeam.variable_beam(3, max_candidates=1.5), "`max_candidates` must be a whole"),
         (lambda: pybeam.Fifo(0), "`n` must be at least 1, but is 0"),
@@ -221,9 +220,15 @@ def test_bad_options_are_refused(build, message):
         (lambda: pybeam.scoring.power("1"), "`alpha` must be a number, but is '1'"),
         (
             lambda: pybeam.fixed_beam(3, lenpen=1),
-            "`lenpen` is no option of this algorithm; there are",
+            "`lenpen` is no option of fixed_beam(). There are: width, n_best, min_length",
         ),
-        (lambda: pybeam.greedy(width=3), "`width` is no option of this algorithm"),
+        (lambda: pybeam.greedy(width=3), "`width` is no option of greedy()"),
+        (lambda: pybeam.fixed_beam(5, nbest=3), "fixed_beam(). Did you mean `n_best`? There are"),
+        (
+            lambda: pybeam.jacobi(lenght=3),
+            "`lenght` is no option of jacobi(). Did you mean `length`?",
+        ),
+        (lambda: pybeam.greedy(ended_only=1), "`ended_only` must be True or False, but is 1"),
         (lambda: pybeam.fixed_beam(3, processors=None), "`processors` must be a list, but is None"),
         (
             lambda: pybeam.stochastic_beam(3, processors=pybeam.processors.temperature(2)),

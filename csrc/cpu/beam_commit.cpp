@@ -114,6 +114,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
     for (int32_t j = begin; j < end; ++j) {
         if (j < survivors.first && !finishes(p, ints, num_before, j)) continue;
         const bool is_ended = survivors.token[j] == p.append.eos_id;
+        if (!is_ended && ints[Beams::kEndedOnly]) continue;
         Finished finished;
         finished.ints[Beams::kNode] = is_ended ? endings[j].node : row_node[j - survivors.first];
         finished.ints[Beams::kLength] = is_ended ? endings[j].length : next_length(ints);
@@ -169,7 +170,7 @@ bool is_certified(const BeamCommitParams& p, int64_t slot, const Survivors& surv
     const bool is_current = p.stop.certificate == Certificate::kCurrent;
     const int32_t limit =
         ints[Beams::kPrefixLength] + ints[Beams::kMaxLength] - ints[Beams::kScoredFrom];
-    const double longest = limit + static_cast<double>(floats[Beams::kCut]);
+    const double longest = limit + static_cast<double>(floats[Beams::kCutLengthOffset]);
     const double most = is_current ? now : longest;
     const double least = is_current ? now : std::min(now + 1, most);
     const double reachable = std::max(normed(floats, best, least), normed(floats, best, most)) +

@@ -57,7 +57,8 @@ inline double rewarded(const float* floats, double length) {
 }
 
 inline float final_score(const float* floats, float score, int32_t tokens, bool is_ended) {
-    const double length = is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCut]);
+    const double length =
+        is_ended ? tokens : tokens + static_cast<double>(floats[Beams::kCutLengthOffset]);
     return static_cast<float>(normed(floats, score, length) + rewarded(floats, length));
 }
 

@@ -209,7 +209,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
         log_prob[node + 1] = out.log_prob[q];
         parent[node + 1] = node;
         if (s.generated(node + 1) >= s.ints[Beams::kMaxLength]) {
-            finish(s, node + 1, length, -1, 0.0f);
+            if (!s.ints[Beams::kEndedOnly]) finish(s, node + 1, length, -1, 0.0f);
             return StopReason::kMaxLength;
         }
     }

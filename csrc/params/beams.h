@@ -56,6 +56,7 @@ struct Beams {
         kHasTopped,
         kScoredFrom,
         kTargetLength,
+        kEndedOnly,
         kNumInts,
     };
     enum Float {
@@ -67,7 +68,7 @@ struct Beams {
         kScale,
         kReward,
         kCap,
-        kCut,
+        kCutLengthOffset,
         kNumFloats
     };
     enum FinishedInt { kNode, kLength, kEos, kNumFinishedInts };

@@ -27,6 +27,8 @@ def load(name: str) -> ModuleType:
             "TRITON_INTERPRET=1 before Python starts to run it in Triton's slow interpreter"
         )
     try:
+        if name == "triton" and is_interpreting():
+            importlib.import_module("pybeam.backends.triton_interpreter").take_computed_ranges()
         return importlib.import_module(f"pybeam.backends.{name}")
     except ImportError as error:
         raise ValueError(f"backend {name!r} is not available: {error}") from error

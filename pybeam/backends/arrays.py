@@ -33,6 +33,7 @@ INT_COLUMNS = (
     "has_topped",  # whether the best candidate of a step has ever ended in EOS
     "scored_from",  # tokens at log-prob 0 behind the start token: n counts what comes behind them
     "target_length",  # given tokens that are scored, EOS included; they follow in `prefix`
+    "ended_only",  # whether a row that is cut at the limit is no hypothesis
 )
 NUM_REPORTED = INT_COLUMNS.index("waited")
 FLOAT_COLUMNS = (
@@ -45,7 +46,7 @@ FLOAT_COLUMNS = (
     "scale",
     "reward",
     "cap",
-    "cut",
+    "cut_length_offset",
 )
 DRAFT_COLUMNS = (
     "max_rows",  # of the source in a step

@@ -182,7 +182,9 @@ def beam_commit(
     is_top = _topped(beams, i, raw, parent, score, first, last, top) if top else None
     ends = _stop(beams, i, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best)
     # what is left in a beam that ends finishes as it is
-    _finish(beams, i, ends[:, None] & (rank >= first) & (rank < last), ended, keeps_best)
+    is_left = ends[:, None] & (rank >= first) & (rank < last)
+    is_left &= is_ended | (beams.ended_only[i] == 0)[:, None]
+    _finish(beams, i, is_left, ended, keeps_best)
     source = torch.where(is_alive, column * width + old.gather(1, place), -1)
     target = torch.where(is_alive, column * width + entry, -1)
     return source.flatten().to(INT), target.flatten().to(INT)
@@ -254,7 +256,7 @@ def _certified(beams, i, certificate) -> Tensor:
     scored_from = beams.scored_from[i]
     now = (beams.depth[i] - scored_from)[:, None]  # [A, 1]
     longest = beams.prefix_length[i] + beams.max_length[i] - scored_from
-    most = (longest + beams.cut[i])[:, None]
+    most = (longest + beams.cut_length_offset[i])[:, None]
     is_current = certificate == Certificate.CURRENT
     lengths = (now,) if is_current else (torch.minimum(now + 1, most), most)
     best = torch.where(is_alive, score, -INF).amax(1, keepdim=True)  # [A, 1]
@@ -286,7 +288,7 @@ def final_score(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> Tenso
 
 def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
-    cut = torch.where(ended.eos >= 0, 0.0, beams.cut[i][:, None])
+    cut = torch.where(ended.eos >= 0, 0.0, beams.cut_length_offset[i][:, None])
     final = final_score(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
     floats = torch.stack((ended.score, ended.log_prob, final), -1)

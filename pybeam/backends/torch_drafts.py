@@ -113,11 +113,12 @@ def draft_commit(
     reason = torch.where(has_ended, WIDTH, reason)
     no_output = torch.where(has_nan[row].gather(1, last)[:, 0], NAN, EMPTY_BEAM)
     reason = torch.where(is_none, no_output, reason)
-    is_found = moves & ((reason == WIDTH) | (reason == MAX_LENGTH))
+    is_kept = (reason == MAX_LENGTH) & (beams.ended_only[i] == 0)
+    is_found = moves & ((reason == WIDTH) | is_kept)
     ending = at_last((token if raw is None else raw)[row, 0])
     ending = torch.where(has_ended, ending, -1)
     ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
-    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut[i])
+    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut_length_offset[i])
     final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
     floats = torch.stack((score, at_last(value).float(), final), -1)
     for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):

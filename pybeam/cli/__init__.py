@@ -1,17 +1,21 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`,
-`profile` and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`, `profile`
+and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
-The modules here import torch only inside the commands, so that `--help` comes at once.
+The modules here import torch, numpy and tokenizers only inside the commands, so that `--help` comes
+at once.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 import click
 
+from pybeam import __version__
 from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
@@ -20,10 +24,12 @@ from pybeam.cli.score import score
 from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
 
+# what a shell reports for a program that SIGINT has ended
 INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pybeam", message="%(prog)s %(version)s")
 def pybeam() -> None:
     """Fast, exact beam search.
 
@@ -38,17 +44,16 @@ def pybeam() -> None:
     """
 
 
-pybeam.add_command(translate)
-pybeam.add_command(score)
-pybeam.add_command(transcribe)
-pybeam.add_command(graph)
-pybeam.add_command(export_onnx)
-pybeam.add_command(profile)
-pybeam.add_command(info)
+for command in (translate, score, transcribe, graph, export_onnx, profile, info):
+    pybeam.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if "torch" not in sys.modules:
+        # Threads that spin while they wait for each other are many times slower where other programs
+        # share the cores. OpenMP reads this when torch is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return pybeam.main(arguments, prog_name="pybeam", standalone_mode=False) or 0
     except click.ClickException as error:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pybeam.cli.sections import SectionCommand, model_option, option, with_flags
+from pybeam.cli.options import files
+from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.sections import Section, SectionCommand, option
 
-files = option("Files")
-
-
-@click.command("export-onnx", cls=SectionCommand, short_help="Write a model as ONNX graphs.")
-@model_option(files)
-@files(
+DIRECTORY = option(
     "--output",
     "directory",
     required=True,
@@ -21,24 +19,30 @@ files = option("Files")
     type=click.Path(file_okay=False),
     help="Folder to write to; made if it is not there.",
 )
+
+
+@click.command(
+    "export-onnx",
+    cls=SectionCommand,
+    short_help="Write a model as ONNX graphs.",
+    sections=[Section("Files", [files.MODEL, DIRECTORY])],
+)
 def export_onnx(model_dir: str, directory: str) -> None:
     """Write a model as ONNX graphs, float32.
 
     encoder.onnx and decoder.onnx are what `pybeam translate --model` and `pybeam transcribe --model` run
-    with ONNX Runtime when they are given the output folder. search.onnx, which an LSTM and Whisper have not,
-    is a whole beam search, for any ONNX runtime.
+    with ONNX Runtime when they are given the output folder. search.onnx, which is not written for an LSTM
+    or for Whisper, is a whole beam search, for any ONNX runtime.
 
     \b
     Example:
       pybeam export-onnx --model examples/models/bible-es-en --output onnx-es-en
     """
     import pybeam
-    from pybeam.export import export_onnx
 
-    try:
-        model = pybeam.load_model(model_dir, device="cpu", dtype="float32")
-        export_onnx(model, directory)
-    except (ImportError, OSError, ValueError, TypeError) as error:
-        raise click.ClickException(with_flags(error)) from error
+    with as_failures():
+        # `export_onnx` refuses what it cannot write
+        model: Any = pybeam.load_model(model_dir, device="cpu", dtype="float32")
+        pybeam.export.export_onnx(model, directory)
     written = ", ".join(sorted(path.name for path in Path(directory).glob("*.onnx")))
     click.echo(f"{directory}: {written}")

@@ -6,27 +6,46 @@ from pathlib import Path
 
 import click
 
-from pybeam.cli.sections import model_option, with_flags
+from pybeam.cli.options import files
+from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.sections import Section, SectionCommand, option
+
+OPTIONS = [
+    option(
+        "--output",
+        "output_path",
+        metavar="FILE",
+        default="graph.html",
+        show_default=True,
+        type=click.Path(dir_okay=False),
+        help="Where to write; the name says what: .html, .png, .svg or .json.",
+    ),
+    files.SOURCE_LANG,
+    files.TARGET_LANG,
+    option(
+        "--max-length",
+        type=click.IntRange(1, 128),
+        default=128,
+        show_default=True,
+        help="Tokens after which the output is cut.",
+    ),
+]
 
 
-@click.command(short_help="Show what a model decodes in parallel.")
+@click.command(
+    cls=SectionCommand,
+    short_help="Show what a model decodes in parallel.",
+    sections=[Section("Files and limits", [files.MODEL, *OPTIONS])],
+)
 @click.argument("text")
-@model_option(click.option)
-@click.option(
-    "--output",
-    "output_path",
-    metavar="FILE",
-    default="graph.html",
-    show_default=True,
-    type=click.Path(dir_okay=False),
-    help="Where to write; the name says what: .html, .png, .svg or .json.",
-)
-@click.option("--source-lang", metavar="CODE", help="Language of the text, as the model names it.")
-@click.option("--target-lang", metavar="CODE", help="Language of the output, likewise.")
-@click.option(
-    "--max-length", type=click.IntRange(1, 128), default=128, show_default=True, help="Tokens."
-)
-def graph(model_dir, text, output_path, source_lang, target_lang, max_length) -> int:
+def graph(
+    model_dir: str,
+    text: str,
+    output_path: str,
+    source_lang: str | None,
+    target_lang: str | None,
+    max_length: int,
+) -> int:
     """Decode TEXT as `jacobi` does, and draw what was right after which iteration.
 
     Needs plotly for a page and matplotlib for a picture: pip install 'pybeam[graph]'.
@@ -37,29 +56,26 @@ def graph(model_dir, text, output_path, source_lang, target_lang, max_length) ->
       pybeam graph --model DIR "Sea la luz." --output out.svg
     """
     import pybeam
-    from pybeam.graph import decoding_graph
     from pybeam.graph.graph import FORMATS
-    from pybeam.text.tokenizer import load_tokenizer, load_vocabularies
+    from pybeam.text.tokenizer import load_vocabularies
 
     if Path(output_path).suffix not in FORMATS:
         raise click.UsageError(f"--output must end in {', '.join(FORMATS)}, but is {output_path}")
-    try:
+    with as_failures():
         model = pybeam.load_model(model_dir, device="cpu")
-        if isinstance(model, pybeam.models.SpeechTransformer):
+        if model.takes_features:
             raise ValueError(
                 f"the model in {model_dir} reads sound, and TEXT is none; give its features to "
                 "pybeam.graph.decoding_graph"
             )
-        tokenizer = load_tokenizer(model_dir, source_lang=source_lang, target_lang=target_lang)
+        tokenizer = pybeam.load_tokenizer(model_dir, source_lang, target_lang)
         vocabularies = load_vocabularies(model_dir)
         labels = {} if vocabularies is None else {i: piece for piece, i in vocabularies[1].items()}
         request = pybeam.Request(tokenizer.encode(text), prefix=tokenizer.prefix)
-        most = max_length if model.max_positions is None else min(max_length, model.max_positions)
-        algorithm = pybeam.greedy(max_length=most)
-        found = decoding_graph(model, request, algorithm=algorithm, labels=labels)
+        limit = max_length if model.max_positions is None else min(max_length, model.max_positions)
+        algorithm = pybeam.greedy(max_length=limit)
+        found = pybeam.graph.decoding_graph(model, request, algorithm=algorithm, labels=labels)
         path = found.save(output_path)
-    except (ImportError, OSError, ValueError) as error:
-        raise click.ClickException(with_flags(error)) from error
     num_parallel = sum(found.in_parallel)
     click.echo(
         f"{path}: {len(found.tokens)} tokens in {found.num_iterations} iterations, "

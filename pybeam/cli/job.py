@@ -1,193 +1,167 @@
-"""One run of `pybeam translate`, `score` or `transcribe`: files, model and decoder put together."""
+"""One run of `pybeam translate`, `score` or `transcribe`: sources in, results out."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import click
 
-from pybeam.cli.sections import with_flags
+from pybeam.cli.files import count_lines, open_input, open_output
+from pybeam.cli.loading import Setup
+from pybeam.cli.options.errors import as_failures
 
 if TYPE_CHECKING:
-    from pybeam.cli.lines import Sources
-    from pybeam.cli.output import Format, OrderedWriter
-    from pybeam.cli.report import Report
+    from pybeam.cli.output import Decode, Format, OrderedWriter, Pieces
+    from pybeam.cli.progress import Progress
+    from pybeam.cli.sources import Sources
     from pybeam.decoder import Decoder
-    from pybeam.engine.schedule import Schedule
     from pybeam.search.algorithms import Algorithm
     from pybeam.speech import Transcription
     from pybeam.text.tokenizer import Tokenizer
 
-MAX_COUNTED_BYTES = 1 << 28
+    # what all `Sources` take: the tokenizer, the model's limit, and how to warn
+    SourceOptions = tuple[Tokenizer, int | None, Callable[[str], None]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the command line asked for."""
+    """Lines of text in, translations out. What `setup` does not say about it."""
 
-    algorithm: Algorithm
-    schedule: Schedule
-    model_dirs: tuple[str, ...]
+    setup: Setup
     input_path: str
     output_path: str
-    source_lang: str | None
-    target_lang: str | None
-    threads: int | None
-    device: str
-    dtype: str
-    backend: str
     has_scores: bool
     is_json: bool
-    no_unk: bool
+    has_alignment: bool
     quiet: bool
 
     wants_log_probs: ClassVar[bool] = False
-    hears: ClassVar[bool] = False  # whether sources are sound
+    takes_sound: ClassVar[bool] = False
     item: ClassVar[str] = "line"
 
     def run(self) -> int:
         """Translate or transcribe everything; returns the exit code."""
         from pybeam.cli.output import OrderedWriter
-        from pybeam.cli.report import Report
+        from pybeam.cli.progress import Progress
 
         with contextlib.ExitStack() as stack:
             input_file = stack.enter_context(self._input())
-            decoder, tokenizer = self._load()
+            tokenizer = self.setup.load_tokenizer()
+            algorithm = self._algorithm(tokenizer)
+            decoder = self._decoder(algorithm)
             output_file = stack.enter_context(open_output(self.output_path, input_file))
-            report = Report(
+            progress = Progress(
                 has_bar=not self.quiet and sys.stderr.isatty() and not output_file.isatty(),
                 num_lines=count_lines(input_file),
                 item=self.item,
             )
-            stack.callback(report.close)
-            options = tokenizer, decoder.model.max_positions, report.warn
+            stack.callback(progress.close)
+            options: SourceOptions = tokenizer, decoder.model.max_positions, progress.warn
             sources = stack.enter_context(self._sources(input_file, options))
-            writer = OrderedWriter(output_file.fileno(), self._format(tokenizer.decode))
-            return self._translate(decoder, sources, writer, report)
+            format_result = self._format(tokenizer.decode, writes_many(algorithm))
+            writer = OrderedWriter(output_file.fileno(), format_result)
+            missing = "" if self.is_json or writes_many(algorithm) else "\n"
+            return self._translate(decoder, sources, writer, progress, missing)
 
     def _input(self) -> contextlib.AbstractContextManager[BinaryIO]:
         return open_input(self.input_path)
 
+    def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
+        return self.setup.build_algorithm(tokenizer)
+
+    def _decoder(self, algorithm: Algorithm) -> Decoder:
+        model = self.setup.load_model()
+        if model.takes_features != self.takes_sound:
+            kind, command = ("text", "translate") if self.takes_sound else ("sound", "transcribe")
+            raise click.ClickException(
+                f"the model in {self.setup.first_dir} reads {kind}; use `pybeam {command}`"
+            )
+        return self.setup.build_decoder(
+            model, algorithm, log_probs=self.wants_log_probs, alignment=self.has_alignment
+        )
+
     @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
-        from pybeam.cli.lines import LineReader, Sources
+    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
+        from pybeam.cli.sources import LineReader, Sources
 
         yield Sources(LineReader(input_file.fileno()), *options)
 
     def _translate(
-        self, decoder: Decoder, sources: Sources, writer: OrderedWriter, report: Report
+        self,
+        decoder: Decoder,
+        sources: Sources,
+        writer: OrderedWriter,
+        progress: Progress,
+        missing: str,
     ) -> int:
         try:
-            translate_all(decoder, sources, writer, report)
+            translate_all(decoder, sources, writer, progress)
         except click.exceptions.Exit:  # nobody reads any more
             raise
         except BaseException:
-            self._finish(sources, writer, report)
+            self._finish(sources, writer, progress, missing)
             raise
-        self._finish(sources, writer, report)
-        return 1 if report.has_failed else 0
+        self._finish(sources, writer, progress, missing)
+        return 1 if progress.has_failed else 0
 
-    def _finish(self, sources: Sources, writer: OrderedWriter, report: Report) -> None:
-        gaps = writer.finish("" if self.is_json or self.algorithm.n_best > 1 else "\n")
-        report.close()
+    def _finish(
+        self, sources: Sources, writer: OrderedWriter, progress: Progress, missing: str
+    ) -> None:
+        gaps = writer.finish(missing)
+        progress.close()
         if gaps:
-            report.warn(f"interrupted; not finished: {describe_lines(gaps, self.item)}")
+            progress.warn(f"interrupted; not finished: {describe_lines(gaps, self.item)}")
         if sources.error is not None:
-            report.fail(sources.error)
+            progress.fail(sources.error)
         if not self.quiet:
-            click.echo(report.summary(), err=True)
+            click.echo(progress.summary(), err=True)
 
-    def _load(self):
-        import torch
-
-        import pybeam
-        from pybeam.text.tokenizer import load_tokenizer
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        try:
-            model = pybeam.load_model(self.model_dirs, device=self.device, dtype=self.dtype)
-            self._check(model)
-            tokenizer = load_tokenizer(
-                self.model_dirs[0], source_lang=self.source_lang, target_lang=self.target_lang
-            )
-            algorithm = self._whole_algorithm(tokenizer)
-        except (ImportError, OSError, ValueError) as error:
-            raise click.ClickException(with_flags(error)) from error
-        try:
-            decoder = pybeam.Decoder(
-                model,
-                algorithm,
-                schedule=self.schedule,
-                backend=self.backend,
-                log_probs=self.wants_log_probs,
-            )
-        except ValueError as error:
-            raise click.UsageError(with_flags(error)) from error
-        return decoder, tokenizer
-
-    def _check(self, model) -> None:
-        if model.takes_features != self.hears:
-            kind, command = ("text", "translate") if self.hears else ("sound", "transcribe")
-            raise click.ClickException(
-                f"the model in {self.model_dirs[0]} reads {kind}; use `pybeam {command}`"
-            )
-
-    def _whole_algorithm(self, tokenizer: Tokenizer) -> Algorithm:
-        """The algorithm with what the model's files say about it."""
-        return self._without_unk(tokenizer) if self.no_unk else self.algorithm
-
-    def _without_unk(self, tokenizer: Tokenizer) -> Algorithm:
-        from pybeam import processors
-
-        if tokenizer.unk_id is None:
-            raise click.UsageError(
-                f"--no-unk needs a tokenizer that has <unk>, but that of {self.model_dirs[0]} has none; "
-                "leave it out"
-            )
-        chain = processors.no_unk(tokenizer.unk_id), *self.algorithm.processors
-        return dataclasses.replace(self.algorithm, processors=chain)
-
-    def _format(self, decode) -> Format:
+    def _format(self, decode: Decode, has_many: bool) -> Format:
         from pybeam.cli import output
 
         if self.is_json:
-            return output.json_line(decode)
-        if self.algorithm.n_best > 1:
-            return output.n_best_lines(decode)
-        return output.best_line(decode, self.has_scores)
+            return output.json_line(decode, self._pieces() if self.has_alignment else None)
+        return (
+            output.n_best_lines(decode) if has_many else output.best_line(decode, self.has_scores)
+        )
+
+    def _pieces(self) -> Pieces:
+        """What a person reads in place of source ids and target ids."""
+        from pybeam.text.tokenizer import load_vocabularies
+
+        with as_failures():
+            source, target = load_vocabularies(self.setup.first_dir) or ({}, {})
+        return {i: piece for piece, i in source.items()}, {i: piece for piece, i in target.items()}
 
 
 @dataclass(frozen=True)
 class TranscribeJob(Job):
-    """A job whose sources are sound files."""
+    """Sound files in, what is said in them out."""
 
     paths: tuple[str, ...]
     language: str | None
     task: str | None
 
-    hears: ClassVar[bool] = True
+    takes_sound: ClassVar[bool] = True
     item: ClassVar[str] = "file"
 
     @cached_property
     def _transcription(self) -> Transcription:
         from pybeam.speech import load_transcription
 
-        return load_transcription(self.model_dirs[0], self.language, self.task)
+        with as_failures():
+            return load_transcription(self.setup.first_dir, self.language, self.task)
 
-    def _whole_algorithm(self, tokenizer: Tokenizer) -> Algorithm:
-        algorithm = super()._whole_algorithm(tokenizer)
-        chain = *algorithm.processors, *self._transcription.processors
-        return dataclasses.replace(algorithm, processors=chain)
+    def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
+        return self.setup.build_algorithm(tokenizer, self._transcription.processors)
 
     @contextlib.contextmanager
     def _input(self) -> Iterator[BinaryIO]:
@@ -196,104 +170,66 @@ class TranscribeJob(Job):
             with open_input(self.input_path) as file:
                 yield file
             return
-        with tempfile.TemporaryFile(buffering=0) as file:
-            file.write(b"".join(os.fsencode(path) + b"\n" for path in self.paths))
-            file.seek(0)
-            yield file
+        with tempfile.TemporaryFile(buffering=0) as names:
+            names.write(b"".join(os.fsencode(path) + b"\n" for path in self.paths))
+            names.seek(0)
+            yield names
 
     @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
-        from pybeam.cli.lines import LineReader
+    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
         from pybeam.cli.recordings import Recordings
+        from pybeam.cli.sources import LineReader
         from pybeam.speech import load_feature_extractor
 
-        try:
-            extract = load_feature_extractor(self.model_dirs[0])
-        except (ImportError, ValueError) as error:
-            raise click.ClickException(str(error)) from error
+        with as_failures():
+            extract = load_feature_extractor(self.setup.first_dir)
         reader = LineReader(input_file.fileno())
         yield Recordings(reader, *options, extract, self._transcription.prefix)
 
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """A job whose outputs are given."""
+    """Pairs of lines in, scores out."""
 
     target_path: str
 
     wants_log_probs: ClassVar[bool] = True
 
     @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: tuple) -> Iterator[Sources]:
-        from pybeam.cli.lines import LineReader, Pairs
+    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
+        from pybeam.cli.sources import LineReader, Pairs
 
         with open_input(self.target_path, "--target") as target_file:
             yield Pairs(LineReader(input_file.fileno()), LineReader(target_file.fileno()), *options)
 
-    def _format(self, decode) -> Format:
+    def _format(self, decode: Decode, has_many: bool) -> Format:
         from pybeam.cli import output
 
         return output.score_json_line(decode) if self.is_json else output.score_line
 
 
+def writes_many(algorithm: Algorithm) -> bool:
+    """Whether a source has several hypotheses to write."""
+    return algorithm.n_best * algorithm.num_groups > 1
+
+
 def translate_all(
-    decoder: Decoder, sources: Sources, writer: OrderedWriter, report: Report
+    decoder: Decoder, sources: Sources, writer: OrderedWriter, progress: Progress
 ) -> None:
     """Decode run after run of the input until it ends."""
+    from pybeam.request import Result
+
     while not sources.has_ended:
         num_before = sources.num_lines
         try:
             for result in decoder.stream(sources.run()):
+                assert isinstance(result, Result)
                 result = dataclasses.replace(result, index=num_before + result.index)
                 result = sources.complete(result)
-                report.add(result)
+                progress.add(result)
                 writer.add(result)
         finally:
-            report.add_steps(decoder.stats.steps)
-
-
-@contextlib.contextmanager
-def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file, or stdin for `-`."""
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(path, "rb", buffering=0)
-    except OSError as error:
-        raise click.ClickException(f"{flag} {path}: {error.strerror}") from error
-    with file:
-        yield file
-
-
-@contextlib.contextmanager
-def open_output(path: str, input_file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or stdout for `-`. Raises UsageError if it is the input."""
-    if path == "-":
-        yield sys.stdout.buffer
-        return
-    if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(input_file.fileno())):
-        raise click.UsageError(f"--output {path} is the input; write to another file")
-    try:
-        file = open(path, "wb", buffering=0)
-    except OSError as error:
-        raise click.ClickException(f"--output {path}: {error.strerror}") from error
-    with file:
-        yield file
-
-
-def count_lines(file: BinaryIO) -> int | None:
-    """Lines of a file of moderate size; None if that is unknown."""
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_COUNTED_BYTES:
-        return None
-    start = os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    num_lines, last = 0, b"\n"
-    while chunk := os.read(file.fileno(), 1 << 20):
-        num_lines += chunk.count(b"\n")
-        last = chunk[-1:]
-    os.lseek(file.fileno(), start, os.SEEK_SET)
-    return num_lines + (last != b"\n")
+            progress.add_steps(decoder.stats.steps)
 
 
 def describe_lines(indices: list[int], item: str = "line") -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -13,8 +14,11 @@ from pybeam.request import Hypothesis, Result
 
 Decode = Callable[[list[int]], str]
 Format = Callable[[Result], str]
+Pieces = tuple[dict[int, str], dict[int, str]]  # of source ids and of target ids
 
-OUTPUT_CLOSED = 141  # what a shell reports for a program that SIGPIPE has ended
+# what a shell reports for a program that SIGPIPE has ended
+OUTPUT_CLOSED = 141
+ATTENTION_DIGITS = 4
 
 
 def _text(hypothesis: Hypothesis, decode: Decode) -> str:
@@ -47,11 +51,14 @@ def n_best_lines(decode: Decode) -> Format:
     return format_result
 
 
-def json_line(decode: Decode) -> Format:
-    """One JSON object per result."""
+def json_line(decode: Decode, pieces: Pieces | None = None) -> Format:
+    """One JSON object per result, with attention where the hypotheses have it.
+
+    `pieces` are the tokens that stand for source ids and for target ids; a token without one is its id.
+    """
 
     def format_result(result: Result) -> str:
-        record = {
+        record: dict[str, Any] = {
             "index": result.index,
             "hypotheses": [
                 {
@@ -59,6 +66,7 @@ def json_line(decode: Decode) -> Format:
                     "score": hypothesis.score,
                     "final_score": hypothesis.final_score,
                     "ended": hypothesis.ended,
+                    **_alignment(hypothesis, pieces),
                 }
                 for hypothesis in result.hypotheses
             ],
@@ -66,11 +74,23 @@ def json_line(decode: Decode) -> Format:
             "steps": result.steps,
             "expansions": result.expansions,
         }
+        if pieces is not None and result.id is not None:
+            record["source"] = [pieces[0].get(token, str(token)) for token in result.id]
         if result.error is not None:
             record["error"] = str(result.error)
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     return format_result
+
+
+def _alignment(hypothesis: Hypothesis, pieces: Pieces | None) -> dict[str, Any]:
+    if hypothesis.attention is None or pieces is None:
+        return {}
+    lines = hypothesis.attention.tolist()
+    return {
+        "tokens": [pieces[1].get(token, str(token)) for token in hypothesis.tokens],
+        "attention": [[round(share, ATTENTION_DIGITS) for share in line] for line in lines],
+    }
 
 
 def score_line(result: Result) -> str:
@@ -85,13 +105,13 @@ def score_json_line(decode: Decode) -> Format:
     """
 
     def format_result(result: Result) -> str:
-        record: dict = {"index": result.index}
+        record: dict[str, Any] = {"index": result.index}
         for hypothesis in result.hypotheses:
             record |= {
                 "text": decode(hypothesis.tokens),
                 "score": _finite(hypothesis.score),
                 "final_score": _finite(hypothesis.final_score),
-                "log_probs": [_finite(value) for value in hypothesis.log_probs],
+                "log_probs": [_finite(value) for value in hypothesis.log_probs or []],
             }
         if result.error is not None:
             record["error"] = str(result.error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from pybeam.cli.lines import Sources
+from pybeam.cli.sources import LineReader, Sources
 from pybeam.request import Request, Result
 from pybeam.speech import FeatureExtractor, WhisperFeatureExtractor, read_wav
+from pybeam.text.tokenizer import Tokenizer
 
 
 class Recordings(Sources):
@@ -20,10 +21,10 @@ class Recordings(Sources):
 
     def __init__(
         self,
-        reader,
-        tokenizer,
-        max_tokens,
-        warn,
+        reader: LineReader,
+        tokenizer: Tokenizer,
+        max_tokens: int | None,
+        warn: Callable[[str], None],
         extract: FeatureExtractor | WhisperFeatureExtractor,
         prefix: Sequence[int],
     ) -> None:

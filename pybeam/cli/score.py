@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pybeam.cli.job import ScoreJob
-from pybeam.cli.search_options import (
-    PROCESSORS,
-    ScheduleOptions,
-    build_processors,
-    build_schedule,
-    build_scoring,
-    take,
-)
-from pybeam.cli.sections import SectionCommand, option
-from pybeam.cli.translate import translate
+from pybeam.cli.loading import Setup
+from pybeam.cli.options import files
+from pybeam.cli.options.algorithm import AlgorithmOptions
+from pybeam.cli.options.processors import PROCESSORS, ProcessorOptions
+from pybeam.cli.options.scoring import SCORING, ScoringOptions
+from pybeam.cli.options.search import SearchOptions
+from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.speed import SPEED
 
-# of `pybeam translate`, before and behind the options that are declared here
-FILES = ("model_dirs", "input_path")
-SHARED = ("output_path", "source_lang", "target_lang", "scoring")
-SECTIONS = ("Processors", "Speed")
-
-files = option("Files")
-form = option("Form of the output")
-
-
-@click.command(cls=SectionCommand, short_help="Score given translations.")
-@files(
+TARGET = option(
     "--target",
     "target_path",
     required=True,
@@ -34,24 +24,47 @@ form = option("Form of the output")
     type=click.Path(allow_dash=True),
     help="UTF-8 text, the translation of each line of the input; `-`: stdin.",
 )
-@form(
+JSON = option(
     "--json",
     "is_json",
     is_flag=True,
     help="Write one JSON object per line: index (from 0), text, score, final_score, and log_probs, "
     "one per token and one for the end; null for minus infinity.",
 )
-def score(**values) -> int:
-    """Score translations with a model that was loaded from DIR.
+
+
+@click.command(
+    cls=SectionCommand,
+    short_help="Score given translations.",
+    sections=[
+        Section(
+            "Files",
+            [
+                files.MODELS,
+                files.INPUT,
+                TARGET,
+                files.OUTPUT,
+                files.SOURCE_LANG,
+                files.TARGET_LANG,
+            ],
+        ),
+        SCORING,
+        PROCESSORS,
+        SPEED,
+        Section("Form of the output", [JSON, files.QUIET]),
+    ],
+)
+def score(**values: Any) -> int:
+    """Score translations with a model that is loaded from DIR.
 
     Writes one number per line of the input: the log-probability that the model gives to the line of
-    the same number in --target, its end included, normalised as --scoring says. What `pybeam
+    the same number in --target, its end included, divided as --length-penalty says. What `pybeam
     translate --scores` writes gets the same number again, if its text is split into the same tokens.
 
     \b
     Examples:
       pybeam score --model examples/models/bible-es-en --input in.es --target out.en
-      pybeam score --model DIR --input in.es --target out.en --scoring power:1 --json
+      pybeam score --model DIR --input in.es --target out.en --length-penalty 0 --json
 
     \b
     Exit codes:
@@ -62,28 +75,10 @@ def score(**values) -> int:
       130  Ctrl-C; what was finished has been written
       141  the reader of the output went away
     """
-    import pybeam
-
     if values["input_path"] == values["target_path"] == "-":
         raise click.UsageError("--input and --target cannot both be stdin; name one of the files")
-    algorithm = pybeam.greedy(
-        scoring=build_scoring(values.pop("scoring")),
-        processors=build_processors({name: values.pop(name) for name in PROCESSORS}),
+    algorithm = AlgorithmOptions(
+        SearchOptions("greedy"), take(ScoringOptions, values), take(ProcessorOptions, values)
     )
-    schedule = build_schedule(take(ScheduleOptions, values))
-    return ScoreJob(algorithm, schedule, has_scores=True, no_unk=False, **values).run()
-
-
-def _shared(names: tuple[str, ...]) -> list[click.Parameter]:
-    known = {parameter.name: parameter for parameter in translate.params}
-    return [known[name] for name in names]
-
-
-score.params = [
-    *_shared(FILES),
-    score.params[0],
-    *_shared(SHARED),
-    *(parameter for parameter in translate.params if parameter.section.startswith(SECTIONS)),
-    *score.params[1:],
-    *_shared(("quiet",)),
-]
+    setup = Setup.take(algorithm, values)
+    return ScoreJob(setup, has_scores=True, has_alignment=False, **values).run()

@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pybeam.cli.job import TranscribeJob
-from pybeam.cli.search_options import (
-    ScheduleOptions,
-    SearchOptions,
-    build_algorithm,
-    build_schedule,
-    take,
+from pybeam.cli.loading import Setup
+from pybeam.cli.options import files
+from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
+from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.speed import SPEED
+from pybeam.cli.translate import FORM, check_form
+
+FILES = Section(
+    "Files",
+    [
+        files.MODELS,
+        option(
+            "--input",
+            "input_path",
+            metavar="FILE",
+            default="-",
+            type=click.Path(allow_dash=True),
+            help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: "
+            "stdin.",
+        ),
+        files.OUTPUT,
+        option(
+            "--language",
+            metavar="CODE",
+            help="What is spoken, for Whisper models of many languages, such as en.",
+        ),
+        option(
+            "--task",
+            type=click.Choice(["transcribe", "translate"]),
+            show_default="transcribe",
+            help="translate: into English, by Whisper models of many languages.",
+        ),
+    ],
 )
-from pybeam.cli.sections import SectionCommand, option
-from pybeam.cli.translate import translate
-
-# options of `pybeam translate` that say something else here
-OWN = ("input_path", "source_lang", "target_lang")
-
-files = option("Files")
 
 
-@click.command(cls=SectionCommand, short_help="Transcribe sound files.")
+@click.command(
+    cls=SectionCommand,
+    short_help="Transcribe sound files.",
+    sections=[FILES, *SECTIONS, SPEED, FORM],
+)
 @click.argument("paths", metavar="[WAV]...", nargs=-1, type=click.Path())
-@files(
-    "--input",
-    "input_path",
-    metavar="FILE",
-    default="-",
-    type=click.Path(allow_dash=True),
-    help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: stdin.",
-)
-@files(
-    "--language",
-    metavar="CODE",
-    help="What is spoken, for Whisper models of many languages, such as en.",
-)
-@files(
-    "--task",
-    type=click.Choice(["transcribe", "translate"]),
-    show_default="transcribe",
-    help="translate: into English, by Whisper models of many languages.",
-)
-def transcribe(**values) -> int:
-    """Transcribe WAV files with a speech model that was loaded from DIR.
+def transcribe(**values: Any) -> int:
+    """Transcribe WAV files with a speech model that is loaded from DIR.
 
     The files must be 16-bit PCM with one channel, at the sampling rate of the model
     (`preprocessor_config.json`). Transcriptions come out in the order of the files, each as soon as it
@@ -54,11 +61,11 @@ def transcribe(**values) -> int:
 
     \b
     Examples:
-      pybeam transcribe --model examples/models/spoken-numbers-en a.wav b.wav
+      pybeam transcribe --model examples/models/spoken-numbers-en examples/speech/*.wav
       ls *.wav | pybeam transcribe --model DIR --output out.txt
       pybeam transcribe --model DIR --language de --task translate a.wav
-      pybeam transcribe --model DIR --width 3 --temperature 1.25 --eos-penalty 0.9 \\
-          --scoring gnmt:0.6 --n-best 3 a.wav
+      pybeam transcribe --model DIR --recipe fireredasr --width 3 --temperature 1.25 \\
+          --length-penalty 0.6 --eos-penalty 0.9 --n-best 3 a.wav
 
     \b
     Exit codes:
@@ -70,11 +77,5 @@ def transcribe(**values) -> int:
     """
     if values["paths"] and values["input_path"] != "-":
         raise click.UsageError("give WAV files either as arguments or through --input, not both")
-    algorithm = build_algorithm(take(SearchOptions, values))
-    schedule = build_schedule(take(ScheduleOptions, values))
-    return TranscribeJob(algorithm, schedule, source_lang=None, target_lang=None, **values).run()
-
-
-_shared = [parameter for parameter in translate.params if parameter.name not in OWN]
-_paths, _input, *_spoken = transcribe.params
-transcribe.params = [_paths, _shared[0], _input, _shared[1], *_spoken, *_shared[2:]]
+    check_form(values)
+    return TranscribeJob(Setup.take(AlgorithmOptions.take(values), values), **values).run()

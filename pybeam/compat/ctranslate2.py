@@ -6,15 +6,32 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pybeam import processors
-from pybeam.arguments import at_most, needs, whole
+from pybeam.arguments import ArgumentError, at_most, needs, whole
 from pybeam.contracts import Top
 from pybeam.limits import FREE, PrefixRule
 from pybeam.processors.base import Processor
 from pybeam.scoring import power
-from pybeam.search.algorithms import Algorithm, fixed_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import fixed_beam
 from pybeam.stopping import Stop
 
-HARD_PREFIX = PrefixRule(in_length=True, in_limits=True, leading_eos=True)
+
+class HardPrefix(PrefixRule):
+    """The rule of a forced prefix.
+
+    EOS right behind the prefix finishes only as the best candidate. Another EOS among the best
+    `beam_size` candidates takes a place from the next beam, and nothing more.
+
+    Args:
+        is_scored, in_length, in_limits: see `pybeam.limits.PrefixRule`.
+    """
+
+    @property
+    def leading_eos(self) -> bool:
+        return True
+
+
+HARD_PREFIX = HardPrefix(in_length=True, in_limits=True)
 
 
 def beam_search(
@@ -63,8 +80,8 @@ def beam_search(
     """
     whole("beam_size", beam_size, 1)
     if beam_size == 1:
-        raise ValueError(
-            "`beam_size` must be at least 2, but is 1, which is greedy search; use pybeam.greedy"
+        raise ArgumentError(
+            "beam_size", "must be at least 2, but is 1, which is greedy search; use pybeam.greedy"
         )
     at_most(
         "min_decoding_length",
@@ -83,7 +100,7 @@ def beam_search(
         chain.append(processors.repetition_penalty(repetition_penalty))
     if no_repeat_ngram_size:
         chain.append(processors.no_repeat_ngram(no_repeat_ngram_size))
-    if disable_unk:
+    if disable_unk and unk_id is not None:
         chain.append(processors.no_unk(unk_id))
     if suppress_sequences := list(suppress_sequences):
         chain.append(processors.suppress_sequences(suppress_sequences))

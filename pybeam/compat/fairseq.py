@@ -9,7 +9,8 @@ from pybeam.arguments import at_most, needs
 from pybeam.limits import PrefixRule, SourceLimit
 from pybeam.processors.base import Processor
 from pybeam.scoring import power, raw
-from pybeam.search.algorithms import Algorithm, fixed_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import fixed_beam
 
 
 def beam_search(
@@ -64,7 +65,7 @@ def beam_search(
     chain: list[Processor] = []
     if temperature != 1:
         chain.append(processors.temperature(temperature))
-    if unkpen:
+    if unkpen and unk_id is not None:
         chain.append(processors.token_penalty(unk_id, unkpen))
     chain.append(processors.force_eos())
     suppressed = [*([] if pad_id is None else [pad_id]), *tokens_to_suppress]

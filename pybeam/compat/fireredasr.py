@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pybeam import processors
-from pybeam.arguments import at_most
+from pybeam.arguments import ArgumentError, at_most
 from pybeam.limits import SourceLimit
 from pybeam.processors.base import Processor
 from pybeam.scoring import Scoring, raw
-from pybeam.search.algorithms import Algorithm, variable_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import variable_beam
+
+
+class CutScoring(Scoring):
+    """A scoring that counts the EOS which a hypothesis cut at its limit never got.
+
+    Args:
+        alpha, offset, scale, reward, ratio, coverage: see `pybeam.scoring.Scoring`.
+    """
+
+    @property
+    def cut_length_offset(self) -> float:
+        return 1.0
 
 
 def beam_search(
@@ -45,13 +58,14 @@ def beam_search(
     if decode_max_len < 0:
         raise ValueError(f"`decode_max_len` must not be negative, but is {decode_max_len}")
     if not 0 < eos_penalty <= 1:
-        raise ValueError(f"`eos_penalty` must be more than 0 and at most 1, but is {eos_penalty}")
+        problem = f"must be more than 0 and at most 1, but is {eos_penalty}"
+        raise ArgumentError("eos_penalty", problem)
     chain: list[Processor] = []
     if softmax_smoothing != 1:
         chain.append(processors.temperature(softmax_smoothing))
     if eos_penalty != 1:
         chain.append(processors.eos_penalty(eos_penalty))
-    normed = Scoring(alpha=length_penalty, offset=5.0, scale=6.0, cut=1.0)
+    normed = CutScoring(alpha=length_penalty, offset=5.0, scale=6.0)
     return variable_beam(
         beam_size,
         n_best=nbest,

@@ -11,9 +11,11 @@ from pybeam import processors
 from pybeam.arguments import at_most
 from pybeam.contracts import Certificate
 from pybeam.models.rows import Rows
+from pybeam.processors.base import Processor, Stage
 from pybeam.processors.chain import log_softmax
 from pybeam.scoring import power
-from pybeam.search.algorithms import Algorithm, fixed_beam, greedy
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 
@@ -74,12 +76,51 @@ def beam_search(
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
+    is_greedy = num_beams == 1
+    growth = exponential_decay_length_penalty
+    _check(early_stopping, growth, is_greedy=is_greedy)
+    remedy = "widen the beam or ask for fewer"
+    at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
+    at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
+    # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
+    bans_first = renormalize_logits or min_new_tokens == max_new_tokens
+    stage: Stage = "logits" if is_greedy else "log_probs"
+    # in the order of transformers, each where its option is not neutral
+    chain = _repetition_bans(repetition_penalty, no_repeat_ngram_size, bad_words_ids, stage)
+    if bans_first:
+        chain.append(processors.min_length(min_new_tokens, stage=stage))
+    if forced_bos_token_id is not None:
+        chain.append(processors.first_token(forced_bos_token_id))
+    if forced_eos:
+        chain.append(processors.force_eos(is_scored=False))
+    if growth is not None:
+        chain.append(processors.eos_growth(*growth))
+    skips = int(forced_bos_token_id is not None)
+    chain += _suppressed(suppress_tokens, begin_suppress_tokens, skips, stage)
+    if renormalize_logits and not is_greedy:
+        chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
+    min_length = 0 if bans_first else min_new_tokens
+    if is_greedy:
+        # those that force a token work on log-probabilities, so they come last
+        chain.sort(key=lambda processor: processor.stage == "log_probs")
+        return greedy(processors=chain, min_length=min_length, max_length=max_new_tokens)
+    return fixed_beam(
+        num_beams,
+        n_best=num_return_sequences,
+        min_length=min_length,
+        max_length=max_new_tokens,
+        scoring=power(length_penalty),
+        processors=chain,
+        stop=_stop(early_stopping, length_penalty),
+    )
+
+
+def _check(early_stopping: object, growth: object, *, is_greedy: bool) -> None:
+    """Raises ValueError or TypeError unless these options have a meaning."""
     if early_stopping not in (True, False, "never"):
         raise ValueError(
             f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
         )
-    is_greedy = num_beams == 1
-    growth = exponential_decay_length_penalty
     if growth is not None and not (isinstance(growth, (tuple, list)) and len(growth) == 2):
         raise TypeError(
             "`exponential_decay_length_penalty` must be a pair, from which token on and the factor, but "
@@ -89,47 +130,48 @@ def beam_search(
         raise ValueError(
             "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
         )
-    remedy = "widen the beam or ask for fewer"
-    at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
-    at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
-    # `fixed_beam` bans EOS in its kernel, but behind all processors and never at the last token
-    bans_first = renormalize_logits or min_new_tokens == max_new_tokens
-    bad_words_ids, suppress_tokens = list(bad_words_ids), list(suppress_tokens)
-    begin_suppress_tokens = list(begin_suppress_tokens)
-    stage = dict(stage="logits" if is_greedy else "log_probs")
-    counts_start = dict(counts_start=True, **stage)
-    skips = int(forced_bos_token_id is not None)
-    # in its order, each where its option is not neutral
-    chain = [
-        repetition_penalty != 1
-        and processors.repetition_penalty(repetition_penalty, **counts_start),
-        no_repeat_ngram_size and processors.no_repeat_ngram(no_repeat_ngram_size, **counts_start),
-        bad_words_ids
-        and processors.suppress_sequences(bad_words_ids, spares_eos=True, **counts_start),
-        bans_first and processors.min_length(min_new_tokens, **stage),
-        forced_bos_token_id is not None and processors.first_token(forced_bos_token_id),
-        forced_eos and processors.force_eos(is_scored=False),
-        growth and processors.eos_growth(*growth),
-        suppress_tokens and processors.suppress_tokens(suppress_tokens, **stage),
-        begin_suppress_tokens
-        and processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, **stage),
-        renormalize_logits
-        and not is_greedy
-        and processors.from_function(_renormalised, can_capture=True, **stage),
-    ]
-    lengths = dict(min_length=0 if bans_first else min_new_tokens, max_length=max_new_tokens)
-    chain = [processor for processor in chain if processor]
-    if is_greedy:
-        # what forces a token asks for log-probabilities, and is asked last
-        return greedy(processors=sorted(chain, key=lambda p: p.stage == "log_probs"), **lengths)
-    return fixed_beam(
-        num_beams,
-        n_best=num_return_sequences,
-        **lengths,
-        scoring=power(length_penalty),
-        processors=chain,
-        stop=_stop(early_stopping, length_penalty),
-    )
+
+
+def _repetition_bans(
+    penalty: float, ngram_size: int, bad_words_ids: Iterable[Sequence[int]], stage: Stage
+) -> list[Processor]:
+    """The processors that look at the start token too."""
+    chain: list[Processor] = []
+    if penalty != 1:
+        chain.append(processors.repetition_penalty(penalty, counts_start=True, stage=stage))
+    if ngram_size:
+        chain.append(processors.no_repeat_ngram(ngram_size, counts_start=True, stage=stage))
+    if sequences := list(bad_words_ids):
+        chain.append(
+            processors.suppress_sequences(
+                sequences, spares_eos=True, counts_start=True, stage=stage
+            )
+        )
+    return chain
+
+
+def _suppressed(
+    tokens: Iterable[int], first_tokens: Iterable[int], skips: int, stage: Stage
+) -> list[Processor]:
+    """The processors for tokens that are never generated, or not first (`skips` tokens left out)."""
+    chain: list[Processor] = []
+    if never := list(tokens):
+        chain.append(processors.suppress_tokens(never, stage=stage))
+    if not_first := list(first_tokens):
+        chain.append(processors.suppress_tokens_at_start(not_first, skips=skips, stage=stage))
+    return chain
+
+
+class FullBeamStop(Stop):
+    """A stop rule that waits for `num_beams` hypotheses and compares the worst of them.
+
+    Args:
+        patience, keeps_best, top, certificate: see `pybeam.stopping.Stop`.
+    """
+
+    @property
+    def needs_full_beam(self) -> bool:
+        return True
 
 
 def _stop(early_stopping: bool | str, length_penalty: float) -> Stop:
@@ -137,7 +179,7 @@ def _stop(early_stopping: bool | str, length_penalty: float) -> Stop:
         return Stop(patience=1)
     is_bound = early_stopping == "never" and length_penalty > 0
     certificate = Certificate.BOUND if is_bound else Certificate.CURRENT
-    return Stop(certificate=certificate, certifies_all=True)
+    return FullBeamStop(certificate=certificate)
 
 
 def _renormalised(log_probs: Tensor, rows: Rows) -> Tensor:

@@ -6,10 +6,13 @@ from typing import Literal
 
 from pybeam import processors
 from pybeam.arguments import at_most, needs
+from pybeam.contracts import Finishing
 from pybeam.limits import PrefixRule
 from pybeam.processors.base import Processor
 from pybeam.scoring import Scoring, raw
-from pybeam.search.algorithms import Algorithm, shrinking_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import build_algorithm
+from pybeam.search.options import SearchOptions
 from pybeam.stopping import top_finished
 
 
@@ -64,14 +67,13 @@ def beam_search(
     if block_ngram_repeat == 1:
         raise ValueError("`block_ngram_repeat` must be 0 or at least 2, but is 1, which it ignores")
     chain: list[Processor] = []
-    if ban_unk_token:
+    if ban_unk_token and unk_id is not None:
         chain.append(processors.no_unk(unk_id, stage="log_probs"))
     if block_ngram_repeat:
         chain.append(
             processors.no_repeat_ngram(block_ngram_repeat, counts_start=True, stage="log_probs")
         )
-    return shrinking_beam(
-        beam_size,
+    options = SearchOptions(
         n_best=n_best,
         min_length=min_length,
         max_length=max_length,
@@ -79,5 +81,5 @@ def beam_search(
         processors=chain,
         stop=top_finished(),
         prefix=PrefixRule(is_scored=True, in_length=True),
-        regrows=True,
     )
+    return build_algorithm(beam_size, Finishing.SHRINK, options, regrows=True)

@@ -20,7 +20,8 @@ from pybeam.graph.page import fragment, page
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.request import Request
-from pybeam.search.algorithms import Algorithm, greedy
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import greedy
 from pybeam.search.overrides import overridden
 
 FORMATS = (".html", ".png", ".svg", ".json")

@@ -37,6 +37,7 @@ def for_target(algorithm: Algorithm, request: Request, max_positions: int | None
         max_length=length,
         stop=COUNT,
         num_groups=1,
+        ended_only=False,
         scoring=algorithm.scoring if request.scoring is None else request.scoring,
         prefix=FREE,
         processors=base.overridden(algorithm.processors, request.processors or ()),
@@ -51,7 +52,7 @@ def overridden(
 
     Raises ValueError if an override is invalid or the model has too few positions.
     """
-    changes = _given(request, ("width", "n_best", "scoring"))
+    changes = _given(request, ("width", "n_best", "scoring", "ended_only"))
     pruning = _given(request, _PRUNING)
     if pruning:
         changes["pruning"] = dataclasses.replace(algorithm.pruning, **pruning)

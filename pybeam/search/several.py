@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Unpack
 
 from pybeam.arguments import whole
+from pybeam.contracts import Finishing
 from pybeam.processors.diversity import Diversity
 from pybeam.processors.gumbel import Gumbel
-from pybeam.search.algorithms import Algorithm, variable_beam
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.beams import build_algorithm
+from pybeam.search.options import SamplingOptions, SearchOptions, documented
 
 
-def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:
+@documented(SamplingOptions, n_best="width")
+def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions]) -> Algorithm:
     """Sample `width` different hypotheses: stochastic beam search.
 
     Without replacement, in the order of the draws: the first hypothesis y is one with probability
@@ -26,21 +31,16 @@ def stochastic_beam(width: int, seed: int = 0, **options) -> Algorithm:
     Args:
         width: hypotheses to sample, 1 to 128.
         seed: 0 to 2**63 - 1.
-        options: as for `fixed_beam`, but neither `scoring` nor `stop`; `n_best` is `width` unless given.
-            With `pybeam.processors.temperature` p is what it makes of the model's probabilities.
+        options: see below. There is neither `scoring` nor `stop`, which would change what is sampled.
+            `pybeam.processors.temperature` changes p.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
 
     See Kool, van Hoof and Welling 2019, algorithm 1.
     """
-    for name in ("scoring", "stop"):
-        if name in options:
-            raise ValueError(
-                f"`{name}` would change which hypotheses are sampled; leave it out, or give "
-                "`processors=[…, pybeam.processors.gumbel(seed)]` to another algorithm"
-            )
-    algorithm = variable_beam(width, **{"n_best": width, **options})
+    given: SearchOptions = {"n_best": width, **options}
+    algorithm = build_algorithm(width, Finishing.HELD, given)
     return dataclasses.replace(algorithm, processors=(*algorithm.processors, Gumbel(seed)))
 
 

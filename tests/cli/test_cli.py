@@ -3,35 +3,21 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
 import pybeam
 from pybeam.cli import main
 from pybeam.cli.job import describe_lines
-from pybeam.cli.lines import LineReader, cut
+from pybeam.cli.sources import cut
+from support.example_lines import LINES, translations
 from support.paths import MODEL
-
-LINES = [
-    "Y dijo Dios: Sea la luz; y fué la luz.",
-    "Jehová es mi pastor; nada me faltará.",
-    "Y el rey dijo.",
-    "Entonces el rey mandó llamar á todos los sabios de Babilonia, y les contó su sueño.",
-]
 
 
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
-    """Translations of `LINES` by the library itself, width 5."""
-    tokenizer = pybeam.load_tokenizer(MODEL)
-    decoder = pybeam.Decoder(pybeam.load_model(MODEL), pybeam.fixed_beam(5))
-    results = decoder.decode([tokenizer.encode(line) for line in LINES])
-    return [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
+    return translations()
 
 
 @pytest.fixture
@@ -47,23 +33,6 @@ def translate(tmp_path, capfd):
         return code, output.out.split("\n")[:-1], output.err
 
     return run
-
-
-def start(*options: str, **pipes) -> subprocess.Popen:
-    command = [sys.executable, "-m", "pybeam", "translate", "--model", str(MODEL), *options]
-
-    def heed_interrupts() -> None:
-        # a test run in the background ignores SIGINT, and its children would inherit that
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,
-        **pipes,
-    )
 
 
 @pytest.mark.parametrize("schedule", ["fifo", "streaming", "batch"])
@@ -126,12 +95,13 @@ def test_n_best_is_in_the_format_of_moses(translate, expected):
 
 
 def test_json(translate, expected):
-    options = ["--json", "--n-best", "2", "--scoring", "power:1", "--quiet"]
+    options = ["--json", "--n-best", "2", "--quiet"]
     _, lines, _ = translate([*LINES[:2], ""], *options)
     records = [json.loads(line) for line in lines]
     assert [record["index"] for record in records] == [0, 1, 2]
     best, second = records[0]["hypotheses"]
     assert best["ended"] and best["final_score"] > second["final_score"] > best["score"]
+    assert set(best) == {"text", "score", "final_score", "ended"}
     assert records[0]["steps"] > 0 and records[0]["expansions"] > records[0]["steps"]
     assert records[2] == {
         "index": 2,
@@ -170,7 +140,8 @@ def test_processors(translate, expected):
         p.suppress_sequences([[first, second], [9]]),
         p.eos_penalty(0.9),
     ]
-    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5, processors=chain))
+    search = pybeam.fixed_beam(5, processors=chain, scoring=pybeam.scoring.power(1.0))
+    decoder = pybeam.Decoder(model, search)
     results = decoder.decode([tokenizer.encode(line) for line in LINES])
     wanted = [tokenizer.decode(result.hypotheses[0].tokens) for result in results]
     options = ["--temperature=1.2", "--repetition-penalty=1.3", "--no-repeat-ngram=2", "--no-unk"]
@@ -193,7 +164,48 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--suppress", "the"], "token ids joined by commas"),
         (["--suppress", "1,-5"], "token ids joined by commas"),
         (["--suppress", "99999"], "--suppress"),
-        (["--threshold", "1.5"], "--threshold has no meaning with --algorithm fixed"),
+        (
+            ["--threshold", "1.5"],
+            "--threshold has no meaning with --algorithm fixed; it goes with var",
+        ),
+        (
+            ["--algorithm", "variable", "--regrow"],
+            "--regrow has no meaning with --algorithm variable",
+        ),
+        (["--stop", "count", "--patience", "2"], "either --stop or --patience"),
+        (
+            ["--patience", "0.1", "--n-best", "5"],
+            "--n-best must be at most round(patience * width)",
+        ),
+        (["--samples", "2", "--width", "3"], "--width has no meaning with --samples"),
+        (
+            ["--samples", "2", "--length-penalty", "1"],
+            "--length-penalty has no meaning with --samples",
+        ),
+        (["--seed", "2"], "--seed has no meaning with --algorithm fixed; it goes with --samples"),
+        (["--diversity-penalty", "1"], "--diversity-penalty needs --groups"),
+        (
+            ["--algorithm", "jacobi", "--groups", "2"],
+            "--groups has no meaning with --algorithm jacobi",
+        ),
+        (["--length-penalty", "1", "--scoring", "raw"], "either --length-penalty or --scoring"),
+        (["--length-penalty", "99"], "--length-penalty must be between -10 and 10"),
+        (["--alignment"], "--alignment needs --json"),
+        (["--recipe", "fairseq", "--stop", "end"], "--stop has no meaning with --recipe fairseq"),
+        (["--recipe", "ctranslate2", "--width", "1"], "--width must be at least 2"),
+        (["--recipe", "opennmt", "--n-best", "9"], "--n-best must be at most `beam_size` = 5"),
+        (["--recipe-option", "beam=3"], "--recipe-option needs --recipe"),
+        (["--recipe", "fairseq", "--recipe-option", "beam"], "NAME=VALUE"),
+        (
+            ["--recipe", "fairseq", "--recipe-option", "size=3"],
+            "size is no option of --recipe fair",
+        ),
+        (["--recipe", "fairseq", "--recipe-option", "beam=0"], "--recipe fairseq: `nbest` must be"),
+        (
+            ["--recipe", "fairseq", "--recipe-option", "min_len=900"],
+            "--recipe-option min_len must be",
+        ),
+        (["--recipe", "fireredasr", "--eos-penalty", "2"], "--eos-penalty must be more than 0"),
         (["--algorithm", "greedy", "--width", "3"], "--width has no meaning"),
         (["--algorithm", "greedy", "--n-best", "2"], "--n-best 2"),
         (["--algorithm", "jacobi", "--n-best", "2"], "--n-best 2"),
@@ -204,8 +216,9 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--batch-size", "2", "--batch-tokens", "9"], "either --batch-size"),
         (["--scoring", "power"], "power:A"),
         (["--scoring", "gnmt:x"], "gnmt:x"),
+        (["--scoring", "power:99"], "--scoring power:99 must be between -10 and 10"),
         (["--algorithm", "variable", "--local-threshold", "2"], "--local-threshold must be"),
-        (["--min-length", "5", "--max-length", "5"], "--min-length must be"),
+        (["--min-length", "5", "--max-length", "5"], "--min-length must be less than"),
         (["--row-budget", "2"], "--row-budget must be"),
         (["--max-length", "100000"], "--max-length must be"),
         (["--temperature", "nan"], "--temperature must be finite, greater than 0, but is nan"),
@@ -245,7 +258,8 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
     """By the commands that load a model; an exported one needs onnxruntime."""
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "decoder.onnx").touch()
-    shutil.copy(MODEL / "config.json", tmp_path)
+    for name in ("config.json", "sentencepiece.model"):
+        shutil.copy(MODEL / name, tmp_path)
     for command in ("translate", "profile"):
         assert main([command, "--model", str(tmp_path)]) == 1
         assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
@@ -275,83 +289,6 @@ def test_a_line_that_fails_leaves_the_others(translate, expected, monkeypatch):
     assert "error: line 3" in errors
 
 
-def test_a_line_comes_out_before_the_input_ends(expected):
-    with start("--quiet") as process:
-        for line, translation in zip(LINES[:2], expected, strict=False):
-            process.stdin.write(line.encode() + b"\n")
-            process.stdin.flush()
-            assert process.stdout.readline().decode() == translation + "\n"
-        process.stdin.close()
-        assert process.stdout.read() == b""
-        assert process.wait(timeout=120) == 0
-        assert process.stderr.read() == b""
-
-
-def test_closed_output_ends_cleanly(expected):
-    with start("--quiet") as process:
-        process.stdin.write("\n".join(LINES * 50).encode())
-        process.stdin.close()
-        assert process.stdout.readline().decode() == expected[0] + "\n"
-        process.stdout.close()
-        assert process.wait(timeout=120) == 141
-        assert process.stderr.read() == b""
-
-
-def test_interrupt_writes_what_is_finished(expected):
-    with start() as process:
-        process.stdin.write(LINES[0].encode() + b"\n")
-        process.stdin.flush()
-        assert process.stdout.readline().decode() == expected[0] + "\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 130
-        errors = process.stderr.read().decode()
-        assert "1 lines in" in errors and "Traceback" not in errors
-
-
-def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
-    read_end, write_end = os.pipe()
-    has_ended = threading.Event()
-
-    def interrupt() -> None:
-        time.sleep(0.2)  # until the reader waits
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        has_ended.wait(10)
-        os.close(write_end)  # so that a reader that does not heed it ends as well
-
-    thread = threading.Thread(target=interrupt)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            thread.start()
-            list(LineReader(read_end).run())
-        assert thread.is_alive(), "the interrupt was heeded only when the input had ended"
-    finally:
-        has_ended.set()
-        thread.join()
-        signal.signal(signal.SIGINT, handler)
-        os.close(read_end)
-
-
-@pytest.mark.slow
-def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path):
-    path = tmp_path / "out.txt"
-    # the first line is the shortest of a window of 512, so it comes last
-    with start("--output", str(path), "--batch-size", "32", "--scoring", "power:1") as process:
-        process.stdin.write("\n".join([LINES[0], *[LINES[3] * 3] * 1000]).encode())
-        process.stdin.close()
-        while not path.exists():
-            time.sleep(0.05)
-        time.sleep(2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 130
-        errors = process.stderr.read().decode()
-        assert "Traceback" not in errors
-        lines = path.read_text(encoding="utf-8").split("\n")
-        if len(lines) > 1:
-            assert lines[0] == "" and lines[1] != ""
-            assert "not finished: line 1" in errors
-
-
 def test_describe_lines():
     assert describe_lines([0, 3, 4, 5, 9, 10]) == "line 1, lines 4-6, lines 10-11"
 
@@ -361,6 +298,11 @@ def test_info(capfd):
     text = capfd.readouterr().out
     for word in ("pybeam", "python", "torch", "threads", "cpu", "reference: available", "native:"):
         assert word in text
+
+
+def test_version(capfd):
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"pybeam {pybeam.__version__}\n"
 
 
 def test_help_teaches(capfd):

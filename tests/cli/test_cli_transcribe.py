@@ -115,6 +115,28 @@ def test_a_bad_file_fails_alone(transcribe, model, sounds, expected, tmp_path):
     assert record["hypotheses"] == [] and "16000" in record["error"]
 
 
+def test_the_search_of_fireredasr(model, sounds, capfd):
+    """By our names for its options, and by its own."""
+    extract = load_feature_extractor(model)
+    sources = [extract(read_wav(path, RATE)) for path in sounds]
+    command = ["transcribe", "--model", str(model), "--recipe=fireredasr", "--quiet", "--json"]
+    ours = ["--width=3", "--temperature=1.25", "--eos-penalty=0.8", "--length-penalty=0.6"]
+    own = ["beam_size=3", "softmax_smoothing=1.25", "eos_penalty=0.8", "length_penalty=0.6"]
+    search = pybeam.compat.fireredasr.beam_search(
+        3, nbest=2, softmax_smoothing=1.25, eos_penalty=0.8, length_penalty=0.6, decode_max_len=6
+    )
+    expected = pybeam.Decoder(pybeam.load_model(model), search).decode(sources)
+    for options in (ours, [f"--recipe-option={option}" for option in own]):
+        options = [*options, "--n-best=2", "--max-length=6", *map(str, sounds)]
+        assert main([*command, *options]) == 0
+        records = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        for record, result in zip(records, expected, strict=True):
+            texts = [text(model, hypothesis) for hypothesis in result.hypotheses]
+            assert [found["text"] for found in record["hypotheses"]] == texts
+            scores = [hypothesis.final_score for hypothesis in result.hypotheses]
+            assert [h["final_score"] for h in record["hypotheses"]] == pytest.approx(scores)
+
+
 def test_the_wrong_kind_of_model_is_refused(transcribe, model, sounds, tmp_path, capfd):
     code, _, errors = transcribe(sounds[0], model=TRANSLATOR)
     assert code == 1 and "reads text; use `pybeam translate`" in errors

@@ -1,4 +1,4 @@
-"""`python -m pybeam.profile`: the arithmetic on traces made by hand, and runs on real models."""
+"""`pybeam profile`: the arithmetic on traces made by hand, and runs on real models."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,11 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
-from pybeam.cli.profile_sources import random_sources, read_lines
+from pybeam.cli.profile import read_lines
+from pybeam.cli.random_sources import random_sources
 from pybeam.engine.stats import PHASES
 from pybeam.profile.measure import PhaseTime, Profile, measure
-from pybeam.profile.report import as_dict, as_text
+from pybeam.profile.table import as_dict, as_text
 from pybeam.profile.trace import (
     OUTSIDE,
     Computation,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from functools import cache
 
 import pytest
 
 import pybeam
-from pybeam.compat import fairseq, fireredasr, opennmt
+from pybeam.compat import ctranslate2, fairseq, fireredasr, opennmt
 from pybeam.limits import PrefixRule, SourceLimit
 from pybeam.stopping import Stop
 from support import recipe_oracles as oracles
@@ -170,14 +171,16 @@ def test_limits_that_follow_the_source_are_checked_with_it():
             lambda: pybeam.fixed_beam(4, n_best=3, stop=Stop(patience=0.5)),
             r"`n_best` must be at most round\(patience \* width\) = 2, after which the search stops",
         ),
-        (lambda: pybeam.fixed_beam(4, regrows=True), "`regrows` gives back the places"),
         (
-            lambda: pybeam.shrinking_beam(4, prefix=PrefixRule(leading_eos=True)),
+            lambda: dataclasses.replace(pybeam.fixed_beam(4), regrows=True),
+            "`regrows` gives back the places",
+        ),
+        (
+            lambda: pybeam.shrinking_beam(4, prefix=ctranslate2.HARD_PREFIX),
             "`leading_eos` of `prefix` belongs to",
         ),
         (lambda: PrefixRule(is_scored=True), "`is_scored` needs `in_length`"),
         (lambda: SourceLimit(1, float("inf")), "`constant` must be finite and not negative"),
-        (lambda: pybeam.scoring.Scoring(cut=-1), "`cut` must not be negative, but is -1"),
         (lambda: pybeam.scoring.reward(1.0).behind(2), "`reward` must be 0 where a prefix counts"),
     ],
 )

@@ -25,8 +25,8 @@ FLOORS = [
     ["export", "processors"],
     ["models"],
     ["kvcache", "ops"],
-    ["backends", "stopping", "text"],
-    ["arguments", "contracts", "limits", "scoring"],
+    ["backends", "scoring", "stopping", "text"],
+    ["arguments", "contracts", "limits"],
 ]
 # they stand outside: the public face and the way in import everything, and nothing inside imports them
 ENTRANCES = {"__init__", "__main__"}

@@ -11,7 +11,6 @@ from importlib import import_module
 import pytest
 
 import pybeam
-import pybeam.graph
 
 MODULES = [
     pybeam,

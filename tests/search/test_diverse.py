@@ -159,7 +159,7 @@ def test_requests_end_alone_and_can_be_scored():
     broken_inner = pybeam.fixed_beam(2, max_length=LENGTH, processors=[broken])
     decoder = pybeam.Decoder(model, pybeam.diverse(broken_inner, 3, 0.5))
     requests = [[1], [], pybeam.Request([1], prefix=[99]), pybeam.Request([1], prefix=[2, 2, 2])]
-    results = decoder.decode(requests)
+    results = decoder.decode(requests, on_error="return")
     reasons = [result.stop_reason for result in results]
     assert reasons == ["groups", "empty_source", "error", "error"]
     assert decoder.stats.sources == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import pybeam
 from pybeam.stopping import Certificate, Stop
-from support.search_models import random_model
+from support.search_models import constant_model, random_model
 from support.search_oracles import huang, ranked_log_probs
 
 MAX_LENGTH = 14
@@ -55,14 +56,20 @@ def bound_of(scoring, source_length):
 
 
 @pytest.mark.thinned()
+@pytest.mark.parametrize("refills", [False, True], ids=["as written", "refilled"])
 @pytest.mark.parametrize("name", SCORINGS)
-@pytest.mark.parametrize("seed", range(8))
-def test_as_the_paper_says(backend, name, seed):
+@pytest.mark.parametrize("seed", range(6))
+def test_as_the_paper_says(backend, name, seed, refills):
+    """`huang_beam` as it is written there; `optimal_beam` with the same rule and places refilled."""
     scoring, rng = SCORINGS[name], random.Random(seed)
     model = some_model(seed)
     width = rng.choice([1, 2, 4])
     n_best = rng.randint(1, width)
-    algorithm = pybeam.optimal_beam(width, n_best=n_best, max_length=MAX_LENGTH, scoring=scoring)
+    options = dict(n_best=n_best, max_length=MAX_LENGTH, scoring=scoring)
+    if seed % 3 == 2:
+        options["ended_only"] = False
+    build = pybeam.optimal_beam if refills else pybeam.huang_beam
+    algorithm = build(width, **options)
     decoder = pybeam.Decoder(model, algorithm, pybeam.Fifo(3), backend)
     for result, source in zip(decoder.decode(SOURCES), SOURCES, strict=True):
         length = len(source)
@@ -73,20 +80,41 @@ def test_as_the_paper_says(backend, name, seed):
             final_of(scoring, length),
             bound_of(scoring, length),
             max_length=MAX_LENGTH,
+            refills=refills,
+            ended_only=algorithm.ended_only,
         )
         assert (result.stop_reason, result.steps) == (reason, steps)
         assert [h.score for h in result.hypotheses] == [float(f.score) for f in found[:n_best]]
         assert [h.tokens for h in result.hypotheses] == [f.tokens for f in found[:n_best]]
 
 
+def test_places_stay_empty_for_one_step_alone():
+    """p(EOS) = 1/2, p(2) = 1/4, p(3) = p(4) = 1/8, and K = 3: by hand, beside `optimal_beam`."""
+    halves = [-math.inf, *(math.log(p) for p in (1 / 2, 1 / 4, 1 / 8, 1 / 8))]
+    model, rows = constant_model(halves), {}
+    for build in (pybeam.huang_beam, pybeam.optimal_beam, pybeam.shrinking_beam):
+        algorithm = build(3, n_best=3, max_length=4, stop=pybeam.stopping.end())
+        (result,) = pybeam.Decoder(model, algorithm).decode([[1]])
+        rows[build.__name__] = result.expansions
+        assert [h.tokens for h in result.hypotheses[:2]] == [[], [2]]
+    # one ends in step 1; [2, EOS] and [3, EOS] end in step 2, where [2, 2] goes on; of its three best
+    # extensions in step 3 one ends. A beam that shrinks for good has room for that one alone
+    assert rows == {
+        "huang_beam": 1 + 2 + 1 + 2,
+        "optimal_beam": 1 + 3 + 3 + 3,
+        "shrinking_beam": 1 + 2 + 1,
+    }
+
+
 @pytest.mark.thinned()
-@pytest.mark.parametrize("build", ["fixed", "variable", "shrinking"])
+@pytest.mark.parametrize("build", ["fixed", "variable", "shrinking", "huang"])
 @pytest.mark.parametrize("name", SCORINGS)
 def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build):
     builders = dict(
         fixed=pybeam.fixed_beam,
         variable=lambda *args, **more: pybeam.variable_beam(*args, threshold=3.0, **more),
         shrinking=pybeam.shrinking_beam,
+        huang=pybeam.huang_beam,
     )
     options = dict(n_best=2, max_length=MAX_LENGTH, scoring=SCORINGS[name])
     steps = {"optimal": 0, "end": 0}
@@ -155,3 +183,16 @@ def test_the_length_ratio_of_a_file():
         pybeam.stopping.length_ratio(sources, targets[:1])
     with pytest.raises(ValueError, match="no source token"):
         pybeam.stopping.length_ratio([[]], [[1]])
+
+
+def test_the_mean_of_length_ratios():
+    """Every pair counts the same, however long it is: (3 / 2 + 3 / 4) / 2, where all tokens give 6 / 6."""
+    sources, targets = [[1, 2], [3, 4, 5, 6]], [[1, 2, 3], [4, 5, 6]]
+    assert pybeam.stopping.mean_length_ratio(sources, targets) == 1.125
+    assert pybeam.stopping.mean_length_ratio(sources * 3, targets * 3) == 1.125
+    with pytest.raises(ValueError, match="as many sources as targets"):
+        pybeam.stopping.mean_length_ratio(sources, targets[:1])
+    with pytest.raises(ValueError, match="no pair of a source and a target"):
+        pybeam.stopping.mean_length_ratio([], [])
+    with pytest.raises(ValueError, match="source 1 is empty"):
+        pybeam.stopping.mean_length_ratio([[1], []], [[1], [1]])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import pybeam
 from pybeam import ops
+from pybeam.compat.huggingface import FullBeamStop
 from pybeam.contracts import Certificate, Finishing, Top
 from pybeam.models import FunctionModel
 from pybeam.search.algorithms import Algorithm
@@ -45,9 +46,9 @@ STOPS = [
     Stop(patience=1.0),
     Stop(patience=2.0),
     Stop(patience=1.5, top=Top.EVER),
-    Stop(top=Top.EVER, certifies_all=True),
-    Stop(certificate=Certificate.CURRENT, certifies_all=True),
-    Stop(certificate=Certificate.BOUND, certifies_all=True),
+    FullBeamStop(top=Top.EVER),
+    FullBeamStop(certificate=Certificate.CURRENT),
+    FullBeamStop(certificate=Certificate.BOUND),
     Stop(patience=1.0, top=Top.NOW, certificate=Certificate.CURRENT),
 ]
 
@@ -136,6 +137,7 @@ def limits(draw, most: float) -> dict:
         "n_best": draw(st.integers(1, math.floor(most * width + 0.5))),
         "max_length": max_length,
         "min_length": draw(st.integers(0, min(3, max_length - 1))),
+        "ended_only": draw(st.booleans()),
         **{name: draw(st.sampled_from(values)) for name, values in pruning.items()},
     }
 
@@ -166,6 +168,7 @@ def rules_of(
         n_best=limits["n_best"],
         max_length=limits["max_length"],
         min_length=limits["min_length"],
+        ended_only=limits["ended_only"],
         max_candidates=limits["max_candidates"] or INF,
         margin=min(limits["threshold"] or INF, -math.log(relative) if relative else INF),
         local_margin=-math.log(local) if local else INF,
@@ -176,7 +179,7 @@ def rules_of(
         certificate={0: "", Certificate.BOUND: "bound", Certificate.CURRENT: "current"}[
             stop.certificate
         ],
-        certifies_all=stop.certifies_all,
+        needs_full_beam=stop.needs_full_beam,
         source_length=source_length,
         eos_ids=eos_ids,
     )
@@ -255,7 +258,7 @@ def check(problem: Problem, backend: str) -> None:
         assert ours == theirs
         for hypothesis, entry in zip(result.hypotheses, expected.found, strict=True):
             final = rules.scale.final(entry.score, entry.length, rules.source_length)
-            assert hypothesis.final_score == pytest.approx(final, rel=1e-12)
+            assert hypothesis.final_score == pytest.approx(final, rel=2.0**-23)
 
 
 QUICK = settings(

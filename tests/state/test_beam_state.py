@@ -11,9 +11,10 @@ import torch
 import pybeam
 from pybeam import backends, compat
 from pybeam.backends.arrays import STOP_REASONS
+from pybeam.compat.fireredasr import CutScoring
+from pybeam.compat.huggingface import FullBeamStop
 from pybeam.contracts import Certificate, Top
 from pybeam.models.rows import Rows
-from pybeam.scoring import Scoring
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
@@ -44,7 +45,7 @@ ALGORITHMS = {
         3,
         max_length=9,
         scoring=pybeam.scoring.power(1.3),
-        stop=Stop(certificate=Certificate.CURRENT, certifies_all=True),
+        stop=FullBeamStop(certificate=Certificate.CURRENT),
     ),
     "top finished": pybeam.shrinking_beam(
         4, n_best=2, max_length=9, stop=pybeam.stopping.top_finished()
@@ -52,12 +53,17 @@ ALGORITHMS = {
     "top finished, refill": pybeam.fixed_beam(4, max_length=9, stop=pybeam.stopping.top_finished()),
     "patient": pybeam.fixed_beam(3, n_best=2, max_length=9, stop=Stop(patience=1.7)),
     "top ever": pybeam.fixed_beam(4, n_best=3, max_length=9, stop=Stop(top=Top.EVER)),
+    "ended only": pybeam.fixed_beam(3, n_best=3, max_length=9, ended_only=True),
+    "ended only, the best": pybeam.variable_beam(
+        3, n_best=3, max_length=9, ended_only=True, stop=pybeam.stopping.end()
+    ),
+    "Huang": pybeam.huang_beam(4, 0.7, 1.3, n_best=2, max_length=9),
     "to the end": pybeam.fixed_beam(3, n_best=3, max_length=9, stop=pybeam.stopping.end()),
     "cut, optimal": pybeam.fixed_beam(
         3,
         n_best=2,
         max_length=9,
-        scoring=Scoring(alpha=1.2, offset=5, scale=6, cut=1.5),
+        scoring=CutScoring(alpha=1.2, offset=5, scale=6),
         stop=pybeam.stopping.optimal(),
     ),
     "FireRedASR": compat.fireredasr.beam_search(4, nbest=4, decode_max_len=7, length_penalty=0.8),
@@ -122,6 +128,7 @@ class Searches:
             prefix=[3 + self.random(VOCAB - 4) for _ in range(self.random(4))],
             max_candidates=1 + self.random(4),
             threshold=0.5 + self.random(4),
+            ended_only=bool(self.random(2)),
         )
         chosen = {name: value for name, value in choices.items() if self.random(3) == 0}
         if "width" in chosen:

@@ -61,44 +61,54 @@ def every_sequence(step, max_length: int) -> list[Found]:
     return found
 
 
-def huang(step, width: int, n_best: int, final, bound, *, max_length: int, stops: bool = True):
-    """Refilled beam that keeps the best `width` finished; optimal stop of Huang et al. 2017.
+def huang(
+    step,
+    width: int,
+    n_best: int,
+    final,
+    bound,
+    *,
+    max_length: int,
+    refills: bool = False,
+    ended_only: bool = True,
+):
+    """Optimal beam search of Huang et al. 2017, one equation after another; returns the found, why, when.
+
+    Their beam ``B_i`` is the best `width` extensions of what has not ended in ``B_{i-1}``, and those of
+    it that have ended are candidates for the best. With `refills` they are not part of the beam: the
+    `width` best extensions that have not ended are, out of ``2 * width``.
 
     ``final(score, length)`` ranks; ``bound(score, length)`` is the most that a live row of that score and
-    length can still reach. Returns what was found, why it stopped, and after how many steps.
+    length can still reach. Of what has ended the best `width` are kept. At the limit rows count as they
+    are, unless `ended_only`.
     """
     beam = [Found([], np.float32(0), 0, False)]
     finished: list[Found] = []
 
-    def rank():
+    def keep(some: list[Found]) -> None:
+        finished.extend(some)
         finished.sort(key=lambda found: -final(found.score, found.length))  # stable
         del finished[width:]
 
     for length in range(1, max_length + 1):
-        candidates = []
+        extensions = []
         for parent, row in enumerate(beam):
             for place, (token, log_prob) in enumerate(step(row.tokens)):
                 score = np.float32(row.score + log_prob)
-                candidates.append((score, parent, place, token, row))
-        candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
-        candidates = candidates[: 2 * width]
-        finished += [
-            Found(row.tokens, score, length, True)
-            for score, _, _, token, row in candidates[:width]
-            if token == EOS
-        ]
-        rank()
-        beam = [
-            Found([*row.tokens, token], score, length, False)
-            for score, _, _, token, row in [c for c in candidates if c[3] != EOS][:width]
-        ]
+                ends = token == EOS
+                tokens = row.tokens if ends else [*row.tokens, token]
+                extensions.append(((-score, parent, place), Found(tokens, score, length, ends)))
+        ranked = [found for _, found in sorted(extensions, key=lambda pair: pair[0])]
+        keep([found for found in ranked[:width] if found.ended])
+        seen = ranked[: 2 * width] if refills else ranked[:width]
+        beam = [found for found in seen if not found.ended][:width]
         best = max((bound(row.score, length) for row in beam), default=-np.inf)
-        if stops and len(finished) >= n_best:
-            worst = finished[n_best - 1]
-            if final(worst.score, worst.length) >= best:
-                return finished, "optimal", length
-        if not beam:
-            return finished, "empty_beam", length
-    finished += beam
-    rank()
+        is_certain = len(finished) >= n_best and (
+            final(finished[n_best - 1].score, finished[n_best - 1].length) >= best
+        )
+        reason = "optimal" if is_certain else "empty_beam" if not beam else ""
+        if length == max_length and not ended_only:
+            keep(beam)
+        if reason:
+            return finished, reason, length
     return finished, "max_length", max_length

@@ -56,23 +56,14 @@ def run_in_interpreter(*arguments: str) -> None:
     assert re.search(r"\b[1-9]\d* passed", summary) and "skipped" not in summary, summary
 
 
-def mend_interpreter() -> None:
-    """Let `range` take a computed number, which NumPy 2.4 broke (triton #9171), and save time."""
+def hasten_interpreter() -> None:
+    """Save two thirds of the interpreter's time."""
     from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_tensor_and_index(tensor, *scope) -> None:
-        patch_tensor(tensor, *scope)
-        change = scope[0].set_attr if scope else setattr
-        change(tensor, "__index__", lambda number: int(number.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_tensor_and_index
 
     patched = set()
 
     def call(function, *arguments, **named):
-        # once per module is enough; at every call it takes two thirds of the time
+        # once per module is enough
         if function.fn.__module__ not in patched:
             patched.add(function.fn.__module__)
             interpreter._patch_lang(function.fn)

@@ -51,6 +51,7 @@ class Rules:
     n_best: int
     max_length: int
     min_length: int = 0
+    ended_only: bool = False
     max_candidates: float = INF
     margin: float = INF
     local_margin: float = INF
@@ -59,7 +60,7 @@ class Rules:
     keeps_best: bool = True
     top: str = ""  # "now" or "ever"
     certificate: str = ""  # "bound" or "current"
-    certifies_all: bool = False
+    needs_full_beam: bool = False
     source_length: int = 1
     eos_ids: tuple[int, ...] = (EOS,)
 
@@ -129,9 +130,10 @@ class Search:
             is_last = n == rules.max_length
             if reason in ("empty_beam", "max_length") or (rules.keeps_best and is_last):
                 for entry in beam:
-                    self.finish(entry, is_cut=True)
+                    if entry.ended or not rules.ended_only:
+                        self.finish(entry, is_cut=True)
             if reason:
-                ranked = sorted(self.finished, key=lambda entry: -self.final(entry))
+                ranked = sorted(self.finished, key=lambda entry: -np.float32(self.final(entry)))
                 return Outcome(ranked[: rules.n_best], reason, steps, expansions)
         raise AssertionError("max_length is a reason")
 
@@ -220,7 +222,7 @@ class Search:
 
     @property
     def certified(self) -> int:
-        return self.rules.width if self.rules.certifies_all else self.rules.n_best
+        return self.rules.width if self.rules.needs_full_beam else self.rules.n_best
 
     def is_certified(self, beam: list[Entry], n: int) -> bool:
         """Whether nothing that the beam can still give, at any length, beats what has finished."""

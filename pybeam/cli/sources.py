@@ -14,8 +14,10 @@ from pybeam.request import Request, Result
 from pybeam.text.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
+# a writer who is silent for so long has paused
 PAUSE_SECONDS = 0.05
-HEED_SECONDS = 0.5
+# after which a wait is interrupted, so that Ctrl-C is noticed
+WAIT_SECONDS = 0.5
 
 
 class LineReader:
@@ -48,8 +50,8 @@ class LineReader:
         while not self._lines and not self.has_ended:
             if not may_wait and not self._is_ready(PAUSE_SECONDS):
                 break
-            # Never blocks in read: a Ctrl-C that came just before would be heeded only after it.
-            while not self._is_ready(HEED_SECONDS):
+            # a read that blocks would notice a Ctrl-C from just before only when it returns
+            while not self._is_ready(WAIT_SECONDS):
                 pass
             self._read()
         return bool(self._lines)
@@ -126,7 +128,8 @@ class Sources:
                 f"{limit}; the line is cut, so {self.harm_of_cutting}"
             )
             tokens = cut(tokens, self._tokenizer.encode(""), limit)
-        return Request(tokens, prefix=self._tokenizer.prefix)
+        # the id comes back with the result, for those who want to see the source again
+        return Request(tokens, prefix=self._tokenizer.prefix, id=tokens)
 
 
 class Pairs(Sources):

@@ -9,7 +9,7 @@ from collections import Counter
 from pybeam.request import Result
 
 
-class Report:
+class Progress:
     """Counts results while they come and tells the user about them."""
 
     def __init__(self, *, has_bar: bool, num_lines: int | None, item: str = "line") -> None:

@@ -1,0 +1,111 @@
+"""Models, tokenizer and decoder, as the options of a command ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pybeam.cli.options.algorithm import AlgorithmOptions
+from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.options.sections import take
+from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
+
+if TYPE_CHECKING:
+    from pybeam.decoder import Decoder
+    from pybeam.engine.schedule import Schedule
+    from pybeam.models.base import Model
+    from pybeam.processors import Processor
+    from pybeam.search.algorithms import Algorithm
+    from pybeam.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a command decodes with."""
+
+    model_dirs: tuple[str, ...]
+    algorithm: AlgorithmOptions
+    schedule: Schedule
+    device: DeviceOptions
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+    @classmethod
+    def take(cls, algorithm: AlgorithmOptions, values: dict[str, Any]) -> Setup:
+        """What a command line says, which is taken out of `values`.
+
+        Raises UsageError for options that contradict each other.
+        """
+        return cls(
+            values.pop("model_dirs"),
+            algorithm,
+            take(ScheduleOptions, values).build(),
+            take(DeviceOptions, values),
+            values.pop("source_lang", None),
+            values.pop("target_lang", None),
+        )
+
+    @property
+    def first_dir(self) -> str:
+        """The model whose tokenizer and settings are used."""
+        return self.model_dirs[0]
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ClickException if it cannot be read."""
+        import pybeam
+
+        self._check_directories()
+        with as_failures():
+            return pybeam.load_tokenizer(
+                self.first_dir, source_lang=self.source_lang, target_lang=self.target_lang
+            )
+
+    def load_model(self) -> Model:
+        """The model, or the ensemble. Raises ClickException if it cannot be read."""
+        import torch
+
+        import pybeam
+
+        self._check_directories()
+        if self.device.threads is not None:
+            torch.set_num_threads(self.device.threads)
+        with as_failures():
+            return pybeam.load_model(
+                self.model_dirs, device=self.device.device, dtype=self.device.dtype
+            )
+
+    def build_algorithm(
+        self, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
+    ) -> Algorithm:
+        """The algorithm, with what the model's files say about it and `more` processors.
+
+        Raises UsageError for options that do not fit together.
+        """
+        from pybeam.text.json_files import read_json
+
+        unk_id = None if tokenizer is None else tokenizer.unk_id
+        if self.algorithm.needs_unk and unk_id is None:
+            raise click.UsageError(
+                f"--no-unk needs a tokenizer that has <unk>, but that of {self.first_dir} has none; leave "
+                "it out"
+            )
+        path = Path(self.first_dir, "generation_config.json")
+        with as_failures():
+            config = read_json(path) if path.exists() else {}
+        return self.algorithm.build(config, unk_id, more)
+
+    def build_decoder(self, model: Model, algorithm: Algorithm, **wants: bool) -> Decoder:
+        """The decoder. Raises UsageError for options that do not fit the model."""
+        import pybeam
+
+        with as_usage_errors():
+            return pybeam.Decoder(model, algorithm, self.schedule, self.device.backend, **wants)
+
+    def _check_directories(self) -> None:
+        for directory in self.model_dirs:
+            if not Path(directory).is_dir():
+                raise click.ClickException(f"--model {directory}: there is no such folder")

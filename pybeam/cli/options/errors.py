@@ -1,0 +1,53 @@
+"""Errors of the library as errors of the command line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+# arguments whose options have other names
+OPTIONS = {
+    "n": "--batch-size",
+    "tokens": "--batch-tokens",
+    "path": "--model",
+    "sequences": "--suppress",
+}
+# what the library raises for wrong values and files, and for optional packages that are missing
+EXPECTED = (ImportError, OSError, TypeError, ValueError)
+
+
+def flag(name: str) -> str:
+    """The option for an argument of the library."""
+    return OPTIONS.get(name, "--" + name.replace("_", "-"))
+
+
+def message_of(error: Exception, option: str | None = None) -> str:
+    """What an error says, with the option in place of the argument that it is about.
+
+    `option` is the one that is to blame, if that is known without the argument's name.
+    """
+    from pybeam.arguments import ArgumentError
+
+    if isinstance(error, ArgumentError):
+        return f"{option or flag(error.name)} {error.problem}"
+    return f"{option}: {error}" if option else str(error)
+
+
+@contextlib.contextmanager
+def as_usage_errors(option: str | None = None) -> Iterator[None]:
+    """Errors of the library in this block are those of wrong options (exit code 2)."""
+    try:
+        yield
+    except EXPECTED as error:
+        raise click.UsageError(message_of(error, option)) from error
+
+
+@contextlib.contextmanager
+def as_failures() -> Iterator[None]:
+    """Errors of the library in this block are those of files, models and packages (exit code 1)."""
+    try:
+        yield
+    except EXPECTED as error:
+        raise click.ClickException(message_of(error)) from error

@@ -1,0 +1,178 @@
+"""`--recipe`: the search of another system, by our options where it has them, and by its own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pybeam.cli.options.errors import EXPECTED, flag, message_of
+from pybeam.cli.options.sections import Section, option
+
+if TYPE_CHECKING:
+    from pybeam.search.algorithms import Algorithm
+
+# the arguments of each system's recipe in `pybeam.compat` for our options
+ARGUMENTS = {
+    "ctranslate2": {
+        "width": "beam_size",
+        "n_best": "num_hypotheses",
+        "min_length": "min_decoding_length",
+        "max_length": "max_decoding_length",
+        "patience": "patience",
+        "length_penalty": "length_penalty",
+        "repetition_penalty": "repetition_penalty",
+        "no_repeat_ngram": "no_repeat_ngram_size",
+        "suppress": "suppress_sequences",
+        "no_unk": "disable_unk",
+    },
+    "fairseq": {
+        "width": "beam",
+        "n_best": "nbest",
+        "min_length": "min_len",
+        "max_length": "max_len_b",
+        "length_penalty": "lenpen",
+        "temperature": "temperature",
+        "no_repeat_ngram": "no_repeat_ngram_size",
+    },
+    "fireredasr": {
+        "width": "beam_size",
+        "n_best": "nbest",
+        "max_length": "decode_max_len",
+        "length_penalty": "length_penalty",
+        "temperature": "softmax_smoothing",
+        "eos_penalty": "eos_penalty",
+    },
+    "huggingface": {
+        "width": "num_beams",
+        "n_best": "num_return_sequences",
+        "min_length": "min_new_tokens",
+        "max_length": "max_new_tokens",
+        "length_penalty": "length_penalty",
+        "repetition_penalty": "repetition_penalty",
+        "no_repeat_ngram": "no_repeat_ngram_size",
+        "suppress": "bad_words_ids",
+    },
+    "opennmt": {
+        "width": "beam_size",
+        "n_best": "n_best",
+        "min_length": "min_length",
+        "max_length": "max_length",
+        "length_penalty": "alpha",
+        "no_repeat_ngram": "block_ngram_repeat",
+        "no_unk": "ban_unk_token",
+    },
+}
+# what the recipe "huggingface" reads in generation_config.json, as `generate` does
+GENERATION_SETTINGS = (
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "max_new_tokens",
+)
+# the recipe has no default for it, and `generate` has none that searches
+DEFAULT_NUM_BEAMS = 5
+
+
+class Assignment(click.ParamType):
+    """``NAME=VALUE``, the value in JSON or a plain word."""
+
+    name = "assignment"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.partition("=")
+        if not (name and equals):
+            self.fail(f"{value!r} must be NAME=VALUE, such as early_stopping=true", param, ctx)
+        try:
+            return name, json.loads(text)
+        except json.JSONDecodeError:
+            return name, text
+
+
+RECIPE = Section(
+    "Recipes, the searches of other systems",
+    [
+        option(
+            "--recipe",
+            type=click.Choice(list(ARGUMENTS)),
+            metavar="NAME",
+            help=f"Search as this system does, token for token, in place of --algorithm: "
+            f"{', '.join(ARGUMENTS)}. Options that are left out have its defaults.",
+        ),
+        option(
+            "--recipe-option",
+            "recipe_options",
+            type=Assignment(),
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option of that system by its own name, such as early_stopping=never; may be given "
+            "many times.",
+        ),
+    ],
+)
+
+
+def build_recipe(
+    name: str,
+    options: Mapping[str, Any],
+    own: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
+    unk_id: int | None,
+) -> Algorithm:
+    """The search of a system.
+
+    `options` are those of the command line that were given, `own` those of the system by its names.
+    Raises UsageError if it has no such option, or for a value that it refuses.
+    """
+    from pybeam import compat
+    from pybeam.arguments import ArgumentError
+
+    build = getattr(compat, name).beam_search
+    known = inspect.signature(build).parameters
+    unknown = sorted(own.keys() - known)
+    if unknown:
+        raise click.UsageError(
+            f"--recipe-option {unknown[0]} is no option of --recipe {name}; there are {', '.join(known)}"
+        )
+    arguments = _defaults(name, generation_config)
+    if "unk_id" in known and unk_id is not None:
+        arguments["unk_id"] = unk_id
+    names = ARGUMENTS[name]
+    arguments |= {names[key]: value for key, value in options.items()}
+    if name == "fairseq" and "max_length" in options:
+        arguments["max_len_b"] -= 1  # ours counts EOS
+    arguments |= own
+    flags = {names[key]: flag(key) for key in options}
+    flags |= {key: f"--recipe-option {key}" for key in own}
+    try:
+        return build(**arguments)
+    except EXPECTED as error:
+        if isinstance(error, ArgumentError) and error.name in flags:
+            raise click.UsageError(message_of(error, flags[error.name])) from error
+        raise click.UsageError(f"--recipe {name}: {error}") from error
+
+
+def _defaults(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model's files say in place of a system's own defaults."""
+    if name != "huggingface":
+        alpha = config.get("length_penalty")
+        return {} if alpha is None else {ARGUMENTS[name]["length_penalty"]: alpha}
+    found = {
+        key: config[key] for key in GENERATION_SETTINGS if config.get(key) not in (None, False)
+    }
+    # these two count the start token
+    if config.get("max_length") and "max_new_tokens" not in found:
+        found["max_new_tokens"] = config["max_length"] - 1
+    if config.get("min_length"):
+        found["min_new_tokens"] = max(config["min_length"] - 1, 0)
+    return {"num_beams": DEFAULT_NUM_BEAMS, **found}

@@ -1,0 +1,66 @@
+"""Commands whose help page lists options under headings; a section of options may belong to several."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+Kind = TypeVar("Kind")
+
+
+class Section(NamedTuple):
+    """Options under one heading of a help page."""
+
+    title: str
+    options: Sequence[click.Option]
+
+
+class SectionCommand(click.Command):
+    """A command whose options are those of its sections, listed by heading."""
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        sections: Iterable[Section],
+        params: Iterable[click.Parameter] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.sections = list(sections)
+        options = [option for section in self.sections for option in section.options]
+        settings.setdefault("context_settings", {}).setdefault(
+            "help_option_names", ["-h", "--help"]
+        )
+        super().__init__(name, params=[*(params or ()), *options], **settings)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {option.name for section in self.sections for option in section.options}
+        others = [parameter for parameter in self.get_params(ctx) if parameter.name not in own]
+        for title, options in [*self.sections, ("Other options", others)]:
+            records = [option.get_help_record(ctx) for option in options]
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record is not None])
+
+
+def option(*declarations: str, **settings: Any) -> click.Option:
+    """An option for a `Section`; takes what `click.option` takes."""
+    return click.Option(declarations, **settings)
+
+
+def take(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    """An object of a dataclass, whose fields are moved out of a dictionary of options."""
+    assert dataclasses.is_dataclass(kind)
+    return kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+
+
+def given(options: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those of these options that the command line has."""
+    values = {name: getattr(options, name) for name in names}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and value is not False and value != ()
+    }

@@ -1,0 +1,174 @@
+"""The command line as a process: pipes, signals, what it loads and when."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from pybeam.cli.job import describe_lines
+from pybeam.cli.sources import LineReader
+from support.example_lines import LINES, translations
+from support.paths import MODEL, ROOT
+from support.tiny_models import save_tiny_model
+
+# what takes most of the time; torch brings numpy
+HEAVY = {"torch", "numpy", "tokenizers", "transformers", "sentencepiece", "safetensors", "tqdm"}
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    return translations()
+
+
+def start(*options: str, **pipes) -> subprocess.Popen:
+    command = [sys.executable, "-m", "pybeam", "translate", "--model", str(MODEL), *options]
+
+    def heed_interrupts() -> None:
+        # a test run in the background ignores SIGINT, and its children would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,
+        **pipes,
+    )
+
+
+def test_a_line_comes_out_before_the_input_ends(expected):
+    with start("--quiet") as process:
+        for line, translation in zip(LINES[:2], expected, strict=False):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == translation + "\n"
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(timeout=120) == 0
+        assert process.stderr.read() == b""
+
+
+def test_closed_output_ends_cleanly(expected):
+    with start("--quiet") as process:
+        process.stdin.write("\n".join(LINES * 50).encode())
+        process.stdin.close()
+        assert process.stdout.readline().decode() == expected[0] + "\n"
+        process.stdout.close()
+        assert process.wait(timeout=120) == 141
+        assert process.stderr.read() == b""
+
+
+def test_interrupt_writes_what_is_finished(expected):
+    with start() as process:
+        process.stdin.write(LINES[0].encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == expected[0] + "\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+        errors = process.stderr.read().decode()
+        assert "1 lines in" in errors and "Traceback" not in errors
+
+
+def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
+    read_end, write_end = os.pipe()
+    has_ended = threading.Event()
+
+    def interrupt() -> None:
+        time.sleep(0.2)  # until the reader waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        has_ended.wait(10)
+        os.close(write_end)  # so that a reader that does not heed it ends as well
+
+    thread = threading.Thread(target=interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            list(LineReader(read_end).run())
+        assert thread.is_alive(), "the interrupt was heeded only when the input had ended"
+    finally:
+        has_ended.set()
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
+        os.close(read_end)
+
+
+@pytest.mark.slow
+def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path, expected):
+    path = tmp_path / "out.txt"
+    with start("--output", str(path), "--batch-size", "32") as process:
+        process.stdin.write("\n".join([*LINES[:2], LINES[3] * 9] * 300).encode())
+        process.stdin.close()
+        while not path.exists():
+            time.sleep(0.05)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+        errors = process.stderr.read().decode()
+    assert "Traceback" not in errors
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    unfinished = [i for i, line in enumerate(lines) if not line]
+    assert all(line in ("", expected[0]) for line in lines[::3])
+    assert all(line in ("", expected[1]) for line in lines[1::3])
+    assert (f"not finished: {describe_lines(unfinished)}" in errors) == bool(unfinished)
+
+
+def python(*arguments: str, path=None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A Python process that looks for modules in the folder `path` first."""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    places = [str(path), str(ROOT)] if path else [str(ROOT)]
+    environment |= {"PYTHONPATH": os.pathsep.join(places), **variables}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment
+    )
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from pybeam.cli import main, pybeam\n"
+        "for command in [[], *([name] for name in pybeam.commands)]:\n"
+        "    assert main([*command, '--help']) == 0\n"
+        "assert main(['--version']) == 0\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    process = python("-c", code)
+    assert process.returncode == 0, process.stderr
+    loaded = {name.partition(".")[0] for name in process.stderr.split()}
+    assert "click" in loaded and not loaded & HEAVY
+    for command in ("translate", "score", "transcribe", "graph", "export-onnx", "profile", "info"):
+        assert f"Usage: pybeam {command}" in process.stdout
+
+
+@pytest.mark.parametrize("module", ["click", "torch", "sentencepiece"])
+def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(module, tmp_path):
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    command = ["-m", "pybeam", "translate", "--model", str(MODEL), "--input", os.devnull]
+    process = python(*command, path=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "active"}])
+def test_threads_wait_passively_unless_the_user_says_otherwise(given, tmp_path):
+    """OpenMP reads the policy when torch is loaded."""
+    code = "import os\nprint(os.environ['OMP_WAIT_POLICY'])\nraise SystemExit(0)"
+    (tmp_path / "torch.py").write_text(code)
+    process = python("-m", "pybeam", "info", path=tmp_path, **given)
+    assert process.stdout == given.get("OMP_WAIT_POLICY", "passive") + "\n"
+
+
+@pytest.mark.slow
+def test_triton_runs_in_its_interpreter_as_info_advises(tmp_path):
+    pytest.importorskip("triton")
+    save_tiny_model(tmp_path, "marian-separate")
+    size = ["--lines=1", "--source-length=3", "--steps=2", "--repeats=1", "--warmup=0", "--width=2"]
+    command = ["-m", "pybeam", "profile", "--model", str(tmp_path), "--backend=triton", *size]
+    assert "set TRITON_INTERPRET=1" in python(*command).stderr
+    process = python(*command, TRITON_INTERPRET="1")
+    assert process.returncode == 0, process.stderr
+    assert "1 sources, 2 steps" in process.stdout

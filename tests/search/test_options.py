@@ -1,0 +1,72 @@
+"""The options of searches: what `help` says of them is what they do."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+
+import pybeam
+from pybeam import limits, scoring, stopping
+from pybeam.search.algorithms import Algorithm
+from pybeam.search.options import DEFAULTS, MEANING, SamplingOptions, SearchOptions
+
+SEARCHES = [
+    pybeam.greedy,
+    pybeam.fixed_beam,
+    pybeam.variable_beam,
+    pybeam.shrinking_beam,
+    pybeam.optimal_beam,
+    pybeam.huang_beam,
+    pybeam.stochastic_beam,
+    pybeam.jacobi,
+    pybeam.gauss_seidel_jacobi,
+    pybeam.hybrid_jacobi,
+    pybeam.adaptive_jacobi,
+]
+NAMES = {**vars(scoring), **vars(stopping), **vars(limits), "width": 5}
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.__name__)
+def test_help_names_every_option_with_the_default_that_it_has(search):
+    parameters = inspect.signature(search).parameters
+    algorithm = search(5) if "width" in parameters else search()
+    kind = SamplingOptions if search is pybeam.stochastic_beam else SearchOptions
+    shown = {name: one for name, one in parameters.items() if name in DEFAULTS}
+    assert shown.keys() == kind.__annotations__.keys()
+    for name, parameter in shown.items():
+        default = eval(str(parameter.default), NAMES)
+        ours = getattr(algorithm, name)
+        assert ours[:0] == default if name == "processors" else ours == default
+        assert f"    {name} = {parameter.default}: {MEANING[name].split()[0]}" in search.__doc__
+
+
+def test_there_is_one_list_of_options():
+    """What an `Algorithm` has beside them is what the functions decide themselves."""
+    decided = {"width", "finishing", "pruning", "num_groups", "regrows", "draft"}
+    fields = {field.name for field in dataclasses.fields(Algorithm)}
+    assert (
+        fields - decided
+        == DEFAULTS.keys()
+        == MEANING.keys()
+        == SearchOptions.__annotations__.keys()
+    )
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.__name__)
+def test_an_option_that_does_not_exist_is_named_with_the_nearest(search):
+    with pytest.raises(TypeError) as error:
+        search(**({"width": 5} if "width" in inspect.signature(search).parameters else {}), nbest=1)
+    message = f"`nbest` is no option of {search.__name__}(). Did you mean `n_best`? There are: "
+    assert str(error.value).startswith(message)
+    known = str(error.value).removeprefix(message).split(", ")
+    assert known == [*inspect.signature(search).parameters]
+
+
+def test_given_options_stay_as_they_are():
+    options = {"n_best": 2, "processors": [pybeam.processors.eos_penalty(0.5)]}
+    before = dict(options)
+    algorithms = [build(3, **options) for build in (pybeam.optimal_beam, pybeam.shrinking_beam)]
+    assert options == before
+    assert [one.n_best for one in algorithms] == [2, 2]
