@@ -109,8 +109,8 @@ class EnsembleSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return [buffer for member in self._members for buffer in member.buffers()]
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
-        return sum(member.most_bytes(num_cells, source_length) for member in self._members)
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
+        return sum(member.max_bytes(num_cells, source_length) for member in self._members)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         for member in self._members:
