@@ -109,7 +109,8 @@ PRUNING = Section(
             "--threshold",
             type=float,
             metavar="NATS",
-            help="Drop a hypothesis that scores this much below the best; 1.6 to 2.5 is usual, less is faster.",
+            help="Drop a hypothesis that scores this much below the best; 1.6 to 2.5 is usual, less is "
+            "faster.",
         ),
         option(
             "--max-candidates",
