@@ -66,7 +66,8 @@ def searches(
     width: int, rewards: tuple[float, ...], ratio: float, only: str | None
 ) -> Iterator[Search]:
     """What to decode for every decoder, or `only` for one."""
-    limit = {"max_length": MAX_LENGTH}
+    # what is cut is an output too, so that every decoder has one for every line
+    limit = {"max_length": MAX_LENGTH, "ended_only": False}
     if only in (None, TOP):
         stop = pybeam.stopping.top_finished()
         yield Search(

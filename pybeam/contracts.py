@@ -18,9 +18,8 @@ class Finishing(IntEnum):
 
     NONE = 0  # EOS is a token like any other
     HELD = 1  # it stays in the beam as a no-op; a leading run of ended candidates is popped
-    REFILL = (
-        2  # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
-    )
+    # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
+    REFILL = 2
     SHRINK = 3  # it finishes and leaves the beam; nothing takes its place
 
 
@@ -53,6 +52,5 @@ class Survivors(NamedTuple):
     log_prob: Tensor  # [S, C] log-probability of `token`; 0 for a held entry
     count: Tensor  # [S] int32
     num_finished: Tensor  # [S] int32
-    has_nan: (
-        Tensor  # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
-    )
+    # [S] bool, whether a row of this beam holds a NaN or +inf; the beam then has no survivors
+    has_nan: Tensor

@@ -91,7 +91,7 @@ class Decoder:
         schedule = Fifo() if schedule is None else schedule
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
-        schedule.check_width(algorithm.most_rows)
+        schedule.check_width(algorithm.max_rows)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
@@ -330,11 +330,11 @@ def _check_ends(model: Model, algorithm: Algorithm) -> None:
             f"`leading_eos` of `prefix` needs one EOS, but the model has {list(model.eos_ids)}; "
             "say with `eos_id` which one counts"
         )
-    most = MAX_CANDIDATES_ON_GPU // (1 + num)
+    max_width = MAX_CANDIDATES_ON_GPU // (1 + num)
     refills = algorithm.finishing == Finishing.REFILL
-    if refills and model.device.type == "cuda" and algorithm.width > most:
+    if refills and model.device.type == "cuda" and algorithm.width > max_width:
         raise ValueError(
-            f"`width` must be at most {most} on a GPU with {num} EOS ids, but is {algorithm.width}; "
+            f"`width` must be at most {max_width} on a GPU with {num} EOS ids, but is {algorithm.width}; "
             "lower it, or say with `eos_id` which of them count"
         )
 

@@ -1,4 +1,4 @@
-"""What a caller asks and what comes back."""
+"""What a caller asks for, and what comes back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from pybeam.limits import SourceLimit
 from pybeam.scoring import Scoring
 
 if TYPE_CHECKING:
@@ -16,24 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One input, with what shall differ from the decoder's algorithm for it alone.
+    """One input, and the options of the algorithm that it overrides for itself.
 
     Args:
-        source: what the model encodes: token ids (list or 1-D tensor), used exactly as given, or a
-            feature tensor [E, F].
-        prefix: target tokens that every hypothesis begins with. They are part of
-            `Hypothesis.tokens`, but neither scored nor counted in any length, unless the algorithm's
+        source: the input that the model encodes: token ids (list or 1-D tensor), used exactly as given,
+            or a feature tensor [E, F].
+        prefix: target tokens that every hypothesis begins with. They are part of `Hypothesis.tokens`.
+            They are neither scored nor counted in any length, unless the algorithm's
             `pybeam.limits.PrefixRule` says so.
-        id: anything; returned in `Result.id`.
+        id: any object; it comes back as `Result.id`.
         source_id: the number by which a `FunctionModel` is asked about this source; None: the
             position among the requests.
         target: an output to score instead of searching for one: ids without EOS, which is scored
-            at its end. The result has one hypothesis, the target after the prefix, and what limits a
-            search plays no part. See `Decoder.score`.
+            at its end. The result has one hypothesis, the target after the prefix. Limits of the search
+            do not apply. See `Decoder.score`.
         width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
-        max_length, scoring, ended_only: override the algorithm's. None keeps the algorithm's; ``math.inf``
-            switches a threshold off.
-        processors: from `pybeam.processors`, each in place of the algorithm's one of the same class.
+        max_length, scoring, ended_only: override the algorithm's. None keeps the algorithm's;
+            ``math.inf`` switches a threshold off.
+        processors: from `pybeam.processors`. Each replaces the algorithm's processor of its class.
     """
 
     source: Any
@@ -48,14 +49,14 @@ class Request:
     local_threshold: float | None = field(default=None, kw_only=True)
     n_best: int | None = field(default=None, kw_only=True)
     min_length: int | None = field(default=None, kw_only=True)
-    max_length: int | None = field(default=None, kw_only=True)
+    max_length: int | SourceLimit | None = field(default=None, kw_only=True)
     scoring: Scoring | None = field(default=None, kw_only=True)
     ended_only: bool | None = field(default=None, kw_only=True)
     processors: Sequence[Processor] | None = field(default=None, kw_only=True)
 
     @property
     def prefix_length(self) -> int:
-        """Tokens of the prefix, none if there is none."""
+        """The number of tokens in the prefix; 0 without one."""
         return 0 if self.prefix is None else len(self.prefix)
 
 
@@ -64,14 +65,14 @@ class Hypothesis:
     """One output.
 
     Attributes:
-        tokens: ids, prefix included, neither start token nor EOS.
-        score: sum of the log-probabilities of the generated tokens, EOS included.
-        final_score: what ranks: `score` after length normalisation or reward.
-        ended: it produced EOS; False: it was cut at max_length.
-        eos_id: the EOS it produced, which matters where a model has several; None: it was cut.
-        log_probs: log-probability of every generated token, EOS included, if it was asked for.
-        attention: [tokens, E] float32, if it was asked for: how much of each source id was looked at when
-            each of `tokens` was chosen. Not compared.
+        tokens: ids; the prefix is included, the start token and EOS are not.
+        score: the sum of the log-probabilities of the generated tokens, EOS included.
+        final_score: `score` after length normalisation or reward; hypotheses are ranked by it.
+        ended: True: it ended in EOS. False: it was cut at `max_length`.
+        eos_id: the EOS it ended in, which matters where a model has several; None: it was cut.
+        log_probs: the log-probability of every generated token, EOS included, if it was asked for.
+        attention: [tokens, E] float32, if it was asked for: the attention to each source id at the step
+            that chose each of `tokens`. `==` does not compare it.
     """
 
     tokens: list[int]
@@ -85,13 +86,13 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Partial:
-    """What the best hypothesis of a request that is still being decoded is certain to begin with.
+    """The certain beginning of the best hypothesis, while its request is still being decoded.
 
     Attributes:
         index: position of the request among those handed over.
         id: the request's own id.
         tokens: ids, prefix included. Each `Partial` of a request is longer than the one before it and
-            begins with it, and ``Result.hypotheses[0].tokens`` begins with all of them.
+            begins with it. ``Result.hypotheses[0].tokens`` begins with all of them, if there is one.
     """
 
     index: int
@@ -101,20 +102,21 @@ class Partial:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one request.
+    """The hypotheses of one request, or the error it failed with.
 
     Attributes:
         index: position of the request among those handed over.
         id: the request's own id.
         hypotheses: at most n_best (of each group, in a diverse search), best final_score first, ties in
-            the order of finishing.
+            the order of finishing. There is none if no candidate was left, or if `ended_only` was asked
+            for and nothing ended.
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
             for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
             "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
             scored), "groups" (of a diverse search), "alternatives", "empty_source" or "error".
-        steps: steps in which it moved.
-        expansions: rows sent through the model for it.
-        error: why it failed, if it did.
+        steps: steps in which its beam was extended.
+        expansions: rows that were sent through the model for it.
+        error: the error it failed with; None: it did not fail.
     """
 
     index: int

@@ -220,7 +220,7 @@ def select_kernel(
             p_stats,
             p_scratch + num_slices * LANES + LIST,
             row_words,
-            p_beam_list + beam.to(tl.int64) * (2 * LIST),
+            p_beam_list + tl.cast(beam, tl.int64) * (2 * LIST),
             beam,
             first_row,
             num_columns,

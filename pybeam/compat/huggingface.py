@@ -76,42 +76,17 @@ def beam_search(
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
     """
-    if early_stopping not in (True, False, "never"):
-        raise ValueError(
-            f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
-        )
     is_greedy = num_beams == 1
     growth = exponential_decay_length_penalty
-    if growth is not None and not (isinstance(growth, (tuple, list)) and len(growth) == 2):
-        raise TypeError(
-            "`exponential_decay_length_penalty` must be a pair, from which token on and the factor, but "
-            f"is {growth!r}"
-        )
-    if is_greedy and growth:
-        raise ValueError(
-            "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
-        )
+    _check(early_stopping, growth, is_greedy=is_greedy)
     remedy = "widen the beam or ask for fewer"
     at_most("num_return_sequences", num_return_sequences, "`num_beams`", num_beams, remedy)
     at_most("min_new_tokens", min_new_tokens, "`max_new_tokens`", max_new_tokens, "lower it")
-    stage: Stage = "logits" if is_greedy else "log_probs"
-    chain: list[Processor] = []
-    # in the order of transformers, each where its option is not neutral
-    if repetition_penalty != 1:
-        penalty = processors.repetition_penalty(repetition_penalty, counts_start=True, stage=stage)
-        chain.append(penalty)
-    if no_repeat_ngram_size:
-        chain.append(
-            processors.no_repeat_ngram(no_repeat_ngram_size, counts_start=True, stage=stage)
-        )
-    if bad_words_ids := list(bad_words_ids):
-        chain.append(
-            processors.suppress_sequences(
-                bad_words_ids, spares_eos=True, counts_start=True, stage=stage
-            )
-        )
     # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
+    stage: Stage = "logits" if is_greedy else "log_probs"
+    # in the order of transformers, each where its option is not neutral
+    chain = _repetition_bans(repetition_penalty, no_repeat_ngram_size, bad_words_ids, stage)
     if bans_first:
         chain.append(processors.min_length(min_new_tokens, stage=stage))
     if forced_bos_token_id is not None:
@@ -120,13 +95,8 @@ def beam_search(
         chain.append(processors.force_eos(is_scored=False))
     if growth is not None:
         chain.append(processors.eos_growth(*growth))
-    if suppress_tokens := list(suppress_tokens):
-        chain.append(processors.suppress_tokens(suppress_tokens, stage=stage))
-    if begin_suppress_tokens := list(begin_suppress_tokens):
-        skips = int(forced_bos_token_id is not None)
-        chain.append(
-            processors.suppress_tokens_at_start(begin_suppress_tokens, skips=skips, stage=stage)
-        )
+    skips = int(forced_bos_token_id is not None)
+    chain += _suppressed(suppress_tokens, begin_suppress_tokens, skips, stage)
     if renormalize_logits and not is_greedy:
         chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
     min_length = 0 if bans_first else min_new_tokens
@@ -143,6 +113,53 @@ def beam_search(
         processors=chain,
         stop=_stop(early_stopping, length_penalty),
     )
+
+
+def _check(early_stopping: object, growth: object, *, is_greedy: bool) -> None:
+    """Raises ValueError or TypeError unless these options have a meaning."""
+    if early_stopping not in (True, False, "never"):
+        raise ValueError(
+            f"`early_stopping` must be True, False or 'never', but is {early_stopping!r}"
+        )
+    if growth is not None and not (isinstance(growth, (tuple, list)) and len(growth) == 2):
+        raise TypeError(
+            "`exponential_decay_length_penalty` must be a pair, from which token on and the factor, but "
+            f"is {growth!r}"
+        )
+    if is_greedy and growth:
+        raise ValueError(
+            "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
+        )
+
+
+def _repetition_bans(
+    penalty: float, ngram_size: int, bad_words_ids: Iterable[Sequence[int]], stage: Stage
+) -> list[Processor]:
+    """The processors that look at the start token too."""
+    chain: list[Processor] = []
+    if penalty != 1:
+        chain.append(processors.repetition_penalty(penalty, counts_start=True, stage=stage))
+    if ngram_size:
+        chain.append(processors.no_repeat_ngram(ngram_size, counts_start=True, stage=stage))
+    if sequences := list(bad_words_ids):
+        chain.append(
+            processors.suppress_sequences(
+                sequences, spares_eos=True, counts_start=True, stage=stage
+            )
+        )
+    return chain
+
+
+def _suppressed(
+    tokens: Iterable[int], first_tokens: Iterable[int], skips: int, stage: Stage
+) -> list[Processor]:
+    """The processors for tokens that are never generated, or not first (`skips` tokens left out)."""
+    chain: list[Processor] = []
+    if never := list(tokens):
+        chain.append(processors.suppress_tokens(never, stage=stage))
+    if not_first := list(first_tokens):
+        chain.append(processors.suppress_tokens_at_start(not_first, skips=skips, stage=stage))
+    return chain
 
 
 class FullBeamStop(Stop):

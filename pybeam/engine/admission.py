@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from pybeam.arguments import ids
+from pybeam.engine.failures import kept
 from pybeam.engine.request_queue import RequestQueue, next_of
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
@@ -106,7 +107,7 @@ class Admission:
         try:
             source = self._source(index, request)
         except Exception as error:
-            return Result(index, request.id, [], "error", error=error)
+            return Result(index, request.id, [], "error", error=kept(error))
         if source.source_length == 0:
             log_probs: list[float] | None = [] if self._wants_log_probs else None
             eos_id = self._model.eos_id
@@ -127,7 +128,7 @@ class Admission:
             processor.check(model)
         if algorithm.scoring.coverage:
             model.check_alignment(Alignment())
-        self._schedule.check_width(algorithm.most_rows)
+        self._schedule.check_width(algorithm.max_rows)
         if length == 0 and len(target) > 1:
             raise ValueError(
                 f"`target` must be empty for an empty source, whose only output that is, but has "

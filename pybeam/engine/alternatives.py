@@ -46,15 +46,15 @@ def alternatives(
         )
     requests = [_numbered(i, request) for i, request in enumerate(requests)]
     results = decode([_first_step(request, num + num_eos) for request in requests])
-    least = math.log(min_probability) if min_probability else -math.inf
+    min_score = math.log(min_probability) if min_probability else -math.inf
     plans = [
-        _Plan(request, result, algorithm, model, num, least)
+        _Plan(request, result, algorithm, model, num, min_score)
         for request, result in zip(requests, results, strict=True)
         if result.error is None and result.stop_reason != "empty_source"
     ]
-    going_on = iter(decode([request for plan in plans for request in plan.requests]))
+    rests = iter(decode([request for plan in plans for request in plan.requests]))
     for plan in plans:
-        results[plan.first.index] = plan.joined(list(islice(going_on, len(plan.requests))))
+        results[plan.first.index] = plan.joined(list(islice(rests, len(plan.requests))))
     return results
 
 
@@ -96,25 +96,26 @@ class _Plan:
         algorithm: Algorithm,
         model: Model,
         num: int,
-        least: float,
+        min_score: float,
     ) -> None:
         self.first = first
-        self._starts = [h for h in first.hypotheses if not h.ended and h.score >= least][:num]
+        self._starts = [h for h in first.hypotheses if not h.ended and h.score >= min_score][:num]
         source = model.check(request.source)
         length = model.source_length(source)
-        limits = overridden(algorithm, request, model.room(source), length)
-        self._scoring, self._ended_only = limits.scoring, limits.ended_only
+        own = overridden(algorithm, request, model.room(source), length)
+        assert isinstance(own.max_length, int)
+        self._scoring, self._ended_only = own.scoring, own.ended_only
         self._source_length = length
         changes = dict(
             n_best=1,
-            max_length=limits.max_length - 1,
-            min_length=max(limits.min_length - 1, 0),
+            max_length=own.max_length - 1,
+            min_length=max(own.min_length - 1, 0),
         )
         # the request again, once for every alternative, which is now part of its prefix
         self.requests = [
             dataclasses.replace(request, prefix=start.tokens, **changes)
             for start in self._starts
-            if limits.max_length > 1
+            if own.max_length > 1
         ]
 
     def joined(self, rests: list[Result]) -> Result:

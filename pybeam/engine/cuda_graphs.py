@@ -88,6 +88,6 @@ class StepGraphs:
 
 
 def bucket(size: int) -> int:
-    """The least bucket that holds so many: four of them between a power of two and the next."""
+    """The smallest bucket that holds so many: four of them between a power of two and the next."""
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step

@@ -28,7 +28,7 @@ from pybeam.contracts import Survivors
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
-from pybeam.engine.failures import StepFailed, blamed, isolate
+from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.partials import new_partials, stable_prefix
 from pybeam.engine.request_queue import RequestQueue
@@ -193,12 +193,12 @@ class Engine:
         """The errors, by slot, of the sources that a step which raised this fails."""
         every = self._live.slots.tolist()
         if not isinstance(error, StepFailed):
-            return dict.fromkeys(every, error)
+            return dict.fromkeys(every, kept(error))
         cause = error.__cause__
         assert isinstance(cause, Exception)
         moving = [slot for slot in error.slot.tolist() if slot != NULL_SLOT] or every
         if not error.is_undone:
-            return dict.fromkeys(moving, cause)
+            return dict.fromkeys(moving, kept(cause))
         return blamed(self._try_alone, moving, cause)
 
     def _try_alone(self, slots: list[int]) -> None:
@@ -222,7 +222,7 @@ class Engine:
                 source = admission.next()
             if source is None:
                 break
-            max_rows = source.algorithm.most_rows
+            max_rows = source.algorithm.max_rows
             if not self._schedule.has_room(load, source.source_length, max_rows):
                 break
             if load.sources and source.max_bytes > self._work.free_bytes(taken_bytes):
@@ -288,7 +288,7 @@ class Engine:
     def _reserve(self, newcomers: list[Source] | None = None) -> None:
         """Room for the widest beam and the longest hypothesis that the next step may bring."""
         newcomers = newcomers or []
-        width = max((source.algorithm.most_rows for source in newcomers), default=0)
+        width = max((source.algorithm.max_rows for source in newcomers), default=0)
         # the start token counts as a step, and so does what comes after this one
         self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))
 

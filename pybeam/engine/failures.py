@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -36,7 +37,7 @@ def isolate(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, E
     try:
         act(list(items))
     except Exception as error:
-        return {0: error} if len(items) == 1 else each_alone(act, items)
+        return {0: kept(error)} if len(items) == 1 else each_alone(act, items)
     return {}
 
 
@@ -47,7 +48,7 @@ def each_alone(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int
         try:
             act([item])
         except Exception as error:
-            errors[i] = error
+            errors[i] = kept(error)
     return errors
 
 
@@ -60,8 +61,24 @@ def blamed(
     """
     errors = {} if len(slots) == 1 else each_alone(try_alone, slots)
     if not errors:
-        return dict.fromkeys(slots, cause)
+        return dict.fromkeys(slots, kept(cause))
     return {slots[i]: error for i, error in errors.items()}
+
+
+def kept(error: Exception) -> Exception:
+    """The error, to be kept in a result, without the variables of its frames, which may hold whole arrays.
+
+    The same goes for the errors that led to it.
+    """
+    seen: set[int] = set()
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)
+            links += [link.__cause__, link.__context__]
+    return error
 
 
 def failed(result: Result, error: Exception) -> Result:

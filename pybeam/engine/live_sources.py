@@ -103,7 +103,7 @@ class LiveSources:
         if self._growth is None:
             rules = [source.algorithm for source in self]
             self._growth = Growth(
-                np.array([rule.most_rows for rule in rules]),
+                np.array([rule.max_rows for rule in rules]),
                 np.array([rule.growth for rule in rules]),
             )
         widest, factor = self._growth

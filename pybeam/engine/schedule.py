@@ -121,7 +121,7 @@ class Schedule(ABC):
             limit: rows that there is room for beside the budget; those that waited longest go first.
         """
         moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
-        limits = [most for most in (self.row_budget, limit) if most is not None]
+        limits = [rows for rows in (self.row_budget, limit) if rows is not None]
         if not limits:
             return moves
         key = -waited if self.row_budget is None else self._precedence(depth)
@@ -214,8 +214,8 @@ class Streaming(Schedule):
         if self.row_budget is not None:
             return num_rows > 0
         depth = torch.where(num_rows > 0, depth, torch.iinfo(depth.dtype).max)
-        is_least = depth == depth.min()
-        return is_least if self.max_wait is None else is_least | (waited >= self.max_wait)
+        is_behind = depth == depth.min()
+        return is_behind if self.max_wait is None else is_behind | (waited >= self.max_wait)
 
 
 @dataclass(frozen=True)

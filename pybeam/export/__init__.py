@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
 
-COPIED = (".json", ".model", ".spm", ".txt")  # what configurations and tokenizers consist of
+COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
 
-def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike) -> None:
+def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> None:
     """Write a model as ONNX graphs, float32, with configuration and tokenizer.
 
     - ``encoder.onnx`` and ``decoder.onnx``: what `pybeam.load_model(directory)` decodes with, under every

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import torch
+from onnx_ir import Value
 from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor
 
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # the one that came with it
-MOST_BYTES = 1 << 30  # of weights within the file, which protobuf limits to twice that
+# of weights within the file: protobuf allows a file of twice that
+MAX_BYTES = 1 << 30
 
 INT, FLOAT, BOOL = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.BOOL
 INT32 = ir.DataType.INT32
-Value = ir.Value
+Given: TypeAlias = Value | int | float | Sequence[int] | None  # what an operator takes
 Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs with their names
 
 
@@ -41,7 +43,9 @@ class Builder:
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def record(*inputs: Value | int | float | Sequence[int] | None, outputs: int = 1, **given):
+        def record(
+            *inputs: Value | int | float | Sequence[int] | None, outputs: int = 1, **given: Any
+        ) -> Any:
             recorded = self._tape.op_multi_out(
                 name, [self._value(one) for one in inputs], given, num_outputs=outputs
             )
@@ -52,7 +56,7 @@ class Builder:
         return record
 
     def size(self, x: Value, axis: int) -> Value:
-        """Length of an axis: [1], as lists of sizes are put together."""
+        """Length of an axis, [1], so that `sizes` can join it with others."""
         return self.Shape(x, start=axis, end=axis + 1)
 
     def sizes(self, *parts: Value | int) -> Value:
@@ -76,7 +80,7 @@ class Builder:
         return self._tape.initializer(TorchTensor(tensor.detach().contiguous(), name=name))
 
     def graph(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> ir.Graph:
-        """What was recorded, as a graph."""
+        """The recorded operators as a graph."""
         return ir.Graph(
             inputs,
             outputs,
@@ -98,9 +102,9 @@ class Builder:
         graph = self.graph(path.stem, inputs, [recorded for recorded, _ in outputs])
         model = ir.Model(graph, ir_version=IR_VERSION, producer_name="pybeam")
         num_bytes = sum(one.const_value.nbytes for one in self._tape.initializers)
-        ir.save(model, path, external_data=f"{path.name}.data" if num_bytes > MOST_BYTES else None)
+        ir.save(model, path, external_data=f"{path.name}.data" if num_bytes > MAX_BYTES else None)
 
-    def _value(self, given: Value | int | float | Sequence[int] | None) -> Value | None:
+    def _value(self, given: Given) -> Value | None:
         if given is None or isinstance(given, Value):
             return given
         is_float = isinstance(given, float)

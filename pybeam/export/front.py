@@ -13,9 +13,9 @@ from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 
 
 def source_inputs(model: Model) -> tuple[Value, Value]:
-    """What a graph reads, and lengths."""
+    """The graph's inputs for sources: ids or features, and their lengths."""
     if isinstance(model, SpeechTransformer):
-        features = value("features", FLOAT, "B", "E", model.config.front.num_features)
+        features = value("features", FLOAT, "B", "E", model.config.sound.num_features)
         return features, value("feature_length", INT, "B")
     return value("source", INT, "B", "E"), value("source_length", INT, "B")
 
@@ -23,10 +23,10 @@ def source_inputs(model: Model) -> tuple[Value, Value]:
 def subsample(
     op: Builder, front: Subsampler, store: Callable[[Tensor, str], Value], x: Value, length: Value
 ) -> tuple[Value, Value]:
-    """Hidden states [B, P, d] of features x [B, E, F], and how many each source has [B].
+    """Hidden states [B, P, d] for features x [B, E, F], and how many each source has [B].
 
-    What is behind a length counts as zeros before each convolution, as what is beyond the ends does, so
-    that a source gets what it gets alone.
+    Before each convolution, positions behind a source's length become zeros, as those beyond the ends
+    are. So a source gets what it gets alone.
     """
     x = op.Transpose(x, perm=[0, 2, 1])  # [B, F, E]
     config = front.config
@@ -36,8 +36,9 @@ def subsample(
         # windows are flattened position by position
         weight = layer.weight.unflatten(1, (size, -1)).transpose(1, 2)  # [C', C, k]
         x = op.Where(op.Unsqueeze(op.mask(op.size(x, 2), length), [1]), x, 0.0)
-        weight, bias = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
-        x = op.Conv(x, weight, bias, strides=[stride], pads=[size // 2, size // 2])
+        assert layer.bias is not None
+        stored = store(weight, f"{name}.weight"), store(layer.bias, f"{name}.bias")
+        x = op.Conv(x, *stored, strides=[stride], pads=[size // 2, size // 2])
         if config.activation == GATE:
             x, gate = op.Split(x, axis=1, num_outputs=2, outputs=2)
             x = op.Mul(x, op.Sigmoid(gate))

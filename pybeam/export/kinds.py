@@ -18,27 +18,32 @@ from pybeam.models.rnn import Rnn
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
 
-TRANSFORMER = {ENCODER: record_encoder, DECODER: record_decoder, SEARCH: record_search}
-RECORDERS = {
+Recorders = dict[str, Callable[..., Recorded]]
+TRANSFORMER: Recorders = {
+    ENCODER: record_encoder,
+    DECODER: record_decoder,
+    SEARCH: record_search,
+}
+RECORDERS: dict[type[object], Recorders] = {
     Transformer: TRANSFORMER,
     SpeechTransformer: TRANSFORMER,
     Rnn: {ENCODER: record_rnn_encoder, DECODER: record_rnn_decoder},
 }
-REMEDIES = {
+REMEDIES: dict[type[object], str] = {
     Ensemble: "export its members one by one",
     **dict.fromkeys((OnnxModel, OnnxSpeechModel, OnnxRnn), "it is exported already"),
 }
 OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind as they are"
 
 
-def recorders(model: object) -> dict[str, Callable[..., Recorded]]:
-    """What writes the graph of each file.
+def recorders(model: object) -> Recorders:
+    """The functions that write the graph of each file.
 
     Raises:
         TypeError, ValueError: the model cannot be written down.
     """
     found = RECORDERS.get(type(model))
-    if found is None:
+    if found is None or not isinstance(model, Transformer | Rnn):
         raise TypeError(
             f"`model` must be a built-in transformer or LSTM, as pybeam.load_model returns, but is "
             f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"

@@ -73,6 +73,7 @@ def _lstm(
 
     `rest` are lengths [n] int32, first hidden and first cell state, where these are given.
     """
+    assert layer.input.bias is not None
     bias = torch.cat((_gates(layer.input.bias), torch.zeros_like(layer.input.bias)))
     weights = (
         _weight(op, tensor[None], f"{name}.{part}")
@@ -96,6 +97,7 @@ def _gates(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(op: Builder, name: str, linear: Linear, x: Value) -> Value:
+    assert linear.bias is not None
     weight = _weight(op, linear.weight, f"{name}.weight")
     return op.Gemm(x, weight, _weight(op, linear.bias, f"{name}.bias"), transB=1)
 

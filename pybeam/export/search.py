@@ -32,7 +32,7 @@ class Hypotheses(NamedTuple):
         return taken._replace(score=op.Where(there, taken.score, -INF)), index
 
     def at(self, op: Builder, index: Value) -> Hypotheses:
-        """Those at `index` [B, M]."""
+        """The hypotheses at `index` [B, M]."""
         return Hypotheses(
             op.GatherND(self.token, op.Unsqueeze(index, [2]), batch_dims=1),
             *(op.GatherElements(one, index, axis=1) for one in self[1:]),
@@ -50,7 +50,7 @@ class Hypotheses(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """What goes from one step to the next, for K rows of each of B sources."""
+    """The state between two steps, for K rows of each of B sources."""
 
     token: Value  # [B, K], the last one
     seen: Value  # [B, K, U] bool, which earlier tokens of its source a row descends from
@@ -85,7 +85,7 @@ class Search:
         self._beam = op.size(source, 0), width
 
     def run(self, op: Builder, max_length: Value) -> Hypotheses:
-        """What each source has found: 2 K hypotheses, those that are cut behind those that finished."""
+        """The 2 K hypotheses of each source: first those that finished, then those that were cut."""
         start = self._start(op)
         body = self._body(start)
         values = start.values()
@@ -171,7 +171,7 @@ class Search:
     def _kept(
         self, op: Builder, beams: Beams, written: list[KeyValue], parent: Value, is_alive: Value
     ) -> tuple[Value, list[KeyValue]]:
-        """What rows [B, K] with these parents see, without the tokens that none of a beam sees."""
+        """The tokens that rows [B, K] with these parents see, without those that no row of a beam sees."""
         is_parent = op.Equal(op.Unsqueeze(parent, [2]), op.range(self._width))  # [B, K, K]
         seen = op.GatherND(beams.seen, op.Unsqueeze(parent, [2]), batch_dims=1)
         seen = op.And(op.Concat(seen, is_parent, axis=2), op.Unsqueeze(is_alive, [2]))
@@ -194,7 +194,7 @@ class Search:
         return op.GatherElements(seen, by_row, axis=2), own
 
     def _places(self, op: Builder, live: Hypotheses) -> Places:
-        """Those that are alive are the rows; the others cost no product."""
+        """The rows: hypotheses that are alive. The others cost no product."""
         is_alive = op.Cast(op.Greater(live.score, -INF), to=INT)  # [B, K]
         flat = op.Reshape(is_alive, [-1])
         row = op.Max(op.Sub(op.CumSum(flat, 0), 1), 0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
 from pybeam.export.front import subsample
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import Linear, PlainLinear
 from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
@@ -23,11 +23,10 @@ class KeyValue(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What the decoder gets of B sources, which become P positions at most."""
+    """Sources as the decoder reads them: B of them, with P positions at most."""
 
-    key_value: (
-        Value  # [layers, 2, H, B, P, D] of every decoder layer; what is behind a length is anything
-    )
+    # [layers, 2, H, B, P, D] for every decoder layer; behind a length there may be anything
+    key_value: Value
     length: Value  # [B] int64, positions
     mask: Value  # [B, P] bool
 
@@ -53,7 +52,7 @@ class Network:
         self._stored: dict[int, tuple[Value, Tensor | Linear]] = {}
 
     def encode(self, op: Builder, source: Value, length: Value) -> Encoded:
-        """What the decoder gets of sources [B, E] or features [B, E, F] of these lengths [B]."""
+        """Encode sources [B, E], or features [B, E, F], of these lengths [B]."""
         stack = self.model.encoder
         x, length = self._embed_sources(op, source, length)  # [B, P, d]
         num, size = op.size(x, 0), op.size(x, 1)
@@ -92,11 +91,11 @@ class Network:
         cross: Sequence[KeyValue],
         cross_bias: Value,
     ) -> tuple[Value, list[KeyValue]]:
-        """Logits [R, V] of the tokens [R] at these positions [R], and their own keys and values.
+        """Logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
 
-        `own` are keys and values of earlier tokens; own_bias [A, K, U + K] says which of them a row sees, and
-        which of the rows beside it: itself, and those that it continues. `cross` are those of encoder
-        states, cross_bias [A, 1, E]. What is returned is at the rows' places, [H, A, K, D].
+        `own` are keys and values of earlier tokens. own_bias [A, K, U + K] says which of them a row sees, and
+        which rows beside it: itself, and those that it continues. `cross` are those of encoder states, with
+        cross_bias [A, 1, E]. Keys and values [H, A, K, D] are returned at the rows' places.
         """
         stack = self.model.decoder
         x = self._place(op, stack, self._tokens(op, stack, token), position)
@@ -149,11 +148,12 @@ class Network:
         return self._tokens(op, self.model.encoder, source), length
 
     def _tokens(self, op: Builder, stack: Stack, token: Value) -> Value:
+        assert stack.token_table is not None
         table = self._store(stack.token_table, f"{self._name(stack)}.tokens")
         return op.Gather(table, token, axis=0)  # [..., d]
 
     def _place(self, op: Builder, stack: Stack, x: Value, position: Value) -> Value:
-        """What is embedded as x [..., n, d] at these positions [n]."""
+        """Embeddings x [..., n, d] with those of these positions [n]."""
         name = self._name(stack)
         x = op.Mul(x, float(stack.embedding_scale))
         positions = self._store(stack.position_table, f"{name}.positions")
@@ -193,13 +193,13 @@ class Network:
 
     def _store(self, weight: Tensor | Linear, name: str) -> Value:
         """Tied tables are stored once, whether they are the same tensor or the same packed layer."""
-        is_packed = isinstance(weight, PackedLinear)
-        tensor = weight if is_packed or isinstance(weight, Tensor) else weight.weight
-        key = id(tensor) if is_packed else tensor.data_ptr()
+        if isinstance(weight, PlainLinear):
+            weight = weight.weight
+        key = weight.data_ptr() if isinstance(weight, Tensor) else id(weight)
         if key not in self._stored:
-            content = tensor.weight if is_packed else tensor
+            content = weight if isinstance(weight, Tensor) else weight.weight
             # kept beside it, so that nothing else can come to have its address
-            self._stored[key] = self._weights.weight(content.float().cpu(), name), tensor
+            self._stored[key] = self._weights.weight(content.float().cpu(), name), weight
         return self._stored[key][0]
 
 

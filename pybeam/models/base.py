@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ MAX_ENCODER_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which cross-attention aligns an output with its source: the mean over heads of one decoder layer.
+    """The cross-attention that aligns an output with its source: the mean over heads of a decoder layer.
 
     Args:
         layer: counted from 0, or from the end if it is negative; the default is the last one.
@@ -65,7 +67,7 @@ class Session(ABC):
         """Make room for that many sources, rows per source and cells; grows, never shrinks."""
 
     @abstractmethod
-    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+    def encode(self, sources: Sequence[Any], indices: Sequence[int], slots: Sequence[int]) -> None:
         """Encode sources and keep what decoding them needs under their slots.
 
         `sources` are as the model's `check` returned them, `indices` their positions in the list
@@ -86,7 +88,7 @@ class Session(ABC):
 
     def attention(
         self,
-        sources: Sequence,
+        sources: Sequence[Any],
         hypotheses: Sequence[Sequence[Sequence[int]]],
         alignment: Alignment,
     ) -> list[list[Tensor]]:
@@ -107,7 +109,7 @@ class Session(ABC):
 
 
 class Model(ABC):
-    """What the engine may know about a model."""
+    """Weights and facts: all that the engine knows about a model."""
 
     vocab_size: int
     start_id: int  # the token every hypothesis starts from; not part of the output
@@ -130,11 +132,11 @@ class Model(ABC):
         return (self.eos_id, *self.other_eos_ids)
 
     @abstractmethod
-    def session(self, backend) -> Session:
+    def session(self, backend: ModuleType) -> Session:
         """A fresh session that computes with this backend module."""
 
     @abstractmethod
-    def check(self, source) -> object:
+    def check(self, source: Any) -> Any:
         """The source as `Session.encode` wants it; raises ValueError or TypeError if unfit."""
 
     def check_alignment(self, alignment: Alignment) -> None:
@@ -146,17 +148,17 @@ class Model(ABC):
             )
 
     @abstractmethod
-    def source_length(self, source) -> int:
-        """|x| of a checked source, by which the queue is sorted and rewards are counted."""
+    def source_length(self, source: Any) -> int:
+        """|x| of a checked source: the queue is sorted by it, and rewards are counted with it."""
 
-    def prompt(self, source) -> Tensor | None:
-        """Tokens of this checked source that hypotheses go on from, [P] int32 on the host.
+    def prompt(self, source: Any) -> Tensor | None:
+        """The tokens [P] int32 on the host that hypotheses of this checked source go on from, or None.
 
-        The start token stands for the last of them, and processors that count the start count them all.
-        Numbers outside the vocabulary are negative. None: there are none.
+        The start token stands for the last of them. Processors that count the start count all of them.
+        Ids outside the vocabulary are negative.
         """
         return None
 
-    def room(self, source) -> int | None:
+    def room(self, source: Any) -> int | None:
         """Positions that a hypothesis of this checked source may take, None for no limit."""
         return self.max_positions

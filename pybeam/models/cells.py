@@ -13,7 +13,7 @@ from pybeam.models.rows import Rows
 
 
 class Cells(NamedTuple):
-    """What R rows of A sources attend over, as `pybeam.ops.tree_attention` takes it."""
+    """The cells that R rows of A sources attend over, as `pybeam.ops.tree_attention` takes it."""
 
     offset: Tensor  # [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1]
     slot: Tensor  # [A] int32, the line of each source in the tables below

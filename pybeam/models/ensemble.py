@@ -67,7 +67,7 @@ class Ensemble(Model):
         """A fresh session of every member that computes with this backend module."""
         return EnsembleSession([member.session(backend) for member in self.members], backend)
 
-    def check(self, source) -> tuple:
+    def check(self, source: Any) -> tuple[Any, ...]:
         """The source as each member wants it; raises what the first one raises that cannot take it."""
         checked = []
         for i, member in enumerate(self.members):
@@ -83,18 +83,18 @@ class Ensemble(Model):
         for member in self.members:
             member.check_alignment(alignment)
 
-    def source_length(self, source: tuple) -> int:
-        """The longest of the members' lengths; members that read token ids agree."""
+    def source_length(self, source: tuple[Any, ...]) -> int:
+        """The longest of the members' lengths. Members that read token ids agree."""
         pairs = zip(self.members, source, strict=True)
         return max(member.source_length(own) for member, own in pairs)
 
-    def prompt(self, source: tuple) -> Tensor | None:
-        """That of the first member that has one; all go on from the same source."""
+    def prompt(self, source: tuple[Any, ...]) -> Tensor | None:
+        """The prompt of the first member that has one. All members go on from the same source."""
         prompts = [member.prompt(own) for member, own in zip(self.members, source, strict=True)]
         return next((prompt for prompt in prompts if prompt is not None), None)
 
-    def room(self, source: tuple) -> int | None:
-        """The least of the members'."""
+    def room(self, source: tuple[Any, ...]) -> int | None:
+        """The least room that a member has."""
         rooms = [member.room(own) for member, own in zip(self.members, source, strict=True)]
         return min((room for room in rooms if room is not None), default=None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,23 +54,23 @@ class FunctionModel(Model):
         self.other_eos_ids = tuple(others)
         self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
-    def session(self, backend) -> FunctionSession:
+    def session(self, backend: ModuleType) -> FunctionSession:
         """A fresh session that computes with this backend module."""
         return FunctionSession(self, backend)
 
-    def check(self, source) -> object:
+    def check(self, source: Any) -> Any:
         """The source as it is."""
         return source
 
-    def source_length(self, source) -> int:
+    def source_length(self, source: Any) -> int:
         """`len(source)` if it has one, else 1."""
         return len(source) if hasattr(source, "__len__") else 1
 
 
 class FunctionSession(Session):
-    """Remembers which request sits in which slot; prefixes are read from the token tree."""
+    """Remembers which request has which slot. Prefixes are read from the token tree."""
 
-    def __init__(self, model: FunctionModel, backend) -> None:
+    def __init__(self, model: FunctionModel, backend: ModuleType) -> None:
         self._model, self._backend = model, backend
         self._keeps_float64 = backend.__name__.endswith(".reference")
         self._index = torch.zeros(0, dtype=torch.long)  # [S], request of each slot
@@ -78,7 +80,7 @@ class FunctionSession(Session):
         if missing > 0:
             self._index = torch.cat((self._index, self._index.new_full((missing,), -1)))
 
-    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+    def encode(self, sources: Sequence[Any], indices: Sequence[int], slots: Sequence[int]) -> None:
         self._index[torch.tensor(slots, dtype=torch.long)] = torch.tensor(indices, dtype=torch.long)
 
     def step(self, rows: Rows) -> Tensor:

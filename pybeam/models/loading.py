@@ -25,7 +25,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_model(
-    path: str | os.PathLike | Sequence[str | os.PathLike],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
 ) -> Transformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
@@ -58,10 +58,11 @@ def load_model(
         ValueError: a file, field or tensor is missing, wrong or not supported, or models do not make
             an ensemble.
     """
-    is_one = isinstance(path, (str, os.PathLike))
-    if not is_one and not isinstance(path, Sequence):
+    if isinstance(path, (str, os.PathLike)):
+        path = [path]
+    if not isinstance(path, Sequence):
         raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
-    directories = [Path(one) for one in ([path] if is_one else path)]
+    directories = [Path(one) for one in path]
     has_graphs = any((directory / DECODER).exists() for directory in directories)
     target = _device("cpu" if device == "auto" and has_graphs else device)
     wanted = _dtype(dtype)
@@ -118,8 +119,8 @@ def _load_onnx(
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:
     """Raise ValueError if an id stands for different tokens in two of these models."""
-    known = [(directory, load_vocabularies(directory)) for directory in directories]
-    known = [(directory, vocabularies) for directory, vocabularies in known if vocabularies]
+    found = [(directory, load_vocabularies(directory)) for directory in directories]
+    known = [(directory, vocabularies) for directory, vocabularies in found if vocabularies]
     for directory, vocabularies in known[1:]:
         first, expected = known[0]
         for side, ours, theirs in zip(("source", "target"), vocabularies, expected, strict=True):
@@ -148,7 +149,7 @@ def _device(device: str | torch.device) -> torch.device:
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if dtype == "auto":
         return None
-    wanted = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if wanted not in DTYPES.values():
         problem = f"must be 'auto' or one of {', '.join(DTYPES)}, but is {dtype!r}"
         raise ArgumentError("dtype", problem)

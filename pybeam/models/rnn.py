@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +105,26 @@ class LstmStack:
         return F.embedding(token, self.token_table)
 
 
-class Rnn(Model):
+class RnnSources(Model):
+    """A model whose sources are sequences of token ids, used as they are, of any length."""
+
+    config: RnnConfig
+
+    def check(self, source: Any) -> Tensor:
+        """The ids as an int64 tensor [E] on the host.
+
+        Raises:
+            TypeError: the source is not a sequence of integers.
+            ValueError: it is not one-dimensional, or an id is out of range.
+        """
+        return checked_ids(source, self.config.source_vocab_size)
+
+    def source_length(self, source: Tensor) -> int:
+        """Number of ids."""
+        return source.numel()
+
+
+class Rnn(RnnSources):
     """An LSTM that reads the source, and one that writes, attending to what the first has read.
 
     With ``s_e`` the encoder's last layer at position e and ``d_t`` the decoder's, which starts from the
@@ -158,32 +179,29 @@ class Rnn(Model):
         model.output = self.output.with_backend(backend)
         return model
 
-    def check(self, source) -> Tensor:
-        """The ids as an int64 tensor [E] on the host.
 
-        Raises:
-            TypeError: the source is not a sequence of integers.
-            ValueError: it is not one-dimensional, or an id is out of range.
-        """
-        return checked_ids(source, self.config.source_vocab_size)
-
-    def source_length(self, source: Tensor) -> int:
-        """Number of ids."""
-        return source.numel()
-
-
-class RnnSession(Session):
+class LstmSession(Session):
     """State of every row, which follows its hypothesis, and encoder states, once per source."""
 
-    def __init__(self, model: Rnn, backend) -> None:
-        self._model, self._backend = model, backend
-        config, place = model.config, dict(dtype=model.dtype, device=model.device)
+    def __init__(
+        self, config: RnnConfig, dtype: torch.dtype, device: torch.device, backend: ModuleType
+    ) -> None:
+        self._config, self._device, self._backend = config, device, backend
         shape = (config.num_layers, 2, config.hidden_size)
         # of every entry, before its last token and after it: [2, S, K, layers, 2, H], hidden and cell;
         # kept apart, so that a step may be done again
-        self._state = torch.zeros(2, 0, 0, *shape, **place)
-        self._pool = torch.zeros(0, 1, config.hidden_size, **place)  # [cells, 1, H]
-        self._source = SourceCells(model.device)
+        self._state = torch.zeros(2, 0, 0, *shape, dtype=dtype, device=device)
+        # [cells, 1, H]
+        self._pool = torch.zeros(0, 1, config.hidden_size, dtype=dtype, device=device)
+        self._source = SourceCells(device)
+
+    @abstractmethod
+    def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
+        """Encode sources that have tokens: states go to their cells [n], the last ones to their slots."""
+
+    @abstractmethod
+    def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._state = grown(self._state, (2, num_slots, width, *self._state.shape[3:]))
@@ -193,8 +211,8 @@ class RnnSession(Session):
         return self._state, self._pool, self._source.cell, self._source.length
 
     def most_bytes(self, num_cells: int, source_length: int) -> int:
-        """Of encoder states; the state of a row, as large as four of them per layer, is not counted."""
-        return cells_of_pages(source_length) * self._model.config.hidden_size * self._pool.itemsize
+        """Bytes of encoder states. The state of a row, four times as large per layer, is not counted."""
+        return cells_of_pages(source_length) * self._config.hidden_size * self._pool.itemsize
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
@@ -202,7 +220,7 @@ class RnnSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        device = self._model.device
+        device = self._device
         begin = self._state[0, :, 0]  # [S, layers, 2, H], of each slot's first row
         begin[to_device(slots, torch.long, device)] = 0.0
         lengths = [source.numel() for source in sources]
@@ -215,14 +233,36 @@ class RnnSession(Session):
             return
         self._read([sources[a] for a in kept], cells, [slots[a] for a in kept])
 
+    def step(self, rows: Rows) -> Tensor:
+        before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
+        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
+        logits, new = self._write(rows, before.index_select(0, entry))
+        # padding has no state to keep
+        target = torch.where(rows.cell < 0, -1, entry)
+        self._backend.scatter_rows(after, target, new)
+        return logits
+
+    def advance(self, source: Tensor, target: Tensor) -> None:
+        flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]
+        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)  # what was written after
+        self._backend.gather_rows([flat], source, target)
+
+
+class RnnSession(LstmSession):
+    """A decode call of an `Rnn`."""
+
+    def __init__(self, model: Rnn, backend: ModuleType) -> None:
+        super().__init__(model.config, model.dtype, model.device, backend)
+        self._model = model
+
     def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
-        """Encode sources that have tokens: states go to their cells [n], the last ones to their slots."""
-        model, device, begin = self._model, self._model.device, self._state[0, :, 0]
-        ids = [source.flip(0) if model.config.reverses_source else source for source in sources]
+        model, device, begin = self._model, self._device, self._state[0, :, 0]
+        ids = [source.flip(0) if self._config.reverses_source else source for source in sources]
         # first tokens of all sources, longest source first, then second tokens: each step is a slice
         packed = pack_sequence(ids, enforce_sorted=False)
         lengths = [source.numel() for source in sources]
         place = pack_sequence(torch.arange(cells.numel()).split(lengths), False)
+        assert packed.sorted_indices is not None
         order = packed.sorted_indices.tolist()
         x = model.encoder.embed(to_device(packed.data, torch.long, device))  # [n, embedding]
         state = begin.new_zeros(len(sources), *begin.shape[1:])
@@ -240,17 +280,7 @@ class RnnSession(Session):
         self._backend.scatter_rows(self._pool, cells, x[:, None])
         begin[to_device([slots[a] for a in order], torch.long, device)] = state
 
-    def step(self, rows: Rows) -> Tensor:
-        before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
-        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
-        logits, new = self._write(rows, before.index_select(0, entry))
-        # padding has no state to keep
-        target = torch.where(rows.cell < 0, -1, entry)
-        self._backend.scatter_rows(after, target, new)
-        return logits
-
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
         model = self._model
         x = model.decoder.embed(rows.token)  # [R, embedding]
         new = []
@@ -263,11 +293,6 @@ class RnnSession(Session):
         mixed = cells.attend(self._backend, x[:, None], self._pool, self._pool, 1.0)  # [R, 1, H]
         logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)))  # [R, V]
         return logits, torch.stack(new, 1).view_as(old)
-
-    def advance(self, source: Tensor, target: Tensor) -> None:
-        flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]
-        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)  # what was written after
-        self._backend.gather_rows([flat], source, target)
 
 
 def is_rnn(directory: Path) -> bool:
@@ -305,7 +330,9 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
     def stack(name: str, vocab_size: int) -> LstmStack:
         layers = []
         for i in range(config.num_layers):
-            bias = sum(take(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh"))
+            bias = take(f"{name}.lstm.bias_ih_l{i}", 4 * h) + take(
+                f"{name}.lstm.bias_hh_l{i}", 4 * h
+            )
             weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
             recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
             layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), native))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def checked_ids(source, vocab_size: int) -> Tensor:
+def checked_ids(source: Any, vocab_size: int) -> Tensor:
     """Token ids as an int64 tensor [E] on the host.
 
     Raises:
@@ -24,7 +26,7 @@ def checked_ids(source, vocab_size: int) -> Tensor:
     return ids
 
 
-def _as_ids(source) -> Tensor:
+def _as_ids(source: Any) -> Tensor:
     """Token ids as an int64 tensor [E] on the host."""
     expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
     if isinstance(source, (list, tuple)):

@@ -167,7 +167,7 @@ class Algorithm:
         return any(map(base.perturbs, self.processors))
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Rows that a source may have in a step."""
         if self.draft is None:
             return self.width
@@ -177,7 +177,7 @@ class Algorithm:
     @property
     def tokens_per_step(self) -> int:
         """Tokens by which a hypothesis may grow in a step."""
-        return 1 if self.draft is None else self.most_rows
+        return 1 if self.draft is None else self.max_rows
 
     @property
     def growth(self) -> int:
@@ -186,7 +186,7 @@ class Algorithm:
         The guess is 2 where a threshold prunes candidates. Without one it is what the rules allow.
         """
         if self.draft is not None:
-            return self.most_rows
+            return self.max_rows
         most = self.width if self.pruning.max_candidates is None else self.pruning.max_candidates
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
         return int(min(most, self.width, 2 if is_pruned else self.width))

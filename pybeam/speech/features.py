@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import wave
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from pybeam.text.json_files import positive, read_json
 
-SMALLEST_DEVIATION = 1e-8  # of a bin that never changes, as in digital silence
+SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
 # sizes by their names in the file, and what one that does not name them means
 WHISPER_SIZES = {
@@ -27,7 +29,7 @@ WHISPER_SIZES = {
 
 
 class FeatureExtractor:
-    """Speech2Text's: log-mel filter banks as Kaldi computes them, normalised over each recording.
+    """The features of Speech2Text: Kaldi's log-mel filter banks, normalised over each recording.
 
     Frames of 25 ms every 10 ms, the first and last ones whole; of each frame the mean is taken away,
     ``x[t] - 0.97 x[t - 1]``, a Povey window, the power spectrum, triangles on the mel scale from 20 Hz to
@@ -142,7 +144,9 @@ def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
     return np.minimum(rising, falling).clip(min=0) * 2 / (high - low)
 
 
-def load_feature_extractor(path: str | os.PathLike) -> FeatureExtractor | WhisperFeatureExtractor:
+def load_feature_extractor(
+    path: str | os.PathLike[str],
+) -> FeatureExtractor | WhisperFeatureExtractor:
     """The feature extractor of a speech model's directory, from its `preprocessor_config.json`.
 
     Or from the `feature_extractor` of its `processor_config.json`, where transformers 5 writes it.
@@ -153,7 +157,7 @@ def load_feature_extractor(path: str | os.PathLike) -> FeatureExtractor | Whispe
     """
     path, config = _extractor_config(Path(path))
     kind = config.get("feature_extractor_type")
-    if kind not in EXTRACTORS:
+    if not isinstance(kind, str) or kind not in EXTRACTORS:
         raise ValueError(
             f"`feature_extractor_type` in {path} must be {' or '.join(EXTRACTORS)}, but is {kind!r}; "
             "compute the features elsewhere and hand them to pybeam.Decoder"
@@ -161,7 +165,7 @@ def load_feature_extractor(path: str | os.PathLike) -> FeatureExtractor | Whispe
     return EXTRACTORS[kind](path, config)
 
 
-def _extractor_config(directory: Path) -> tuple[Path, dict]:
+def _extractor_config(directory: Path) -> tuple[Path, dict[str, Any]]:
     path = directory / "preprocessor_config.json"
     whole = directory / "processor_config.json"
     if not path.exists() and whole.exists():
@@ -171,19 +175,19 @@ def _extractor_config(directory: Path) -> tuple[Path, dict]:
     return path, read_json(path)
 
 
-def _speech2text(path: Path, config: dict) -> FeatureExtractor:
+def _speech2text(path: Path, config: dict[str, Any]) -> FeatureExtractor:
     config = {"num_mel_bins": 80, "sampling_rate": 16000} | config
     sizes = {name: positive(path, config, name) for name in ("num_mel_bins", "sampling_rate")}
     # the typing error is the file format's
     normalizes = config.get("do_ceptral_normalize", True)
     return FeatureExtractor(
         **sizes,
-        normalize_means=normalizes and config.get("normalize_means", True),
-        normalize_vars=normalizes and config.get("normalize_vars", True),
+        normalize_means=bool(normalizes and config.get("normalize_means", True)),
+        normalize_vars=bool(normalizes and config.get("normalize_vars", True)),
     )
 
 
-def _whisper(path: Path, config: dict) -> WhisperFeatureExtractor:
+def _whisper(path: Path, config: dict[str, Any]) -> WhisperFeatureExtractor:
     for name in ("dither", "do_normalize", "padding_value"):
         if config.get(name):
             raise ValueError(
@@ -199,10 +203,14 @@ def _whisper(path: Path, config: dict) -> WhisperFeatureExtractor:
     return WhisperFeatureExtractor(num_mel_bins, sampling_rate, *sizes)
 
 
-EXTRACTORS = {"Speech2TextFeatureExtractor": _speech2text, "WhisperFeatureExtractor": _whisper}
+Extractor = FeatureExtractor | WhisperFeatureExtractor
+EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
+    "Speech2TextFeatureExtractor": _speech2text,
+    "WhisperFeatureExtractor": _whisper,
+}
 
 
-def read_wav(path: str | os.PathLike, sampling_rate: int) -> Tensor:
+def read_wav(path: str | os.PathLike[str], sampling_rate: int) -> Tensor:
     """Samples [n] float32, from -1 to 1, of a WAV file: 16-bit PCM, one channel, at this rate.
 
     Raises:
@@ -225,7 +233,7 @@ def read_wav(path: str | os.PathLike, sampling_rate: int) -> Tensor:
     return torch.from_numpy(np.frombuffer(samples, dtype="<i2").astype(np.float32) / 2.0**15)
 
 
-def _fbank_package():
+def _fbank_package() -> Any:
     try:
         return importlib.import_module("kaldi_native_fbank")
     except ImportError as error:

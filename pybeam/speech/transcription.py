@@ -1,4 +1,4 @@
-"""What a speech model is asked for: the tokens that its outputs begin with, and those it never writes."""
+"""How a speech model is asked to transcribe: how its outputs begin, and which tokens it never writes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def load_transcription(
 ) -> Transcription:
     """Prefix and processors with which a speech model's directory is decoded, without timestamps.
 
-    Those of transformers' ``generate`` for a Whisper model, from `generation_config.json`: the prefix is the
-    language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the last alone where
-    the model knows English only; `suppress_tokens` and `begin_suppress_tokens` act on log-probabilities.
-    The language is not detected. Other models need none of it.
+    For a Whisper model they are those of transformers' ``generate``, from `generation_config.json`. The
+    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the last alone
+    where the model knows English only. `suppress_tokens` and `begin_suppress_tokens` act on
+    log-probabilities. The language is not detected. Other models need no prefix and no processors.
 
     Args:
         path: the directory.

@@ -185,7 +185,7 @@ def test_same_coverage_and_attention_as_ctranslate2(tmp_path):
         (
             lambda model: pybeam.optimal_beam(3, scoring=scoring.power(1, coverage=0.1)),
             ValueError,
-            "`stop` cannot certify it",
+            "`stop` cannot certify the best one",
         ),
         (
             lambda model: pybeam.Decoder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -12,7 +13,9 @@ import torch
 
 import pybeam
 from pybeam import backends, drafts, processors
+from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.engine import Wants
+from pybeam.engine.failures import StepFailed
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
@@ -333,6 +336,21 @@ def test_a_failed_group_counts_what_its_request_has_cost():
     assert len(whole.hypotheses) == 3
 
 
+def test_a_step_that_fails_while_it_is_captured_fails_its_sources():
+    """Nothing has been computed then, so the slots that the step says it moves mean nothing."""
+
+    def capture(step, slot):
+        raise StepFailed(torch.full_like(slot, 12345), is_undone=True) from Oops("in a graph")
+
+    workspace = Workspace(GOOD, pybeam.fixed_beam(3, **BEAM), backends.load(BACKEND))
+    workspace.graphs = StepGraphs(capture)
+    results = run(workspace, pybeam.Batch(4), [[1]] * 8, reads_late=True)
+    assert any(result.error for result in results)
+    for result in results:
+        assert str(result.error) == "in a graph" if result.error else result.hypotheses
+    assert_all_is_given_back(workspace)
+
+
 def test_an_interrupt_is_no_failure_of_a_request():
     algorithm = pybeam.fixed_beam(3, **BEAM)
     decoder = pybeam.Decoder(Breaks(3, KeyboardInterrupt()), algorithm, backend=BACKEND)
@@ -353,3 +371,19 @@ def test_requests_that_wait_go_on_after_a_failure():
     queue.close()
     assert [(result.index, result.error) for result in stream] == [(1, None)]
     assert decoder.stats.stop_reasons["error"] == 1
+
+
+def test_an_error_in_a_result_keeps_nothing_else_alive():
+    """A server that logs errors must not hold on to the arrays of steps that failed."""
+    refs = []
+
+    def broken(prefixes, lengths, source_ids):
+        logits = torch.zeros(len(lengths), 4)
+        refs.append(weakref.ref(logits))
+        raise Oops("a step")
+
+    decoder = pybeam.Decoder(FunctionModel(broken, 4, BOS, EOS), pybeam.greedy(), backend=BACKEND)
+    results = decoder.decode([[1]] * 3, on_error="return")
+    assert all(isinstance(result.error, Oops) for result in results)
+    assert len(refs) == 4
+    assert not [ref for ref in refs if ref() is not None]

@@ -84,7 +84,7 @@ def test_results_do_not_depend_on_the_schedule(backend, name, chain):
     moving = ("batch, budget", "streaming, impatient", "fifo, budget", "fifo, small window")
     if backend == "reference":
         moving = moving[list(ALGORITHMS).index(name) % 2 :: 2]
-    for schedule in (schedules(algorithm.most_rows)[each] for each in moving):
+    for schedule in (schedules(algorithm.max_rows)[each] for each in moving):
         assert essence(decoded(model, algorithm, schedule, backend, requests)) == expected, schedule
         late = decoded(
             model, algorithm, schedule, backend, requests, workspace=workspace, reads_late=True

@@ -18,7 +18,7 @@ class Case:
     def __init__(self, test: str, places: dict[str, int], *marks: pytest.Mark) -> None:
         self.name = f"{test}[{'-'.join(map(str, places.values()))}]"
         self.nodeid = f"tests/test_file.py::{self.name}"
-        self.callspec = SimpleNamespace(indices=places)
+        self.callspec = SimpleNamespace(params=places)
         self.marks = {mark.name: mark for mark in marks}
 
     def get_closest_marker(self, name: str):
@@ -41,7 +41,7 @@ def quick(items: list[Case]) -> list[Case]:
 
 
 def values(items: list[Case], *names: str) -> set[tuple]:
-    return {tuple(item.callspec.indices[name] for name in names) for item in items}
+    return {tuple(item.callspec.params[name] for name in names) for item in items}
 
 
 def test_every_value_has_a_quick_case():

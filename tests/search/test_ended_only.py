@@ -74,7 +74,7 @@ def test_what_is_cut_takes_no_place_from_what_has_ended(build):
 def test_results_do_not_depend_on_the_schedule(name):
     only = dataclasses.replace(ALGORITHMS[name], ended_only=True)
     model = model_of(1)
-    several = list(schedules(only.most_rows).values())
+    several = list(schedules(only.max_rows).values())
     expected = essence(decoded(model, only, several[0], "native"))
     for i, schedule in enumerate(several[1 + len(name) % 3 :: 3]):
         late = dict(reads_late=bool(i % 2))

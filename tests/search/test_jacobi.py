@@ -108,7 +108,7 @@ def test_beyond_one_word_of_the_mask():
     model = random_model(3, eos_bonus=-9.0, contexts=7)
     greedy = decoded(model, pybeam.greedy(max_length=140), requests=[[1]])
     algorithm = pybeam.jacobi(max_length=140)
-    assert algorithm.most_rows == 128
+    assert algorithm.max_rows == 128
     assert_greedy(decoded(model, algorithm, requests=[[1]]), greedy)
 
 

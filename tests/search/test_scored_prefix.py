@@ -9,7 +9,6 @@ import torch
 
 import pybeam
 from pybeam import compat, drafts, processors
-from pybeam.compat.ctranslate2 import HardPrefix
 from pybeam.limits import FREE, PrefixRule
 from pybeam.request import Partial
 from support.laws import decoded, schedules
@@ -70,7 +69,9 @@ ALGORITHMS = {
     "fairseq, diverse": pybeam.diverse(
         compat.fairseq.beam_search(1, max_len_b=8, normalize_scores=False), 3, 3.0
     ),
-    "leading EOS": pybeam.fixed_beam(3, n_best=3, max_length=7, prefix=HardPrefix()),
+    "leading EOS": pybeam.fixed_beam(
+        3, n_best=3, max_length=7, prefix=compat.ctranslate2.HardPrefix()
+    ),
     "jacobi": pybeam.jacobi(max_length=7),
     "blocks": pybeam.gauss_seidel_jacobi(3, max_length=7),
     "hybrid": pybeam.hybrid_jacobi(3, 4, max_length=7),
@@ -108,13 +109,13 @@ def generated(results) -> list:
 def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None:
     model = random_model(seed, V, eos_bonus=0.5)
     scored, free = both(algorithm)
-    options = dict(backend=backend, requests=requests, wants_log_probs=True)
+    options = dict(backend=backend, requests=requests, log_probs=True)
     theirs = decoded(model, free, pybeam.Batch(1), **options)
     assert any(r.hypotheses for r in theirs)
     first = None
     # the reference backend is slow
     names = MOVING[seed % 3 :][:1] if backend == "reference" else MOVING
-    available = schedules(scored.most_rows)
+    available = schedules(scored.max_rows)
     for n, schedule in enumerate([pybeam.Batch(1), *(available[name] for name in names)]):
         ours = decoded(model, scored, schedule, reads_late=n % 2 == 1, **options)
         assert outputs(ours) == outputs(theirs)
@@ -190,7 +191,7 @@ def test_beside_targets_and_other_limits(backend):
             strict=False,
         )
     ]
-    for rule in (FREE, HardPrefix()):
+    for rule in (FREE, compat.ctranslate2.HardPrefix()):
         algorithm = dataclasses.replace(ALGORITHMS["fixed"], n_best=1, prefix=rule)
         assert_same_search(algorithm, backend, 7, requests)
 

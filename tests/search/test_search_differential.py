@@ -258,7 +258,7 @@ def check(problem: Problem, backend: str) -> None:
         assert ours == theirs
         for hypothesis, entry in zip(result.hypotheses, expected.found, strict=True):
             final = rules.scale.final(entry.score, entry.length, rules.source_length)
-            assert hypothesis.final_score == pytest.approx(final, rel=1e-12)
+            assert hypothesis.final_score == pytest.approx(final, rel=2.0**-23)
 
 
 QUICK = settings(

@@ -122,7 +122,7 @@ def test_tokens_that_cannot_follow(backend):
             pybeam.Fifo(4),
             backend,
             [pybeam.Request([1], target=target) for target in targets],
-            wants_log_probs=True,
+            log_probs=True,
         )
         for i, (result, target) in enumerate(zip(results, targets, strict=True)):
             assert_scored(result, target, by_hand(model, i, target))

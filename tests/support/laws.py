@@ -61,7 +61,7 @@ THIRDS = shares(3)
 
 def some_schedules(name: str, share: int, num: int = len(THIRDS)) -> list:
     """A share of the schedules, another one for each algorithm."""
-    every = list(schedules(ALGORITHMS[name].most_rows).values())
+    every = list(schedules(ALGORITHMS[name].max_rows).values())
     return every[(share + list(ALGORITHMS).index(name)) % num :: num]
 
 

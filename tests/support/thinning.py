@@ -33,7 +33,8 @@ def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
 
 
 def _tuples(case: pytest.Item) -> Iterator[tuple]:
-    """Every choice of `together` parameters, with the places of their values."""
+    """Every choice of `together` parameters with their values."""
     together = case.get_closest_marker("thinned").kwargs.get("together", 1)
-    places = sorted(case.callspec.indices.items())
-    return combinations(places, min(together, len(places)))
+    # all cases share their values, which need not be hashable
+    values = sorted((name, id(value)) for name, value in case.callspec.params.items())
+    return combinations(values, min(together, len(values)))

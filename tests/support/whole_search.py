@@ -133,7 +133,7 @@ class Search:
                     if entry.ended or not rules.ended_only:
                         self.finish(entry, is_cut=True)
             if reason:
-                ranked = sorted(self.finished, key=lambda entry: -self.final(entry))
+                ranked = sorted(self.finished, key=lambda entry: -np.float32(self.final(entry)))
                 return Outcome(ranked[: rules.n_best], reason, steps, expansions)
         raise AssertionError("max_length is a reason")
 

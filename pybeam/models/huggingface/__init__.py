@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from pybeam.models.huggingface.model import HuggingFaceModel
 
 __all__ = ["wrap"]
 
 
 def wrap(
-    network,
+    network: PreTrainedModel,
     *,
     start_id: int | None = None,
     eos_id: int | Sequence[int] | None = None,

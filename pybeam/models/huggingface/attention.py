@@ -1,8 +1,8 @@
 """How a transformers model attends over a token tree: one attention function, one cache.
 
 Both are transformers' own extension points. `TreeLayer.update` writes a step's keys and values to the
-rows' cells and hands back the whole pool instead of a longer copy; the model passes that on to the
-attention function that its config names, which is ours for the length of the step.
+rows' cells. It returns the whole pool instead of a longer copy. The model passes the pool on to the
+attention function that its config names, and during a step that is ours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
@@ -47,11 +46,11 @@ class Step:
     bias: Callable[[int, GatheredCells], Tensor] | None = None
     longest: int | None = None  # no row sees more positions; None: not known on the host
     windows: dict[int, Cells] = field(default_factory=dict)
-    given_windows: set[int] = field(default_factory=set)  # by the model, in use or not
+    given_windows: set[int] = field(default_factory=set)  # all that the model gave, in use or not
     _gathered: dict[int, GatheredCells] = field(default_factory=dict)
 
     def cells_within(self, window: int | None) -> Cells:
-        """What self-attention with this window sees."""
+        """The cells that self-attention with this window sees."""
         if window is None:
             return self.own
         self.given_windows.add(window)
@@ -89,7 +88,7 @@ def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
 def catching(configs: Sequence[Any]) -> Iterator[list[tuple[Tensor | None, int]]]:
     """Within it, models with these configs compute no attention.
 
-    What they would add to its scores is in the list afterwards, with the number of keys, a call each.
+    Afterwards the list has an entry per call: what the model would add to scores, and the number of keys.
     """
     caught = _current.caught = []
     try:
@@ -112,7 +111,7 @@ def _replacing(configs: Sequence[Any]) -> Iterator[None]:
 
 
 def tree_attention_forward(
-    module: torch.nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -124,12 +123,16 @@ def tree_attention_forward(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as `transformers.AttentionInterface` wants it.
+    """An attention function as `transformers.AttentionInterface` wants it, which sets its parameters.
 
     Args:
+        module: the attention layer that calls it.
         query: [R, H, 1, D].
         key, value: [cells, G, D], the pools of this layer.
-        softcap: of scores (Gemma 2).
+        attention_mask: not used; the tree has its own.
+        scaling: what products of queries and keys are multiplied by; None: 1 / sqrt(D).
+        sliding_window: how many positions a row sees (Mistral); None: all.
+        softcap: the bound of scores (Gemma 2).
         s_aux: [H], a sink per head (gpt-oss): one more score, without a value.
         position_bias: what encoder-decoders with relative positions add to scores.
 
@@ -174,7 +177,7 @@ AttentionInterface.register(NAME, tree_attention_forward)
 
 
 class _Layer(CacheLayerMixin):
-    """A layer that has nothing of the past to give; positions and masks come from elsewhere."""
+    """A layer that knows nothing of the past. Positions and masks come from elsewhere."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.is_initialized = True
@@ -204,7 +207,7 @@ class TreeLayer(_Layer):
 
 
 class KeptLayer(_Layer):
-    """Keeps what one call gives it, so that a session can take it from there: [B, G, T, D] each."""
+    """Keeps the keys and values [B, G, T, D] of one call, so that a session can take them."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any

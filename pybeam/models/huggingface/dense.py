@@ -1,15 +1,16 @@
-"""Decode calls of a wrapped model that must keep its own cache, a line of it for every row.
+"""Decode calls of a wrapped model that must keep its own cache, with one line per row.
 
-The fallback for models whose attention cannot be replaced. A step gathers the lines of its rows out of
-the caches of the steps before, which copies them all once, as `generate` does. Where a cache is made of
-keys and values alone, lines of different lengths share a call, padded on the left.
+This is the fallback for models whose attention cannot be replaced. A step gathers the lines of its rows
+from the caches of earlier steps. That copies every line once, as `generate` does. Where a cache is made
+of keys and values alone, lines of different lengths share a call and are padded on the left.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,27 +26,27 @@ from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.rows import Rows
 
-CACHE_NAMES = ("past_key_values", "cache_params")  # of arguments of transformers models
+CACHE_NAMES = ("past_key_values", "cache_params")  # how transformers models call their cache
 
 
 class Line(NamedTuple):
-    """What one row has behind it."""
+    """The tokens behind one row: a line of a cache."""
 
     cache: Cache | None  # None: nothing
-    index: int  # its line of the cache
+    place: int  # which line of the cache it is
     length: int  # tokens in it, the last ones where it is padded
 
 
 def takes_mask(model: HuggingFaceModel) -> bool:
-    """Whether a step may say what of its cache counts."""
+    """Whether a call may say which entries of its cache count."""
     parameters = inspect.signature(model.network.forward).parameters
     return "past_key_values" in parameters and "attention_mask" in parameters
 
 
 class DenseSession(Session):
-    """A line of a dense cache per row; encoder states and prompts too are there once per row."""
+    """A line of a dense cache per row. Encoder states and prompts are there once per row too."""
 
-    def __init__(self, model: HuggingFaceModel, backend) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
         self._model = model
         parameters = inspect.signature(model.network.forward).parameters
         names = [name for name in CACHE_NAMES if name in parameters]
@@ -73,7 +74,7 @@ class DenseSession(Session):
             self._start.pop(slot, None)
         self._forget(gone)
 
-    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+    def encode(self, sources: Sequence[Any], indices: Sequence[int], slots: Sequence[int]) -> None:
         model, nothing = self._model, Line(None, 0, 0)
         with model.lock:
             if model.is_encoder_decoder:
@@ -85,15 +86,16 @@ class DenseSession(Session):
             lengths = [source.numel() - 1 for source in sources]
             before = [nothing] * len(sources)
             # together if that does not make the logits of all their tokens
-            most = None if self._pads and self._skips_logits else 1
-            for part in batches(lengths, most):
+            max_tokens = None if self._pads and self._skips_logits else 1
+            for part in batches(lengths, max_tokens):
                 part = [i for i in part if lengths[i]]
-                if part:
-                    ids = [sources[i][:-1] for i in part]
-                    ids = pad_sequence(ids, batch_first=True, padding_side="left")
-                    cache, _ = self._call(ids.to(model.device), None, [lengths[i] for i in part])
-                for line, i in enumerate(part):
-                    before[i] = Line(cache, line, lengths[i])
+                if not part:
+                    continue
+                prompts = [sources[i][:-1] for i in part]
+                ids = pad_sequence(prompts, batch_first=True, padding_side="left")
+                cache, _ = self._call(ids.to(model.device), None, [lengths[i] for i in part])
+                for place, i in enumerate(part):
+                    before[i] = Line(cache, place, lengths[i])
             for source, slot, line in zip(sources, slots, before, strict=True):
                 self._start[slot] = int(source[-1]), line
 
@@ -116,7 +118,7 @@ class DenseSession(Session):
                 lines = [self._behind[keys[r]] for r in members]
                 ids = torch.tensor([[tokens[r]] for r in members], device=self._model.device)
                 past = [
-                    (cache, [self._behind[keys[r]].index for r in part])
+                    (cache, [self._behind[keys[r]].place for r in part])
                     for cache, part in caches.items()
                 ]
                 states = [self._states[slots[r]] for r in members] if self._states else []
@@ -143,7 +145,7 @@ class DenseSession(Session):
                 del lines[key]
 
     def _group(self, line: Line) -> int:
-        """Lines of one group can be in one call: those equally long, where that matters."""
+        """The group of this line. Lines of one group can share a call."""
         if line.cache is None:
             return 0
         return -1 if self._pads or not has_length(line.cache) else line.length
@@ -165,7 +167,7 @@ class DenseSession(Session):
         if model.is_encoder_decoder:
             cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
             length = torch.tensor([len(own) for own in states], device=model.device)
-            padded = pad_sequence(states, batch_first=True)  # [R, E, d]
+            padded = pad_sequence(list(states), batch_first=True)  # [R, E, d]
             # lines that were once beside a longer source are still padded to its length
             known = max(int(length.max()), cache.cross_attention_cache.get_seq_length())
             mask = torch.arange(known, device=model.device) < length[:, None]

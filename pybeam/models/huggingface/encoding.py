@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +16,15 @@ from pybeam.models.huggingface.model import EncoderStates, HuggingFaceModel
 class Encoded(NamedTuple):
     """States of some sources."""
 
-    index: list[int]  # which of the sources
+    members: list[int]  # which of the sources
     states: Tensor  # [A, E, d], padded on the right
-    length: list[int]  # of each, without padding
+    lengths: list[int]  # of each, without padding
 
 
-def encoded(model: HuggingFaceModel, sources: Sequence) -> Iterator[Encoded]:
+def encoded(model: HuggingFaceModel, sources: Sequence[Any]) -> Iterator[Encoded]:
     """The encoder's states of all sources, a batch at a time."""
+    encoder = model.encoder
+    assert encoder is not None
     groups: dict[object, list[int]] = {}
     for i, source in enumerate(sources):
         # features of different lengths would need a mask that not every model takes
@@ -35,22 +37,22 @@ def encoded(model: HuggingFaceModel, sources: Sequence) -> Iterator[Encoded]:
             index = [members[i] for i in part]
             batch = [sources[i] for i in index]
             if kind == "states":
-                states = [source.states.to(model.device) for source in batch]
-                length = [source.shape[0] for source in states]
-                yield Encoded(index, pad_sequence(states, batch_first=True), length)
+                known = [source.states.to(model.device) for source in batch]
+                own = [len(states) for states in known]
+                yield Encoded(index, pad_sequence(known, batch_first=True), own)
             elif kind == "ids":
                 ids, mask = padded(model, batch)
-                states = model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+                states = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
                 yield Encoded(index, states, [source.numel() for source in batch])
             else:
                 name = model.network.main_input_name
                 features = torch.stack(batch).to(model.device, model.network.dtype)
-                states = model.encoder(**{name: features}).last_hidden_state
+                states = encoder(**{name: features}).last_hidden_state
                 yield Encoded(index, states, [states.shape[1]] * len(batch))
 
 
 def padded(model: HuggingFaceModel, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Ids [A, E], padded on the right, and which of them are none, both on the device."""
+    """Ids [A, E], padded on the right, and which of them are real [A, E], both on the device."""
     pad_id = 0 if model.pad_id is None else model.pad_id
     ids = pad_sequence(list(batch), batch_first=True, padding_value=pad_id)
     length = torch.tensor([source.numel() for source in batch])
@@ -58,12 +60,12 @@ def padded(model: HuggingFaceModel, batch: Sequence[Tensor]) -> tuple[Tensor, Te
     return ids.to(model.device), mask.long().to(model.device)
 
 
-def batches(lengths: Sequence[int], most: int | None = None) -> Iterator[list[int]]:
-    """Indices of neighbours in length, as many as padding to the longest leaves within `most` tokens."""
-    most = MAX_ENCODER_TOKENS if most is None else most
+def batches(lengths: Sequence[int], max_tokens: int | None = None) -> Iterator[list[int]]:
+    """Indices of batches: neighbours in length, at most `max_tokens` with padding to the longest."""
+    max_tokens = MAX_ENCODER_TOKENS if max_tokens is None else max_tokens
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = 0
     while start < len(order):
-        stop = start + max(1, most // max(1, lengths[order[start]]))
+        stop = start + max(1, max_tokens // max(1, lengths[order[start]]))
         yield order[start:stop]
         start = stop

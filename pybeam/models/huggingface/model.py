@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ _locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.We
 
 
 class Heads(NamedTuple):
-    """What every layer keeps of a token."""
+    """The keys and values that every layer keeps of a token."""
 
     num_layers: int
     num_heads: int
@@ -58,7 +59,7 @@ class HuggingFaceModel(Model):
         network: PreTrainedModel,
         start_id: int | None,
         eos_id: int | Sequence[int] | None,
-        make_session: Callable[[HuggingFaceModel, Any], Session],
+        make_session: Callable[[HuggingFaceModel, ModuleType], Session],
     ) -> None:
         self.network, self._make_session = network, make_session
         config, generation = network.config, network.generation_config
@@ -84,21 +85,22 @@ class HuggingFaceModel(Model):
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
         self.lock = _locks.setdefault(network, threading.RLock())
-        self.memory = Memory("tree")
+        self.keep(Memory("tree"))
 
-    @property
-    def can_draft(self) -> bool:
-        """Whether guesses may be fed: a cache of its own moves with rows."""
-        return self.memory.keeps == "tree"
+    def keep(self, memory: Memory) -> None:
+        """Keep keys and values in this way."""
+        self.memory = memory
+        # a cache of the model's own moves with rows
+        self.can_draft = memory.keeps == "tree"
 
     def __repr__(self) -> str:
         return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"
 
-    def session(self, backend) -> Session:
+    def session(self, backend: ModuleType) -> Session:
         """A fresh session that computes with this backend module."""
         return self._make_session(self, backend)
 
-    def check(self, source) -> Tensor | EncoderStates:
+    def check(self, source: Any) -> Tensor | EncoderStates:
         """The ids as an int64 tensor [E] on the host, or features as they are.
 
         Raises:
@@ -117,13 +119,13 @@ class HuggingFaceModel(Model):
 
     def prompt(self, source: Tensor | EncoderStates) -> Tensor | None:
         """The source of a decoder alone."""
-        if self.is_encoder_decoder:
+        if self.is_encoder_decoder or isinstance(source, EncoderStates):
             return None
         return torch.where(source < self.vocab_size, source, -2 - source).int()
 
     @property
     def feature_shape(self) -> tuple[int | None, int | None]:
-        """Of what a speech model takes; None: any size."""
+        """The shape of the features that a speech model takes; None: any size."""
         config = self.network.config
         if config.model_type == "whisper":
             return config.num_mel_bins, 2 * config.max_source_positions
@@ -132,25 +134,31 @@ class HuggingFaceModel(Model):
         raise ValueError(f"pybeam does not know what features {config.model_type!r} takes")
 
     def room(self, source: Tensor | EncoderStates) -> int | None:
-        """A prompt takes positions too."""
+        """The decoder's positions, less those of the prompt."""
+        if isinstance(source, EncoderStates):
+            return self.max_positions
         if self.is_encoder_decoder or self.max_positions is None:
             return self.max_positions
         return self.max_positions - source.numel() + 1
 
-    def _check_ids(self, source) -> Tensor:
-        embedding = (self.encoder or self.network).get_input_embeddings()
-        ids = checked_ids(source, embedding.num_embeddings)  # [E]
-        most = getattr(self.network.config, "max_position_embeddings", None)
-        if not self.is_encoder_decoder:
-            most = self.max_positions
-        if most is not None and ids.numel() > most:
+    @property
+    def embeddings(self) -> torch.nn.Embedding:
+        """The table of the tokens that sources consist of."""
+        return (self.encoder or self.network).get_input_embeddings()
+
+    def _check_ids(self, source: Any) -> Tensor:
+        ids = checked_ids(source, self.embeddings.num_embeddings)  # [E]
+        limit = self.max_positions
+        if self.is_encoder_decoder:
+            limit = getattr(self.network.config, "max_position_embeddings", None)
+        if limit is not None and ids.numel() > limit:
             raise ValueError(
-                f"`source` must have at most {most} ids (`max_position_embeddings`), but has "
+                f"`source` must have at most {limit} ids (`max_position_embeddings`), but has "
                 f"{ids.numel()}; split the text"
             )
         return ids
 
-    def _check_features(self, source) -> Tensor:
+    def _check_features(self, source: Any) -> Tensor:
         name = self.network.main_input_name
         if not isinstance(source, Tensor) or not source.dtype.is_floating_point:
             raise TypeError(
@@ -169,31 +177,30 @@ class HuggingFaceModel(Model):
         return source
 
 
-def _only(name: str, given: int | None, *found) -> int:
+def _only(name: str, given: int | None, *found: int | Sequence[int] | None) -> int:
     """The id that was given, or else the first that was found and is one id alone."""
     if given is not None:
         return given
     for value in found:
-        if isinstance(value, (list, tuple)):
-            if len(value) > 1:
-                raise ValueError(
-                    f"the model names {list(value)}, but pybeam needs one id; say which with `{name}`"
-                )
-            value = value[0] if value else None
-        if value is not None:
-            return int(value)
+        ids = [value] if isinstance(value, int) else list(value or ())
+        if len(ids) > 1:
+            raise ValueError(
+                f"the model names {ids}, but pybeam needs one id; say which with `{name}`"
+            )
+        if ids:
+            return int(ids[0])
     raise ValueError(f"the model's config does not name it; give `{name}`")
 
 
 def _eos_ids(vocab_size: int, *found: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The first that names any."""
+    """The end tokens that the first of these names which is not empty."""
     for value in found:
         if value is not None and value != []:
             return arguments.eos_ids(value, vocab_size)
     raise ValueError("the model's config names no EOS; give `eos_id`")
 
 
-def _configs(network: PreTrainedModel) -> list:
+def _configs(network: PreTrainedModel) -> list[Any]:
     """All configs that the network's modules read, each once."""
     configs = {
         id(module.config): module.config

@@ -6,6 +6,7 @@ import weakref
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pybeam.models.huggingface.attention import current
 
@@ -19,21 +20,26 @@ class _Enough(Exception):
 class PositionTable:
     """Puts each row's own position embedding in place of the one a decoder looks up.
 
-    Encoder-decoders take no position ids: they count from the length of their cache, one for all rows.
-    A table of all positions is read out of the decoder once, by a forward hook on its `embed_positions`,
-    and the same hook looks rows up in it during a step.
+    Encoder-decoders take no position ids: they count from the length of their cache, which is one for all
+    rows. So a table of all positions is read out of the decoder once, by a forward hook on its
+    `embed_positions`. During a step a hook on the same module looks rows up in that table.
+
+    Args:
+        decoder: a decoder with `embed_positions`.
+        num_positions: how many positions it has.
+        pad_id: a token that may have no position; None: there is none.
     """
 
     @torch.inference_mode()
-    def __init__(self, decoder: nn.Module, num_positions: int, pad_id: int | None) -> None:
+    def __init__(self, decoder: PreTrainedModel, num_positions: int, pad_id: int | None) -> None:
         module = decoder.embed_positions
         weight = next(decoder.parameters())
         state = weight.new_zeros(1, 1, decoder.config.hidden_size)
 
         def table(token: int) -> Tensor:
-            caught = []
+            caught: list[Tensor] = []
 
-            def catch(_module, _args, output):
+            def catch(_module: nn.Module, _args: object, output: Tensor) -> None:
                 caught.append(output)
                 raise _Enough
 
@@ -66,6 +72,6 @@ class PositionTable:
         return found[:, None]
 
 
-def _look_up(_module: nn.Module, _args, output: Tensor) -> Tensor | None:
+def _look_up(_module: nn.Module, _args: object, output: Tensor) -> Tensor | None:
     step = current()
     return None if step is None else step.embedding

@@ -1,10 +1,12 @@
-"""Finds out how a model can keep keys and values, by trying."""
+"""Tries out how a model can keep keys and values."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,14 +31,20 @@ from pybeam.models.huggingface.sessions import (
 )
 from pybeam.models.rows import Rows
 
-# errors of logits relative to the largest: rounding, far below what a wrong position or mask does
+# Errors of logits, relative to the largest logit. They allow for rounding and are far below what a wrong
+# position or mask does.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+# tokens that are fed on trial: the second source lags behind by two, and three steps hold rows of both
 NUM_TOKENS = 5
-_known: weakref.WeakKeyDictionary[PreTrainedModel, dict] = weakref.WeakKeyDictionary()
+# by device, dtype and way: what a network can do, and what stands in the way of something better
+Findings = dict[object, tuple[Memory, str | None]]
+_known: weakref.WeakKeyDictionary[PreTrainedModel, Findings] = weakref.WeakKeyDictionary()
 
 
 @torch.inference_mode()
-def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
+def wrap(
+    network: PreTrainedModel, start_id: int | None, eos_id: int | Sequence[int] | None, cache: str
+) -> HuggingFaceModel:
     """See `pybeam.models.huggingface.wrap`."""
     name = type(network).__name__
     if not isinstance(network, PreTrainedModel) or not isinstance(network, GenerationMixin):
@@ -56,7 +64,8 @@ def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
     with model.lock:
         if key not in known:
             known[key] = _memory(model, ("tree", "dense") if cache == "auto" else (cache,))
-    model.memory, obstacle = known[key]
+    memory, obstacle = known[key]
+    model.keep(memory)
     if obstacle is not None:
         warnings.warn(
             f"{name} keeps a dense cache per row, which moves on every step and is slow: {obstacle}",
@@ -65,8 +74,8 @@ def wrap(network, start_id: int | None, eos_id, cache: str) -> HuggingFaceModel:
     return model
 
 
-def _session(model: HuggingFaceModel, backend) -> Session:
-    """A fresh session, by how the model keeps keys and values."""
+def _session(model: HuggingFaceModel, backend: ModuleType) -> Session:
+    """A fresh session of the kind that the model needs."""
     if model.memory.keeps == "dense":
         return DenseSession(model, backend)
     if model.is_encoder_decoder:
@@ -76,13 +85,14 @@ def _session(model: HuggingFaceModel, backend) -> Session:
 
 def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str | None]:
     """The first of these ways that the model can keep its cache in, and why it is not the first."""
-    obstacles = []
+    obstacles: list[str] = []
     for keeps in ways:
+        obstacle = None
         for pads in (True, False) if keeps == "dense" else (False,):
             obstacle = _try(model, keeps, pads)
             if obstacle is None:
                 return model.memory, next(iter(obstacles), None)
-        obstacles.append(obstacle)
+        obstacles.append(str(obstacle))
     raise ValueError(
         f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
     )
@@ -100,7 +110,7 @@ def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
     try:
         if pads and not _can_pad(model):
             return "its lines cannot be padded"
-        model.memory = _measured(model) if keeps == "tree" else Memory(keeps, pads=pads)
+        model.keep(_measured(model) if keeps == "tree" else Memory(keeps, pads=pads))
         expected, found = _without_cache(model), _in_steps(model)
     except CannotAttend as error:
         return str(error)
@@ -114,9 +124,9 @@ def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
     ) as error:
         return f"with a {keeps} cache it fails ({type(error).__name__}: {error})"
     tolerance = TOLERANCE[model.network.dtype] * max(float(own.abs().max()) for own in expected)
-    error = max(float((ours - own).abs().max()) for ours, own in zip(found, expected, strict=True))
-    if not error <= tolerance:
-        return f"with a {keeps} cache its logits are wrong by up to {error:.3g}"
+    off = max(float((ours - own).abs().max()) for ours, own in zip(found, expected, strict=True))
+    if not off <= tolerance:
+        return f"with a {keeps} cache its logits are wrong by up to {off:.3g}"
     return None
 
 
@@ -136,7 +146,7 @@ def _measured(model: HuggingFaceModel) -> Memory:
     return Memory("tree", own, is_windowed=is_windowed)
 
 
-def _heads(layers: Sequence) -> Heads:
+def _heads(layers: Sequence[Any]) -> Heads:
     """Raises CannotAttend if they are not the same for all layers, keys and values."""
     shapes = {
         (states.shape[1], states.shape[3], states.dtype)
@@ -159,7 +169,7 @@ def _sources(model: HuggingFaceModel) -> list[Tensor]:
     if model.takes_features:
         return _features(model)
     if model.is_encoder_decoder:
-        vocab_size = model.encoder.get_input_embeddings().num_embeddings
+        vocab_size = model.embeddings.num_embeddings
     return [_tokens(6, vocab_size, 3), _tokens(3, vocab_size, 5)]
 
 
@@ -175,7 +185,7 @@ def _features(model: HuggingFaceModel) -> list[Tensor]:
 
 
 def _targets(model: HuggingFaceModel) -> list[Tensor]:
-    """What is fed after the start token, or after the prompt."""
+    """The tokens that are fed after the start token, or after the prompt."""
     targets = [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
     if model.pad_id is not None:
         targets[0][-1] = model.pad_id  # which has no position in some models
@@ -199,7 +209,7 @@ def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
 
 
 def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
-    """The same from a session, in which the second source always lags behind the first."""
+    """The same logits from a session, in which the second source always lags behind the first."""
     backend = backends.resolve("auto", model.device)
     trial, tree = model.session(backend), TokenTree(backend, model.device)
     slots, targets = [1, 2], _targets(model)
@@ -251,7 +261,9 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
     return [torch.stack(own) for own in logits]
 
 
-def _extend(tree: TokenTree, ints, slots: list[int], tokens: list[Tensor]) -> None:
+def _extend(
+    tree: TokenTree, ints: Callable[..., Tensor], slots: list[int], tokens: list[Tensor]
+) -> None:
     """Let the one row of each slot go on with its token."""
     none, num = ints(*(0 for _ in slots)), len(slots)
     token = ints(*(int(token) for token in tokens))[:, None]

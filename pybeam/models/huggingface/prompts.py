@@ -15,7 +15,7 @@ from pybeam.models.rows import Rows
 
 
 class Visible(NamedTuple):
-    """What the rows of a step see of prompts and of their own tokens."""
+    """The prompts and tokens that the rows of a step see."""
 
     cells: Cells  # prompts first
     distances: Distances | None  # where a layer asks how far away a token is

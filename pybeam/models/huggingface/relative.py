@@ -63,7 +63,7 @@ class BiasTables:
 
 
 class DistanceBiases:
-    """What every layer adds to its scores in one step.
+    """The numbers that every layer adds to its scores in one step.
 
     Args:
         tables: what `BiasTables.upto` returned.

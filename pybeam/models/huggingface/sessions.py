@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +19,11 @@ from pybeam.models.cells import Cells
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
 from pybeam.models.huggingface.distances import Distances, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
-from pybeam.models.huggingface.model import Heads, HuggingFaceModel
+from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.huggingface.prompts import PromptPool
 from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
 from pybeam.models.rows import Rows
-
-
-def _pool(heads: Heads, device: torch.device, kind=KeyValuePool) -> KeyValuePool:
-    return kind(heads.num_layers, heads.num_heads, heads.head_size, heads.dtype, device)
 
 
 def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
@@ -36,12 +34,12 @@ def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
 class EncoderDecoderSession(Session):
     """Keys and values of the decoder's tokens and of the encoder's states, each kept once."""
 
-    def __init__(self, model: HuggingFaceModel, backend) -> None:
-        self._model, self._backend = model, backend
-        self._own = _pool(model.memory.own, model.device)
-        self._cross = _pool(model.memory.cross, model.device)
+    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+        self._model, self._backend, memory = model, backend, model.memory
+        assert memory.own is not None and memory.cross is not None
+        self._own = KeyValuePool(*memory.own, model.device)
+        self._cross = KeyValuePool(*memory.cross, model.device)
         self._source = SourceCells(model.device)
-        memory = model.memory
         own, cross = TreeCache(memory.own.num_layers), TreeCache(memory.cross.num_layers)
         self._caches = own, cross
         self._cache = with_cross(own, cross, is_known=True)
@@ -50,12 +48,13 @@ class EncoderDecoderSession(Session):
         self._states = BaseModelOutput(
             torch.zeros(shape, dtype=model.network.dtype, device=model.device)
         )
-        # of the token in each cell, where biases ask for it
+        # the position of the token in each cell, where biases ask for it
         self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
         with model.lock:
             if memory.is_relative:
                 self._biases = BiasTables(model)
             else:
+                assert model.max_positions is not None
                 self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
@@ -75,7 +74,7 @@ class EncoderDecoderSession(Session):
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
         return num_cells * self._own.cell_bytes + of_source
 
-    def encode(self, sources: Sequence, indices: Sequence[int], slots: Sequence[int]) -> None:
+    def encode(self, sources: Sequence[Any], indices: Sequence[int], slots: Sequence[int]) -> None:
         model, cross = self._model, self._cross
         with model.lock:
             for index, states, lengths in encoded(model, sources):
@@ -112,17 +111,18 @@ class EncoderDecoderSession(Session):
     def _with_distances(self, cells: Cells, rows: Rows) -> tuple[Cells, Distances]:
         """The cells of the rows' sources, and how far from each other tokens are."""
         self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
-        most = cells.cell.shape[1]
+        max_cells = cells.cell.shape[1]
         if self._own.reads_sizes and rows.slot.numel():
-            most = int(cells.num_cells[rows.slot.long()].max())
-        cells = cells.of_sources(most)
+            max_cells = int(cells.num_cells[rows.slot.long()].max())
+        cells = cells.of_sources(max_cells)
         position = self._position[:, 0][cells.cell.long()]  # [A, U]
         return cells, Distances(position, by_entry(rows, rows.position)[0])
 
 
-def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence, Sequence]:
-    """Layers that hold the decoder's keys and values of the start token [A, G, 1, D] and of encoder
-    states [A, E, d], [A, H, E, D].
+def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Layers that hold keys and values: of the start token [A, G, 1, D], and of encoder states [A, H, E, D].
+
+    `states` are the encoder states [A, E, d].
     """
     cache = with_cross(kept(), kept(), is_known=False)
     start = torch.full((states.shape[0], 1), model.start_id, device=model.device)
@@ -138,9 +138,10 @@ class PromptSession(Session):
     The prompt's last token is the row that every hypothesis starts from, in place of the start token.
     """
 
-    def __init__(self, model: HuggingFaceModel, backend) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
         self._model, self._backend = model, backend
-        self._pool = _pool(model.memory.own, model.device, PromptPool)
+        assert model.memory.own is not None
+        self._pool = PromptPool(*model.memory.own, model.device)
         self._prompt = SourceCells(model.device)
         self._cache = TreeCache(model.memory.own.num_layers)
         # [S], the prompt's last token by slot; [cells, 1], the position of the token in each own cell
@@ -216,7 +217,7 @@ class PromptSession(Session):
         return out.logits[:, -1]  # [R, V]
 
 
-def prompt_layers(model: HuggingFaceModel, ids: Tensor, mask: Tensor) -> Sequence:
+def prompt_layers(model: HuggingFaceModel, ids: Tensor, mask: Tensor) -> Sequence[Any]:
     """Layers that hold the keys and values [A, G, E, D] of prompts [A, E]."""
     cache = kept()
     model.decoder(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)

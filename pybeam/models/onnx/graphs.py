@@ -18,7 +18,7 @@ ENCODER, DECODER, SEARCH = "encoder.onnx", "decoder.onnx", "search.onnx"
 
 
 def missing_package(error: ImportError) -> ImportError:
-    """The error with the remedy."""
+    """An error that says which packages to install."""
     return ImportError(
         f"ONNX needs packages that are not installed ({error}); run `pip install 'pybeam[onnx]'`, "
         "or `pip install onnx onnx-ir onnxruntime`"
@@ -43,7 +43,13 @@ class Graph:
     def __call__(
         self, inputs: Sequence[Tensor] | dict[str, Tensor], *outputs: str, **memory: Tensor
     ) -> list[Tensor]:
-        """These outputs, for inputs by name or in the graph's order; others go to `memory`, by name."""
+        """Run the graph.
+
+        Args:
+            inputs: tensors by name, or in the graph's order.
+            outputs: names of the outputs to return.
+            memory: tensors by name that other outputs are written to.
+        """
         if not isinstance(inputs, dict):
             inputs = dict(zip(self._names, inputs, strict=True))
         binding = self._session.io_binding()
@@ -78,14 +84,14 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
 
 
 class ExportedModel(Model):
-    """What `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
+    """A model that `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
 
     It has as many threads as torch had when it was loaded.
     """
 
     def __init__(self, config: TransformerConfig | RnnConfig) -> None:
         self.encoder, self.decoder = load_graphs(config.path.parent)
-        self.config, self.device = config, torch.device("cpu")
+        self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size, self.start_id = config.vocab_size, config.start_id
         self.eos_id = config.eos_id

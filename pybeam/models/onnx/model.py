@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -13,18 +14,15 @@ from pybeam.models.base import MAX_ENCODER_TOKENS, Session
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.model import Transformer
-from pybeam.models.transformer.speech import SpeechTransformer
+from pybeam.models.transformer.sources import SpeechSources, TextSources
 
 
-class OnnxModel(ExportedModel):
+class OnnxModel(TextSources, ExportedModel):
     """A transformer that `pybeam.load_model` found as ONNX graphs."""
-
-    # the same facts under the same names
-    check, source_length = Transformer.check, Transformer.source_length
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
+        self.config = config
         self.max_positions, self.pad_id = config.max_positions, config.pad_id
         self.max_source_positions = config.max_source_positions
 
@@ -32,23 +30,20 @@ class OnnxModel(ExportedModel):
         kind, config = type(self).__name__, self.config
         return f"{kind}({config.model_type}, V={self.vocab_size}, {config.path.parent})"
 
-    def session(self, backend) -> OnnxSession:
+    def session(self, backend: ModuleType) -> OnnxSession:
         """A fresh session; graphs have kernels of their own, so the backend does not matter."""
         return OnnxSession(self)
 
 
-class OnnxSpeechModel(OnnxModel):
-    """The same of a model that listens: a source is features [E, F], as for `SpeechTransformer`."""
-
-    takes_features = True
-    check, source_length = SpeechTransformer.check, SpeechTransformer.source_length
+class OnnxSpeechModel(SpeechSources, OnnxModel):
+    """The same for a speech model: a source is features [E, F], as for `SpeechTransformer`."""
 
 
 class KeyValueTable:
     """Keys and values by layer, head and cell, as the decoder's graph takes them.
 
-    Cell c is line c + 1. Line 0 holds zeros: it stands where there is nothing, and a graph that weighs it
-    with nothing must not meet NaN there.
+    Cell c is line c + 1. Line 0 holds zeros and stands where there is no cell. A graph multiplies it with
+    zero, so it must not hold NaN.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_size: int) -> None:

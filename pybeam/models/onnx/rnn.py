@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
-from pybeam.models.rnn import Rnn, RnnSession
+from pybeam.models.rnn import LstmSession, RnnConfig, RnnSources
 from pybeam.models.rows import Rows
 
 
-class OnnxRnn(ExportedModel):
+class OnnxRnn(RnnSources, ExportedModel):
     """An `Rnn` that `pybeam.load_model` found as ONNX graphs."""
 
     can_draft = False
     max_positions = None
-    # the same facts under the same names
-    check, source_length = Rnn.check, Rnn.source_length
+
+    def __init__(self, config: RnnConfig) -> None:
+        super().__init__(config)
+        self.config = config
 
     def __repr__(self) -> str:
         return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"
 
-    def session(self, backend) -> OnnxRnnSession:
+    def session(self, backend: ModuleType) -> OnnxRnnSession:
         """A fresh session; this backend module moves its states."""
         return OnnxRnnSession(self, backend)
 
 
-class OnnxRnnSession(RnnSession):
-    """As `RnnSession`, whose products a graph computes."""
+class OnnxRnnSession(LstmSession):
+    """A decode call of an `OnnxRnn`: graphs compute the products, a backend module moves the states."""
+
+    def __init__(self, model: OnnxRnn, backend: ModuleType) -> None:
+        super().__init__(model.config, model.dtype, model.device, backend)
+        self._model = model
 
     def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
         token, length = padded(sources)

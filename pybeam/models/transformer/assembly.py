@@ -9,7 +9,7 @@ from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.transformer.config import GATE, FrontConfig, TransformerConfig
 from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
-from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.positions import position_offset, sinusoidal_table
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 
@@ -49,21 +49,16 @@ class Assembly:
             bias = self._take("final_logits_bias", 1, config.vocab_size)[0]
             bias = bias if bias.any() else None
         output = self._pack(self.output_table, bias)
-        source_table = self.source_table
-        if source_table is not None:
-            source_table = self._token_table(source_table, output)
-        encoder = self._stack("encoder", source_table)
-        decoder = self._stack("decoder", self._token_table(self.target_table, output))
         d = config.hidden_size
         names = [
             f"decoder.layers.{i}.encoder_attn.{part}_proj"
             for i in range(config.num_decoder_layers)
             for part in "kv"
         ]
-        parts = dict(
+        weights = Weights(
             config=config,
-            encoder=encoder,
-            decoder=decoder,
+            encoder=self._encoder(output),
+            decoder=self._decoder(output),
             cross_key_value=self._linear(names, d, d),
             output=output,
             dtype=self.dtype,
@@ -71,8 +66,8 @@ class Assembly:
             device=self.device,
         )
         if config.front is None:
-            return Transformer(**parts)
-        return SpeechTransformer(**parts, front=self._subsampler(config.front))
+            return Transformer(weights)
+        return SpeechTransformer(weights, self._subsampler(config.front))
 
     def _subsampler(self, front: FrontConfig) -> Subsampler:
         layers, columns = [], front.num_features
@@ -120,26 +115,47 @@ class Assembly:
 
     def _token_table(self, table: Tensor, output: Linear) -> Tensor | PackedLinear:
         """The table, or the packed output layer instead of a second copy."""
-        is_tied = table is self.output_table and isinstance(output, PackedLinear)
-        return output if is_tied else table
+        if table is self.output_table and isinstance(output, PackedLinear):
+            return output
+        return table
 
-    def _stack(self, name: str, token_table: Tensor | PackedLinear | None) -> Stack:
-        config, d = self.config, self.config.hidden_size
-        is_decoder = name == "decoder"
-        layer = self._decoder_layer if is_decoder else self._encoder_layer
-        num_layers = config.num_decoder_layers if is_decoder else config.num_encoder_layers
-        family = config.family
+    def _encoder(self, output: Linear) -> Stack[EncoderLayer]:
+        config, table = self.config, self.source_table
         return Stack(
-            token_table=token_table,
-            position_table=self._positions(name),
+            token_table=None if table is None else self._token_table(table, output),
+            position_table=self._positions("encoder"),
             embedding_scale=config.embedding_scale,
-            embedding_norm=self._norm(f"{name}.layernorm_embedding", d)
-            if family.has_embedding_norm
-            else None,
-            layers=tuple(layer(f"{name}.layers.{i}.") for i in range(num_layers)),
-            final_norm=self._norm(f"{name}.layer_norm", d) if family.has_final_norm else None,
-            num_heads=config.num_decoder_heads if is_decoder else config.num_encoder_heads,
+            embedding_norm=self._embedding_norm("encoder"),
+            layers=tuple(
+                self._encoder_layer(f"encoder.layers.{i}.", config.encoder_inner_size)
+                for i in range(config.num_encoder_layers)
+            ),
+            final_norm=self._final_norm("encoder"),
+            num_heads=config.num_encoder_heads,
         )
+
+    def _decoder(self, output: Linear) -> Stack[DecoderLayer]:
+        config = self.config
+        return Stack(
+            token_table=self._token_table(self.target_table, output),
+            position_table=self._positions("decoder"),
+            embedding_scale=config.embedding_scale,
+            embedding_norm=self._embedding_norm("decoder"),
+            layers=tuple(
+                self._decoder_layer(f"decoder.layers.{i}.")
+                for i in range(config.num_decoder_layers)
+            ),
+            final_norm=self._final_norm("decoder"),
+            num_heads=config.num_decoder_heads,
+        )
+
+    def _embedding_norm(self, stack: str) -> Norm | None:
+        has_one = self.config.family.has_embedding_norm
+        return self._norm(f"{stack}.layernorm_embedding") if has_one else None
+
+    def _final_norm(self, stack: str) -> Norm | None:
+        has_one = self.config.family.has_final_norm
+        return self._norm(f"{stack}.layer_norm") if has_one else None
 
     def _positions(self, stack: str) -> Tensor:
         """The position table of one stack [positions, d]: the file's if it has one, else the formula's."""
@@ -148,43 +164,46 @@ class Assembly:
         is_encoder = stack == "encoder"
         num_positions = config.max_source_positions if is_encoder else config.max_positions
         num = offset + num_positions
-        stored = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
-        name = next((name for name in stored if name in self.checkpoint), None)
+        names = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
+        stored = [name for name in names if name in self.checkpoint]
         has_formula = config.family.positions in ("sinusoidal", "marian")
-        if name is None and has_formula:
+        if not stored and has_formula:
             table = sinusoidal_table(config, num_positions)
-        elif has_formula:
-            # such tables may have been made longer than the config says
-            num = max(num, self.checkpoint.num_rows(name))
-            table = self.checkpoint.take(name, num, config.hidden_size)
         else:
-            table = self.checkpoint.take(name or stored[0], num, config.hidden_size)
+            name, *_ = [*stored, *names]
+            if has_formula:  # such tables may have been made longer than the config says
+                num = max(num, self.checkpoint.num_rows(name))
+            table = self.checkpoint.take(name, num, config.hidden_size)
         return self._moved(table[offset : offset + num_positions], self.dtype)
 
-    def _encoder_layer(self, prefix: str) -> EncoderLayer:
-        return EncoderLayer(**self._common(prefix, self.config.encoder_inner_size))
-
-    def _decoder_layer(self, prefix: str) -> DecoderLayer:
+    def _encoder_layer(self, prefix: str, inner_size: int) -> EncoderLayer:
         d = self.config.hidden_size
-        return DecoderLayer(
-            **self._common(prefix, self.config.decoder_inner_size),
-            cross_norm=self._norm(f"{prefix}encoder_attn_layer_norm", d),
-            cross_query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
-            cross_out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
-        )
-
-    def _common(self, prefix: str, inner_size: int) -> dict[str, Norm | Linear]:
-        d = self.config.hidden_size
-        return dict(
-            self_norm=self._norm(f"{prefix}self_attn_layer_norm", d),
+        return EncoderLayer(
+            self_norm=self._norm(f"{prefix}self_attn_layer_norm"),
             qkv=self._linear([f"{prefix}self_attn.{part}_proj" for part in "qkv"], d, d),
             self_out=self._linear([f"{prefix}self_attn.out_proj"], d, d),
-            inner_norm=self._norm(f"{prefix}final_layer_norm", d),
+            inner_norm=self._norm(f"{prefix}final_layer_norm"),
             inner=self._linear([f"{prefix}fc1"], inner_size, d, self.config.activation),
             inner_out=self._linear([f"{prefix}fc2"], d, inner_size),
         )
 
-    def _norm(self, name: str, size: int) -> Norm:
+    def _decoder_layer(self, prefix: str) -> DecoderLayer:
+        d = self.config.hidden_size
+        same = self._encoder_layer(prefix, self.config.decoder_inner_size)
+        return DecoderLayer(
+            self_norm=same.self_norm,
+            qkv=same.qkv,
+            self_out=same.self_out,
+            inner_norm=same.inner_norm,
+            inner=same.inner,
+            inner_out=same.inner_out,
+            cross_norm=self._norm(f"{prefix}encoder_attn_layer_norm"),
+            cross_query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
+            cross_out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
+        )
+
+    def _norm(self, name: str) -> Norm:
+        size = self.config.hidden_size
         weight, bias = (self._take(f"{name}.{part}", size) for part in ("weight", "bias"))
         return Norm(weight, bias, is_packed=self.is_packed)
 

@@ -1,4 +1,4 @@
-"""What the JSON files of a Hugging Face directory say about an encoder-decoder transformer."""
+"""The configuration of an encoder-decoder transformer, from the JSON files of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pybeam.text.json_files import positive, read_json, token_id
 
 @dataclass(frozen=True)
 class Family:
-    """What all checkpoints of one `model_type` have in common."""
+    """Facts that all checkpoints of one `model_type` share."""
 
     is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
     positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
-    scale_embedding: bool = False  # this and the rest: what a config that does not say it means
+    # what follows holds for a config that does not say otherwise
+    scale_embedding: bool = False
     activation: str = "gelu"
     ties_embeddings: bool = True
     start_id: int | None = 2
     hears: bool = False  # sources are features of sound, see `pybeam.models.transformer.speech`
-    has_key_bias: bool = True  # of all projections to keys
+    has_key_bias: bool = True  # whether projections to keys have a bias
 
 
 GATE = "glu"  # a * sigmoid(b) of channels a and b
@@ -49,7 +50,7 @@ FAMILIES = {
     "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
 }
 
-# old configs spell the family out; a config that contradicts it describes another network
+# Old configs spell the family out. A config that contradicts it describes another network.
 FAMILY_FLAGS = {
     "normalize_before": "is_pre_norm",
     "normalize_embedding": "has_embedding_norm",
@@ -59,7 +60,7 @@ FAMILY_FLAGS = {
 
 @dataclass(frozen=True)
 class Convolution:
-    """Over time, with zeros beyond the ends, so that n positions become ceil(n / stride)."""
+    """A convolution over time. There are zeros beyond the ends: n positions become ceil(n / stride)."""
 
     name: str  # of its weights, below "encoder."
     kernel_size: int  # odd
@@ -76,7 +77,7 @@ class FrontConfig:
     activation: str  # behind each of them: GATE or "gelu"
 
     def num_positions(self, num_frames: int) -> int:
-        """What so many frames become behind all convolutions."""
+        """Number of the encoder's positions for so many frames."""
         for convolution in self.convolutions:
             num_frames = -(-num_frames // convolution.stride)
         return num_frames
@@ -108,6 +109,12 @@ class TransformerConfig:
     eos_id: int
     front: FrontConfig | None = None  # of a speech model
 
+    @property
+    def sound(self) -> FrontConfig:
+        """The front of a speech model."""
+        assert self.front is not None
+        return self.front
+
 
 def read_config(directory: Path) -> TransformerConfig:
     """Read `config.json` and, if there is one, `generation_config.json`.
@@ -128,8 +135,8 @@ def read_config(directory: Path) -> TransformerConfig:
     generation_path = directory / "generation_config.json"
     generation = read_json(generation_path) if generation_path.exists() else {}
     model_type = config.get("model_type")
-    family = FAMILIES.get(model_type)
-    if family is None:
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None or model_type is None:
         raise ValueError(_not_built_in(path, config))
     for flag, fact in FAMILY_FLAGS.items():
         if flag in config and bool(config[flag]) != getattr(family, fact):
@@ -157,7 +164,7 @@ def _not_built_in(path: Path, config: dict[str, Any]) -> str:
 
 
 def _build(
-    path: Path, config: dict, generation: dict, model_type: str, family: Family
+    path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
 ) -> TransformerConfig:
     size = partial(positive, path, config)
     source_name, target_name = "vocab_size", "vocab_size"
@@ -173,18 +180,21 @@ def _build(
                 f"but they are {hidden_size} and {size(heads)}"
             )
     vocab_size = size(target_name)
-    # which transformers reads of a Whisper config, but scales nothing
+    # transformers reads this of a Whisper config, but scales nothing
     is_scaled = model_type != "whisper" and config.get("scale_embedding", family.scale_embedding)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
     eos_id = token_id("eos_token_id", path, config, generation, None)
-    for name, token in (("decoder_start_token_id", start_id), ("eos_token_id", eos_id)):
+
+    def known(name: str, token: int | None) -> int:
         if token is None or not 0 <= token < vocab_size:
             raise ValueError(
                 f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
                 f"add it to {path.name} or generation_config.json in {path.parent}"
             )
+        return token
+
     pad_id = config.get("pad_token_id")
     positions = source_positions = "max_position_embeddings"
     if family.hears:
@@ -208,18 +218,20 @@ def _build(
         embedding_scale=hidden_size**0.5 if is_scaled else 1.0,
         ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
         pad_id=1 if pad_id is None else pad_id,
-        start_id=start_id,
-        eos_id=eos_id,
+        start_id=known("decoder_start_token_id", start_id),
+        eos_id=known("eos_token_id", eos_id),
         front=FRONTS[model_type](path, config, size) if family.hears else None,
     )
 
 
-def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
     kernels = config.get("conv_kernel_sizes")
-    is_sound = isinstance(kernels, list) and all(
-        isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels
-    )
-    if not is_sound or len(kernels) != config.get("num_conv_layers", len(kernels)) or not kernels:
+    if (
+        not isinstance(kernels, list)
+        or not kernels
+        or not all(isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels)
+        or len(kernels) != config.get("num_conv_layers", len(kernels))
+    ):
         raise ValueError(
             f"`conv_kernel_sizes` in {path} must be `num_conv_layers` odd integers, but is {kernels!r}"
         )
@@ -237,7 +249,7 @@ def _gated_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontC
     return FrontConfig(size("input_feat_per_channel"), convolutions, GATE)
 
 
-def _whisper_front(path: Path, config: dict, size: Callable[[str], int]) -> FrontConfig:
+def _whisper_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
     d = size("d_model")
     convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
     return FrontConfig(size("num_mel_bins"), convolutions, "gelu")

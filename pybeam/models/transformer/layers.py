@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -58,20 +58,23 @@ class DecoderLayer(EncoderLayer):
     cross_out: Linear
 
 
+Layer = TypeVar("Layer", bound=EncoderLayer)
+
+
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Generic[Layer]):
     """The encoder or the decoder without its attention state."""
 
-    # [V, d]; the output layer, where it has the same table; None of an encoder that reads no tokens
+    # [V, d]; the output layer, where it has the same table; None for an encoder that reads no tokens
     token_table: Tensor | PackedLinear | None
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
-    layers: Sequence[EncoderLayer]
+    layers: Sequence[Layer]
     final_norm: Norm | None
     num_heads: int
 
-    def with_backend(self, backend: ModuleType) -> Stack:
+    def with_backend(self, backend: ModuleType) -> Stack[Layer]:
         """The same stack, computed by this backend module. Looking up tokens is torch's everywhere."""
         return replace(
             self,
@@ -81,13 +84,14 @@ class Stack:
         )
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] of tokens [n] at these positions [n]."""
+        """Hidden state [n, d] for tokens [n] at these positions [n]."""
         table = self.token_table
+        assert table is not None
         y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
         return self.place(y, position)
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] of what is embedded as y [n, d] at these positions [n]."""
+        """Hidden state [n, d] for embeddings y [n, d] at these positions [n]."""
         x = F.embedding(position, self.position_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

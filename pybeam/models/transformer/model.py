@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,16 +13,29 @@ from torch import Tensor
 
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Model, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
-from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.layers import EncoderLayer, Norm, Stack
+from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.sources import TextSources
 
 
-class Transformer(Model):
+class Weights(NamedTuple):
+    """All that a transformer is made of."""
+
+    config: TransformerConfig
+    encoder: Stack[EncoderLayer]
+    decoder: Stack[DecoderLayer]
+    cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
+    output: Linear  # [V, d]
+    dtype: torch.dtype  # of activations, keys and values, and logits
+    weight_dtype: torch.dtype  # of matrices and token tables
+    device: torch.device
+
+
+class Transformer(TextSources):
     """M2M100, NLLB, mBART, BART, Marian or FSMT; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
@@ -32,24 +45,12 @@ class Transformer(Model):
     can_capture = True
     has_attention = True
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        encoder: Stack,
-        decoder: Stack,
-        cross_key_value: Linear,
-        output: Linear,
-        dtype: torch.dtype,
-        weight_dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.encoder, self.decoder = encoder, decoder
-        self.cross_key_value = cross_key_value  # [layers * 2 * d, d], of all decoder layers at once
-        self.output = output  # [V, d]
-        self.dtype = dtype  # of activations, keys and values, and logits
-        self.weight_dtype = weight_dtype  # of matrices and token tables
-        self.device = device
+    def __init__(self, weights: Weights) -> None:
+        self.config = config = weights.config
+        self.encoder, self.decoder = weights.encoder, weights.decoder
+        self.cross_key_value, self.output = weights.cross_key_value, weights.output
+        self.dtype, self.weight_dtype = weights.dtype, weights.weight_dtype
+        self.device = weights.device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.pad_id = config.pad_id
@@ -78,21 +79,6 @@ class Transformer(Model):
         model.output = self.output.with_backend(backend)
         return model
 
-    def check(self, source) -> Tensor:
-        """The ids as an int64 tensor [E] on the host.
-
-        Raises:
-            TypeError: the source is not a sequence of integers.
-            ValueError: it is not one-dimensional, too long, or an id is out of range.
-        """
-        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
-        if ids.numel() > self.max_source_positions:
-            raise ValueError(
-                f"`source` must have at most {self.max_source_positions} ids (`max_position_embeddings`), "
-                f"but has {ids.numel()}; split the text"
-            )
-        return ids
-
     def check_alignment(self, alignment: Alignment) -> None:
         """Raises ValueError if there is no such layer or head."""
         num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
@@ -101,17 +87,12 @@ class Transformer(Model):
                 f"`layer` must be {-num_layers} to {num_layers - 1} for a decoder of {num_layers} layers, "
                 f"but is {alignment.layer}"
             )
-        if max(alignment.heads or [0]) >= num_heads:
-            raise ValueError(
-                f"`heads` must be 0 to {num_heads - 1}, but one is {max(alignment.heads)}"
-            )
-
-    def source_length(self, source: Tensor) -> int:
-        """Number of ids."""
-        return source.numel()
+        highest = max(alignment.heads or [0])
+        if highest >= num_heads:
+            raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """What the encoder's layers get [n, d] of checked sources, one after another.
+        """Inputs [n, d] of the encoder's layers for checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
@@ -122,7 +103,7 @@ class Transformer(Model):
 class TransformerSession(Session):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
-    def __init__(self, model: Transformer, backend) -> None:
+    def __init__(self, model: Transformer, backend: ModuleType) -> None:
         self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
         self._is_pre_norm = config.family.is_pre_norm
@@ -246,11 +227,11 @@ class TransformerSession(Session):
         return x if self._is_pre_norm else norm(x)
 
 
-def _chunks(lengths: Sequence[int], most: int) -> Iterator[slice]:
-    """Slices of neighbours whose lengths sum to at most `most`, or of one that is longer."""
+def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:
+    """Slices of neighbours whose lengths sum to at most `max_sum`, or one that is longer."""
     start, total = 0, 0
     for i, length in enumerate(lengths):
-        if i > start and total + length > most:
+        if i > start and total + length > max_sum:
             yield slice(start, i)
             start, total = i, 0
         total += length

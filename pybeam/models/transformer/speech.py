@@ -14,21 +14,22 @@ from torch import Tensor
 from pybeam.backends.transfer import to_device
 from pybeam.models.linear import Linear
 from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
-from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.model import Transformer, Weights
+from pybeam.models.transformer.sources import SpeechSources
 
 
 class Subsampler:
-    """Convolutions over time: ``x <- f(conv(x))``, f a gate (Speech2Text) or GELU (Whisper).
+    """Convolutions over time: ``x <- f(conv(x))``, where f is a gate (Speech2Text) or GELU (Whisper).
 
-    Each has zeros beyond the ends: with stride s it makes [ceil(E / s), C'] of [E, C]. A gate halves the
-    channels, ``glu(a, b) = a * sigmoid(b)``. Written as matrix products over windows of k positions, of all
-    sources at once and without padding, so that they are as exact as the rest of the model: what a source
-    gets does not depend on what is beside it.
+    A convolution of stride s turns [E, C] into [ceil(E / s), C']; there are zeros beyond the ends. A gate
+    halves the channels: ``glu(a, b) = a * sigmoid(b)``. Convolutions are matrix products over windows of
+    k positions, for all sources at once and without padding. So a source's result does not depend on
+    what is beside it.
 
     Args:
         layers: linear layers [C', k * C], or [2 C', k * C] before a gate, windows flattened position by
             position; with their activation, unless it is a gate.
-        config: k and s of each, and what f is.
+        config: k and s of each convolution, and what f is.
 
     See Synnaeve et al. 2019 (arXiv:1911.08460) for gates and Radford et al. 2022 (arXiv:2212.04356).
     """
@@ -41,7 +42,7 @@ class Subsampler:
         return Subsampler([layer.with_backend(backend) for layer in self.layers], self.config)
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Hidden states [n, d] of features [sum(lengths), F], of sources one after another."""
+        """Hidden states [n, d] for features [sum(lengths), F], sources one after another."""
         length = np.asarray(lengths, dtype=np.int64)  # [A]
         for layer, convolution in zip(self.layers, self.config.convolutions, strict=True):
             rows, length = _windows(length, convolution)
@@ -55,8 +56,10 @@ class Subsampler:
 
 
 def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, np.ndarray]:
-    """[n, k], the rows that each output position of each source sees, sum(length) for none; and how many
-    positions each source then has [A]."""
+    """The rows [n, k] that each output position sees, and how many positions each source then has [A].
+
+    Sources stand one after another. The number sum(length) stands for no row.
+    """
     size, stride = convolution.kernel_size, convolution.stride
     after = -(-length // stride)  # [A]
     first = np.repeat(np.cumsum(length) - length, after)[:, None]  # [n, 1], rows before the source
@@ -66,21 +69,19 @@ def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, 
     return np.where((row < first) | (row >= end), length.sum(), row), after
 
 
-class SpeechTransformer(Transformer):
+class SpeechTransformer(SpeechSources, Transformer):
     """Speech2Text (fairseq's S2T) or Whisper; made by `pybeam.load_model`.
 
-    A source is a float tensor of features [E, F], one line per frame, as `pybeam.speech` makes
-    them. |x|, by which lengths are limited and rewarded, is the number of the encoder's positions, not
-    of frames.
-    transformers' own batches also convolve the padding of shorter recordings; here each gets what it gets
-    alone. Whisper was trained on 30 seconds, to which its features are padded; fewer frames are taken as
-    they are and become fewer positions.
+    A source is a float tensor of features [E, F], one line per frame, as `pybeam.speech` makes them. |x|,
+    by which lengths are limited and rewarded, is the number of the encoder's positions, not of frames.
+
+    Every recording gets what it gets alone, whereas batches of transformers also convolve the padding of
+    shorter recordings. Whisper was trained on 30 seconds, and its features are padded to that. Fewer
+    frames are taken as they are and become fewer positions.
     """
 
-    takes_features = True
-
-    def __init__(self, *, front: Subsampler, **parts) -> None:
-        super().__init__(**parts)
+    def __init__(self, weights: Weights, front: Subsampler) -> None:
+        super().__init__(weights)
         self.front = front
 
     def with_backend(self, backend: ModuleType) -> Self:
@@ -88,46 +89,7 @@ class SpeechTransformer(Transformer):
         model.front = self.front.with_backend(backend)
         return model
 
-    def check(self, source) -> Tensor:
-        """The features as a float32 tensor [E, F] on the host.
-
-        Raises:
-            TypeError: the source is no float tensor or array.
-            ValueError: it has another shape, is too long, or holds NaN or infinities.
-        """
-        num_features = self.config.front.num_features
-        expected = f"`source` must be a float tensor of features [E, {num_features}]"
-        if isinstance(source, np.ndarray):
-            source = torch.from_numpy(source)
-        if not isinstance(source, Tensor):
-            raise TypeError(
-                f"{expected}, but is {type(source).__name__}; "
-                "see pybeam.speech.load_feature_extractor"
-            )
-        if not source.dtype.is_floating_point:
-            raise TypeError(f"{expected}, but holds {source.dtype}")
-        if source.ndim != 2 or source.shape[1] != num_features:
-            raise ValueError(
-                f"{expected}, but is {list(source.shape)}; give one recording per request, and the "
-                "features that the model was trained on"
-            )
-        length = self.source_length(source)
-        if length > self.max_source_positions:
-            raise ValueError(
-                f"`source` must have at most {self.max_source_positions} positions "
-                f"(`max_source_positions`), but its {source.shape[0]} frames become {length}; split the "
-                "recording"
-            )
-        features = source.detach().cpu().float()
-        if not features.isfinite().all():
-            raise ValueError(f"{expected}, but holds NaN or infinities; is the recording sound?")
-        return features
-
-    def source_length(self, source: Tensor) -> int:
-        """Number of the encoder's positions."""
-        return self.config.front.num_positions(source.shape[0])
-
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """What the encoder's layers get [n, d] of checked sources, one after another."""
+        """Inputs [n, d] of the encoder's layers for checked sources, one after another."""
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)

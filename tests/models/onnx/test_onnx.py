@@ -135,7 +135,7 @@ def test_the_whole_search_in_one_graph(
 
 def test_limits_of_positions_and_of_file_sizes(tmp_path, monkeypatch):
     """The graph keeps to the model's positions; weights that are too many for one file lie beside it."""
-    monkeypatch.setattr("pybeam.export.builder.MOST_BYTES", 0)
+    monkeypatch.setattr("pybeam.export.builder.MAX_BYTES", 0)
     save_tiny_model(tmp_path / "original", "m2m_100")
     model = pybeam.load_model(tmp_path / "original", device="cpu")
     export_onnx(model, tmp_path / "onnx")
