@@ -64,7 +64,7 @@ class Workspace:
             free, _ = torch.cuda.mem_get_info(model.device)
             memory_limit = int((1 - RESERVE) * free)
         self.memory_limit = memory_limit
-        page_bytes = self.session.most_bytes(PAGE_CELLS, 0)
+        page_bytes = self.session.max_bytes(PAGE_CELLS, 0)
         if memory_limit is not None and page_bytes:
             self.state.tree.max_pages = memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
@@ -77,7 +77,7 @@ class Workspace:
         """Bytes of keys and values that a source may need. Raises ValueError if they can never fit."""
         width, length = source.algorithm.width, source.source_length
         num_pages = -(-width * source.max_tokens // PAGE_CELLS) + 1
-        needed = self.session.most_bytes(num_pages * PAGE_CELLS, length)
+        needed = self.session.max_bytes(num_pages * PAGE_CELLS, length)
         limit = self.memory_limit
         if limit is not None and needed > limit:
             raise ValueError(

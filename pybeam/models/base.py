@@ -58,7 +58,7 @@ class Session(ABC):
         """Tensors kept between steps, which a captured step refers to until one is replaced."""
         return ()
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         """Device memory that a source with so many cells of its own needs at most."""
         return 0
 

@@ -109,8 +109,8 @@ class EnsembleSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return [buffer for member in self._members for buffer in member.buffers()]
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
-        return sum(member.most_bytes(num_cells, source_length) for member in self._members)
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
+        return sum(member.max_bytes(num_cells, source_length) for member in self._members)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         for member in self._members:
@@ -128,11 +128,11 @@ class EnsembleSession(Session):
             return logits[0]
         is_double = all(own.dtype == torch.float64 for own in logits)
         if all(own.dtype == torch.float32 and not own.is_cuda for own in logits):
-            mixture, out = self._backend.mixture, self._room_for(*logits[0].shape)
+            out = self._room_for(*logits[0].shape)
+            self._backend.mixture(out, logits)
         else:
-            mixture = torch_layers.mixture
             out = torch.empty_like(logits[0], dtype=torch.float64 if is_double else torch.float32)
-        mixture(out, logits)
+            torch_layers.mixture(out, logits)
         return out  # [R, V]
 
     def _room_for(self, num_rows: int, vocab_size: int) -> Tensor:

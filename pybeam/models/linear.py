@@ -126,4 +126,9 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `PackedLinear` takes such weights here, and is worth it: not with the portable kernels."""
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
-    return "native" in backends.available() and torch.ops.pybeam.isa() != "generic"
+    try:
+        backends.load("native")
+    except ValueError:  # the extension is not built
+        return False
+    isa: str = torch.ops.pybeam.isa()
+    return isa != "generic"

@@ -209,7 +209,7 @@ class LstmSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return self._state, self._pool, self._source.cell, self._source.length
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         """Bytes of encoder states. The state of a row, four times as large per layer, is not counted."""
         return cells_of_pages(source_length) * self._config.hidden_size * self._pool.itemsize
 

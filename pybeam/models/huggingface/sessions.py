@@ -70,7 +70,7 @@ class EncoderDecoderSession(Session):
         source = self._source.cell, self._source.length
         return self._own.memory, self._cross.memory, *source, self._position
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
         return num_cells * self._own.cell_bytes + of_source
 
@@ -163,7 +163,7 @@ class PromptSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return self._pool.memory, self._prompt.cell, self._prompt.length, self._last, self._position
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         return (num_cells + cells_of_pages(source_length)) * self._pool.cell_bytes
 
     def encode(

@@ -106,7 +106,7 @@ class OnnxSession(Session):
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
         return num_cells * self._own.cell_bytes + of_source
 

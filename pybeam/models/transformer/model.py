@@ -132,7 +132,7 @@ class TransformerSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return self._own.memory, self._cross.memory, self._source.cell, self._source.length
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
         return num_cells * self._own.cell_bytes + of_source
 
