@@ -85,18 +85,16 @@ class AllowedSequences(Processor):
             raise ValueError("`sequences` must not hold an empty one; leave it out")
 
     @cached_property
-    def _trie(self) -> Trie:
-        return Trie.build(self.sequences)
-
-    @cached_property
-    def _max_children(self) -> int:
-        return int(self._trie.first.diff().max())
+    def _built(self) -> tuple[Trie, int]:
+        """The trie, and how many tokens may follow a node at most; made by `constants`, before any step."""
+        trie = Trie.build(self.sequences)
+        return trie, int(trie.first.diff().max())
 
     def constants(self) -> tuple[Tensor, ...]:
-        return self._trie
+        return self._built[0]
 
     def check(self, model: Model) -> None:
-        tokens = self._trie.token.tolist()
+        tokens = self._built[0].token.tolist()
         check_ids("sequences", tokens, model)
         held = set(tokens).intersection(model.eos_ids)
         if held:
@@ -107,6 +105,7 @@ class AllowedSequences(Processor):
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         *constants, state = data
+        _, max_children = self._built
         trie = Trie(*constants)
         slot, node = rows.row_slot.long(), rows.node.long()
         parent = rows.tree.parent[slot, node].long()
@@ -114,7 +113,7 @@ class AllowedSequences(Processor):
         # sequences begin behind the forced prefix
         here = torch.where(rows.num_generated > 0, trie.child(before, rows.token), ROOT)  # [R]
         state[slot, node] = here.to(INT)
-        token, is_there = trie.children(here, self._max_children)  # [R, most]
+        token, is_there = trie.children(here, max_children)  # [R, most]
         value = logits.gather(1, token).masked_fill(~is_there, -INF)
         allowed = torch.full_like(logits, -INF).scatter_reduce_(1, token, value, "amax")
         is_inside = ~trie.is_end[here]
