@@ -6,8 +6,8 @@ it reads the report of one step while the device is busy with the next (`reads_l
 little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
 source that is done is noticed one step later. Results are the same.
 
-A step that raises changes nothing: the sources that are to blame leave with an error, and the others
-go on (`failures.py`).
+A step that raises before it commits has changed nothing: the sources that are to blame leave with an
+error, and the others go on (`failures.py`).
 """
 
 from __future__ import annotations
@@ -273,8 +273,9 @@ class Engine:
             opened.extend(some)
 
         yield from self._give_up(sources, isolate(open_beams, sources))
-        self._live.add(opened, num_rows, self.stats.steps)
-        self.stats.refills += 1
+        if opened:
+            self._live.add(opened, num_rows, self.stats.steps)
+            self.stats.refills += 1
 
     def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
         """Sources that have failed before they began, with their errors by place in `sources`."""
