@@ -110,6 +110,7 @@ def _replacing(configs: Sequence[Any]) -> Iterator[None]:
             config._attn_implementation_internal = name
 
 
+# transformers calls this with its own parameters
 def tree_attention_forward(
     module: Any,
     query: Tensor,
