@@ -36,8 +36,8 @@ def load_transcription(
     """Prefix and processors with which a speech model's directory is decoded, without timestamps.
 
     For a Whisper model they are those of transformers' ``generate``, from `generation_config.json`. The
-    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the last alone
-    where the model knows English only. `suppress_tokens` and `begin_suppress_tokens` act on
+    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the last
+    alone where the model knows English only. `suppress_tokens` and `begin_suppress_tokens` act on
     log-probabilities. The language is not detected. Other models need no prefix and no processors.
 
     Args:
