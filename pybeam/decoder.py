@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import ArgumentError, check_list, whole
@@ -121,7 +121,7 @@ class Decoder:
         if self._alignment is not None or algorithm.scoring.coverage:
             model.check_alignment(self._alignment or Alignment())
         self.stats = Stats()
-        self._backend = backends.resolve(backend, model.device)
+        self._backend = backends.for_decoding(backend, model.device)
         self._reads_late = model.device.type == "cuda"
         self._uses_graphs = self._decide_on_graphs(graphs)
         if memory_limit is not None:
@@ -244,9 +244,17 @@ class Decoder:
         results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
         return _checked(results, on_error)
 
+    @overload
+    def stream(
+        self, requests: Iterable[Any] | RequestQueue, *, partial: Literal[False] = False
+    ) -> Iterator[Result]: ...
+    @overload
+    def stream(
+        self, requests: Iterable[Any] | RequestQueue, *, partial: bool
+    ) -> Iterator[Result | Partial]: ...
     def stream(
         self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
-    ) -> Iterator[Result | Partial]:
+    ) -> Iterator[Any]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
         `requests`, as for `decode`, are read a window ahead (`Schedule.window`) and sorted by length in

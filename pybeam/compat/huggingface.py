@@ -19,6 +19,7 @@ from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 
+# the parameters are the options of the system that this reproduces
 def beam_search(
     num_beams: int,
     *,

@@ -16,6 +16,7 @@ from pybeam.search.options import SearchOptions
 from pybeam.stopping import top_finished
 
 
+# the parameters are the options of the system that this reproduces
 def beam_search(
     beam_size: int = 5,
     *,

@@ -140,6 +140,7 @@ def per_beam(
     _shape(name, value, "[S]", (num_beams,), "one for every entry of `width`")
 
 
+# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,

@@ -206,7 +206,7 @@ def test_sources_wait_for_memory(transformer, late):
     assert_alike(results, expected)
     assert max(encoded) <= 2  # none ahead that would not fit
     assert limited_stats.steps > stats.steps
-    page_bytes = limited.session.most_bytes(16, 0)
+    page_bytes = limited.session.max_bytes(16, 0)
     assert limited.state.tree.num_total_pages * page_bytes <= 2 * one
 
 

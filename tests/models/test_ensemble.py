@@ -174,7 +174,7 @@ def test_what_the_engine_knows(transformers):
     assert transformers.can_capture and not Ensemble([*transformers.members, limited]).can_capture
     assert repr(transformers).startswith("Ensemble(Transformer(m2m_100, ")
     sessions = [m.session(load_backend("reference")) for m in (transformers, *transformers.members)]
-    whole, *parts = [session.most_bytes(16, 9) for session in sessions]
+    whole, *parts = [session.max_bytes(16, 9) for session in sessions]
     assert whole == sum(parts) > 0
     whole, *parts = [len(session.buffers()) for session in sessions]
     assert whole == sum(parts) > 0

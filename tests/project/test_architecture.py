@@ -31,6 +31,8 @@ FLOORS = [
 # they stand outside: the public face and the way in import everything, and nothing inside imports them
 ENTRANCES = {"__init__", "__main__"}
 MAX_FLAT_FILES = 10
+# of a function
+MAX_LINES, MAX_PARAMETERS = 60, 8
 
 
 def name_of(path: Path) -> str:
@@ -134,6 +136,25 @@ def test_what_tests_share_stands_in_support(path):
     """Any test file can be read, run and deleted alone."""
     parts = {part for name in imported(path) for part in name.split(".")}
     assert not [part for part in parts if part.startswith("test_") or part == "conftest"]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_functions_stay_readable(path):
+    """A function beyond the limits says why in a comment above it. Docstrings do not count."""
+    lines = path.read_text("utf-8").split("\n")
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+        length = node.end_lineno - first.lineno + 1
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        num_parameters = sum(argument.arg not in ("self", "cls") for argument in given)
+        if length > MAX_LINES or num_parameters > MAX_PARAMETERS:
+            top = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            above = lines[top - 2].strip()
+            assert above.startswith("#"), (
+                f"{node.name}: {length} lines, {num_parameters} parameters"
+            )
 
 
 def test_torch_headers_stand_where_operators_are():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from pybeam.backends.arrays import grown
+from pybeam.backends import Backend
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
@@ -34,7 +34,7 @@ def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
 class EncoderDecoderSession(Session):
     """Keys and values of the decoder's tokens and of the encoder's states, each kept once."""
 
-    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model, self._backend, memory = model, backend, model.memory
         assert memory.own is not None and memory.cross is not None
         self._own = KeyValuePool(*memory.own, model.device)
@@ -61,7 +61,7 @@ class EncoderDecoderSession(Session):
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
         if self._model.memory.is_relative:
-            self._position = grown(self._position, (num_cells, 1))
+            self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
@@ -70,7 +70,7 @@ class EncoderDecoderSession(Session):
         source = self._source.cell, self._source.length
         return self._own.memory, self._cross.memory, *source, self._position
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
         return num_cells * self._own.cell_bytes + of_source
 
@@ -138,7 +138,7 @@ class PromptSession(Session):
     The prompt's last token is the row that every hypothesis starts from, in place of the start token.
     """
 
-    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
         assert model.memory.own is not None
         self._pool = PromptPool(*model.memory.own, model.device)
@@ -163,7 +163,7 @@ class PromptSession(Session):
     def buffers(self) -> Sequence[Tensor]:
         return self._pool.memory, self._prompt.cell, self._prompt.length, self._last, self._position
 
-    def most_bytes(self, num_cells: int, source_length: int) -> int:
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
         return (num_cells + cells_of_pages(source_length)) * self._pool.cell_bytes
 
     def encode(

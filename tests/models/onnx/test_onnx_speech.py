@@ -180,7 +180,7 @@ def test_sources_wait_for_memory(folder, original, sources):
     expected = pybeam.Decoder(original, algorithm, pybeam.Batch(1)).decode(sources)
     model = pybeam.load_model(folder)
     need = [
-        one.session(pybeam.backends.load("reference")).most_bytes(80, one.source_length(sources[0]))
+        one.session(pybeam.backends.load("reference")).max_bytes(80, one.source_length(sources[0]))
         for one in (model, original)
     ]
     assert need[0] == need[1]
