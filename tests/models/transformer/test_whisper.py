@@ -181,7 +181,7 @@ def test_text_has_no_special_tokens_and_timestamps(saved):
         ((), {}, r"`language` must be one.* \(en, de\), but is None"),
         (("fr",), {}, "but is 'fr'"),
         (("en", "sing"), {}, r"`task` must be one.*translate, transcribe.*'sing'"),
-        (("en",), {"is_multilingual": False}, r"`language` must be None.*English.*'en'"),
+        (("en",), {"is_multilingual": False}, r"`language` must be left out.*English.*'en'"),
         ((), {"lang_to_id": None}, r"`lang_to_id` is missing.*current release"),
         ((), {"no_timestamps_token_id": "34"}, r"`no_timestamps_token_id`.*integer"),
         (("en",), {"suppress_tokens": ["a"]}, r"`suppress_tokens` in .*token ids"),
@@ -204,7 +204,9 @@ def test_prefix_and_processors(tmp_path, asked, change, expected):
 def test_other_models_are_asked_nothing(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "speech_to_text"}')
     assert load_transcription(tmp_path) == Transcription()
-    with pytest.raises(ValueError, match=r"`task` must be None.*not a Whisper model.*'translate'"):
+    with pytest.raises(
+        ValueError, match=r"`task` must be left out.*not a Whisper model.*'translate'"
+    ):
         load_transcription(tmp_path, task="translate")
 
 
