@@ -48,7 +48,8 @@ def how_to_go_on(has_cuda: bool, cxx: list[str]) -> str:
             "build without them (Triton's kernels run on a GPU all the same)"
         )
     remedies += [
-        f"the compiler is {' '.join(cxx)} and must know C++20: choose another with CXX=g++ (GCC 12 is tested)",
+        f"the compiler is {' '.join(cxx)} and must know C++20: choose another, such as CXX=g++ "
+        "(GCC 12 is tested)",
         "PYBEAM_NO_EXTENSION=1 installs pybeam without the extension; CPU decoding is slow then",
     ]
     return "\n".join(f"pybeam: - {remedy}" for remedy in remedies)

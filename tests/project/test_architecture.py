@@ -31,6 +31,8 @@ FLOORS = [
 # they stand outside: the public face and the way in import everything, and nothing inside imports them
 ENTRANCES = {"__init__", "__main__"}
 MAX_FLAT_FILES = 10
+MAX_LINES = 60  # of a function, its docstring not counted
+MAX_PARAMETERS = 8
 
 
 def name_of(path: Path) -> str:
@@ -118,6 +120,31 @@ def test_files_stay_readable(path):
     # a test may feed what the library must not contain
     assert path in OTHERS or not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
     assert not re.search(r"^\s*(import|from) triton_kernels", text, re.M)
+
+
+def functions_of(path: Path) -> list[tuple[ast.FunctionDef, str]]:
+    """Every function of a file, and the line above it."""
+    text = path.read_text("utf-8")
+    lines = ["", *text.splitlines()]
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            first = min([node, *node.decorator_list], key=lambda part: part.lineno)
+            found.append((node, lines[first.lineno - 1].strip()))
+    return found
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_functions_stay_readable(path):
+    """A longer one, or one with more parameters, has its reason in a comment above it."""
+    for function, above in functions_of(path):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        num_lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+        arguments = function.args
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        num_parameters = sum(one.arg not in ("self", "cls") for one in given)
+        is_small = num_lines <= MAX_LINES and num_parameters <= MAX_PARAMETERS
+        assert is_small or above.startswith("#"), function.name
 
 
 def imported(path: Path) -> set[str]:
