@@ -11,9 +11,10 @@ from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from pybeam import processors as own
 from pybeam.backends import load
+from pybeam.contracts import Finishing, SelectOptions
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
-from pybeam.processors.chain import Processing
+from pybeam.processors.chain import ProcessorChain
 
 # turns, and calls in each
 TURNS, CALLS = 3, 10
@@ -98,11 +99,11 @@ def _select_call(
     offset = torch.arange(0, num_rows + 1, width, dtype=torch.int32)
     widths = torch.full((num_beams,), width, dtype=torch.int32)
     most = None if limit is None else torch.full_like(widths, limit)
-    options = (None, most, None, None, None, None, None)
+    options = SelectOptions(2 * width, (2,), int(Finishing.REFILL), max_candidates=most)
 
     def call() -> object:
         native.set_isa(isa)
-        return native.select(logits, score, offset, widths, *options, (2,), 2, 2 * width)
+        return native.select(logits, score, offset, widths, options)
 
     return call
 
@@ -154,7 +155,7 @@ def _processor_makers(
         return processor(ids, logits)
 
     def make() -> Callable[[], Tensor]:
-        processing = Processing(ours, logits.device)
+        processing = ProcessorChain(ours, logits.device)
         rows = _rows_of(num_beams, width, history)
         processing.reserve(*rows.tree.token.shape)
         processing.open(range(num_beams), [tuple(ours)] * num_beams)

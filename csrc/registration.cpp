@@ -37,30 +37,18 @@ TORCH_LIBRARY(pybeam, m) {
     m.def(
         "tree_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
         "Tensor cell, Tensor num_cells, Tensor? mask, Tensor? bit, float scale) -> Tensor");
-    m.def(
-        "tree_append(Tensor(a!) token, Tensor(b!) parent, Tensor(c!) log_prob, "
-        "Tensor(d!) num_nodes, Tensor(e!) row_node, Tensor(f!) row_cell, Tensor(g!) live_cell, "
-        "Tensor(h!) live_mask, Tensor(i!) num_live, Tensor(j!) free_cell, Tensor(k!) num_free, "
-        "Tensor(l!) page, Tensor(m!) num_pages, Tensor(n!) free_page, "
-        "Tensor(o!) num_free_pages, Tensor slot, Tensor first, Tensor count, "
-        "Tensor survivor_parent, Tensor survivor_token, Tensor survivor_log_prob, "
-        "int eos_id) -> ()");
-    m.def(
-        "tree_release(Tensor(a!) num_nodes, Tensor(b!) num_live, Tensor(c!) num_free, "
-        "Tensor page, Tensor(d!) num_pages, Tensor(e!) free_page, Tensor(f!) num_free_pages, "
-        "Tensor slot) -> ()");
+    m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
+    m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
     m.def(
         "beam_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor ints, "
         "Tensor floats, int start_id) -> ()");
     m.def(
-        "beam_read(Tensor token, Tensor row_node, Tensor row_cell, Tensor[] beams, Tensor slot, "
-        "bool refills, int num_rows, int num_entries) -> Tensor[]");
+        "beam_read(Tensor[] tree, Tensor[] beams, Tensor slot, bool refills, int num_rows, "
+        "int num_entries) -> Tensor[]");
     m.def(
-        "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor survivor_token, "
-        "Tensor survivor_parent, Tensor survivor_score, Tensor survivor_log_prob, Tensor count, "
-        "Tensor first, Tensor has_nan, Tensor? survivor_raw, int eos_id, int finishing, bool "
-        "keeps_best, "
-        "int top, int certificate) -> (Tensor source, Tensor target)");
+        "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor[] survivors, "
+        "Tensor? eos_token, int eos_id, int finishing, bool keeps_best, int top, "
+        "int certificate) -> (Tensor source, Tensor target)");
     m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
     m.def(
         "draft_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
@@ -68,8 +56,7 @@ TORCH_LIBRARY(pybeam, m) {
         "int vocab_size) -> ()");
     m.def(
         "draft_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
-        "Tensor token, Tensor log_prob, Tensor has_nan, Tensor? raw, int eos_id, int vocab_size) "
-        "-> ()");
+        "Tensor[] survivors, Tensor? eos_token, int eos_id, int vocab_size) -> ()");
     m.def("gather_rows(Tensor(a!)[] tensors, Tensor source, Tensor target) -> ()");
     m.def("scatter_rows(Tensor(a!) pool, Tensor index, Tensor rows) -> ()");
     m.def(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -39,6 +40,22 @@ class Top(IntEnum):
     EVER = 2  # in this step or an earlier one (CTranslate2)
 
 
+class SelectOptions(NamedTuple):
+    """The rules of one `select`; `pybeam.ops.select` says what each means. None: the rule is off."""
+
+    capacity: int
+    eos_ids: Sequence[int] = (-1,)
+    finishing: int = Finishing.NONE
+    normalise: bool = True
+    is_ended: Tensor | None = None  # [B] bool, per entry; the others are per beam
+    max_candidates: Tensor | None = None  # [S] int32
+    margin: Tensor | None = None  # [S] float32
+    local_margin: Tensor | None = None  # [S] float32
+    best_finished: Tensor | None = None  # [S] float32
+    forced: Tensor | None = None  # [S] int32
+    ban_eos: Tensor | None = None  # [S] bool
+
+
 class Survivors(NamedTuple):
     """What `select` keeps, best first. ``C`` is the capacity, `S` the number of beams.
 
@@ -52,5 +69,5 @@ class Survivors(NamedTuple):
     log_prob: Tensor  # [S, C] log-probability of `token`; 0 for a held entry
     count: Tensor  # [S] int32
     num_finished: Tensor  # [S] int32
-    # [S] bool, whether a row of this beam holds a NaN or +inf; the beam then has no survivors
+    # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
     has_nan: Tensor

@@ -121,7 +121,7 @@ class Decoder:
         if self._alignment is not None or algorithm.scoring.coverage:
             model.check_alignment(self._alignment or Alignment())
         self.stats = Stats()
-        self._backend = backends.resolve(backend, model.device)
+        self._backend = backends.for_decoding(backend, model.device)
         self._reads_late = model.device.type == "cuda"
         self._uses_graphs = self._decide_on_graphs(graphs)
         if memory_limit is not None:

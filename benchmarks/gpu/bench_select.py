@@ -12,8 +12,7 @@ from torch import Tensor
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.timing import Timer, num_copies
 from pybeam import backends
-
-NO_OPTIONS = (None,) * 4  # local_margin, best_finished, forced, ban_eos
+from pybeam.contracts import Finishing, SelectOptions
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,14 @@ class Inputs:
         return [partial(function, logits) for logits in self.logits]
 
     def ours(self, backend: str, logits: Tensor) -> object:
-        return backends.load(backend).select(
-            *(logits, self.score, self.offset, self.width, None, self.max_candidates, None),
-            *NO_OPTIONS,
-            *((2,), 2, 2 * self.case.width),
+        options = SelectOptions(
+            capacity=2 * self.case.width,
+            eos_ids=(2,),
+            finishing=int(Finishing.REFILL),
+            max_candidates=self.max_candidates,
         )
+        arrays = self.score, self.offset, self.width
+        return backends.load(backend).select(logits, *arrays, options)
 
     def in_torch(self, logits: Tensor) -> object:
         """Two times the width, as systems do that wait for hypotheses to end."""

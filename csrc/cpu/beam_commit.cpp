@@ -12,8 +12,8 @@ namespace {
 // The survivors of one source.
 struct Survivors {
     const int32_t* parent;
-    const int32_t* token;  // an EOS is the first EOS
-    const int32_t* raw;    // an EOS is itself
+    const int32_t* token;      // an EOS is the first EOS
+    const int32_t* eos_token;  // an EOS is itself
     const float* log_prob;
     const float* score;
     int32_t first;  // those before it have finished
@@ -24,7 +24,7 @@ Survivors survivors_of(const BeamCommitParams& p, int64_t a) {
     const int64_t at = a * p.append.capacity;
     return Survivors{p.append.survivor_parent + at,
                      p.append.survivor_token + at,
-                     (p.survivor_raw ? p.survivor_raw : p.append.survivor_token) + at,
+                     (p.eos_token ? p.eos_token : p.append.survivor_token) + at,
                      p.append.survivor_log_prob + at,
                      p.survivor_score + at,
                      p.append.first[a],
@@ -58,7 +58,7 @@ void read_endings(const BeamCommitParams& p, int64_t a, Ending* endings) {
         endings[j].node = p.append.tree.row_node[entry];
         endings[j].length = was_alive ? length : beams.ended_length[entry];
         endings[j].eos_log_prob = was_alive ? survivors.log_prob[j] : beams.eos_log_prob[entry];
-        endings[j].eos_token = was_alive ? survivors.raw[j] : beams.eos_token[entry];
+        endings[j].eos_token = was_alive ? survivors.eos_token[j] : beams.eos_token[entry];
     }
 }
 
@@ -135,18 +135,18 @@ bool top_finishes(const Survivors& survivors) {
     if (first == 0) return false;
     if (first == survivors.count || survivors.score[0] > survivors.score[first]) return true;
     if (survivors.score[0] < survivors.score[first]) return false;
-    return std::pair(survivors.parent[0], survivors.raw[0]) <
-           std::pair(survivors.parent[first], survivors.raw[first]);
+    return std::pair(survivors.parent[0], survivors.eos_token[0]) <
+           std::pair(survivors.parent[first], survivors.eos_token[first]);
 }
 
 // Whether the best candidate of a step (see `Top`) has finished, and enough have.
 bool is_topped(const BeamCommitParams& p, const Survivors& survivors, int32_t* ints) {
-    bool has_topped = top_finishes(survivors);
+    bool top_has_ended = top_finishes(survivors);
     if (p.stop.top == Top::kEver) {
-        has_topped |= ints[Beams::kHasTopped] > 0;
-        ints[Beams::kHasTopped] = has_topped;
+        top_has_ended |= ints[Beams::kTopHasEnded] > 0;
+        ints[Beams::kTopHasEnded] = top_has_ended;
     }
-    return has_topped && ints[Beams::kNumFound] >= ints[Beams::kCertified];
+    return top_has_ended && ints[Beams::kNumFound] >= ints[Beams::kCertified];
 }
 
 // Whether nothing in the new beam can beat the finished hypotheses; see `Certificate`.

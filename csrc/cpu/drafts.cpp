@@ -49,7 +49,7 @@ struct Source {
 
 // What followed the latest earlier occurrence of the n tokens before this node: in the output,
 // else in the given guesses; -1 if there is none.
-int32_t looked_up(const Source& s, int32_t node) {
+int32_t ngram_guess(const Source& s, int32_t node) {
     const int32_t n = s.draft[Drafts::kNgram];
     const int32_t* last = s.token + node - n;
     if (node < n) return -1;
@@ -69,7 +69,7 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
     int32_t guess = -1;
     const int32_t place = s.generated(node) - 1;
     if (s.draft[Drafts::kNgram] > 0) {
-        guess = looked_up(s, node);
+        guess = ngram_guess(s, node);
     } else if (place < s.draft[Drafts::kNumGuesses]) {
         guess = s.guess[place];
     }
@@ -103,8 +103,8 @@ void take_pages(const Source& s, int32_t num_tokens) {
 
 // Makes the last token and guesses of what follows the next rows. `carried` are guesses that the
 // model made, of the nodes behind the last one.
-void lay(const Source& s, const int32_t* carried, int32_t num_carried, int32_t eos_id,
-         int64_t vocab_size) {
+void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carried, int32_t eos_id,
+                     int64_t vocab_size) {
     const Tree& tree = s.tree;
     const int32_t depth = s.depth();
     int32_t rows = next_rows(s);
@@ -159,8 +159,8 @@ void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
 
 // What the model says of the rows of one source.
 struct Outputs {
-    const int32_t* token;  // an EOS is the first EOS
-    const int32_t* raw;    // an EOS is itself
+    const int32_t* token;      // an EOS is the first EOS
+    const int32_t* eos_token;  // an EOS is itself
     const float* log_prob;
     const bool* has_nan;
     int32_t count;
@@ -202,7 +202,7 @@ StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t
         if (out.token[q] < 0) return out.has_nan[q] ? StopReason::kNaN : StopReason::kEmptyBeam;
         score += out.log_prob[q];
         if (out.token[q] == eos_id) {
-            finish(s, node, length, out.raw[q], out.log_prob[q]);
+            finish(s, node, length, out.eos_token[q], out.log_prob[q]);
             return StopReason::kWidth;
         }
         s.token[node + 1] = out.token[q];
@@ -225,7 +225,7 @@ void commit(const DraftCommitParams& p, const Source& s, const Outputs& out) {
     ++s.ints[Beams::kSteps];
     s.ints[Beams::kDepth] += accepted;
     if (!is_given && s.draft[Drafts::kBlock] == 0) adapt(s.draft, out.count - 1, accepted - 1);
-    lay(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
+    write_next_rows(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
 }
 
 // Looks at everything that will be used as an address.
@@ -257,7 +257,7 @@ void launch_draft_open(const DraftOpenParams& p) {
         const Source source(p.open.tree, p.open.beams, p.drafts, p.open.slot[a]);
         std::copy_n(p.ints + a * Drafts::kNumInts, +Drafts::kNumInts, source.draft);
         check_source(source);
-        lay(source, nullptr, 0, p.eos_id, p.vocab_size);
+        write_next_rows(source, nullptr, 0, p.eos_id, p.vocab_size);
     }
 }
 
@@ -279,9 +279,9 @@ void launch_draft_commit(const DraftCommitParams& p) {
         const Source source(p.tree, p.beams, p.drafts, p.slot[a]);
         const int32_t rows = source.ints[Beams::kNumRows];
         if (rows == 0) continue;  // an empty slot, which may be named many times
-        const int32_t* raw = p.raw ? p.raw : p.token;
+        const int32_t* eos_token = p.eos_token ? p.eos_token : p.token;
         commit(p, source,
-               {p.token + first, raw + first, p.log_prob + first, p.has_nan + first, rows});
+               {p.token + first, eos_token + first, p.log_prob + first, p.has_nan + first, rows});
         first += rows;
     }
 }

@@ -99,23 +99,21 @@ inline void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& s
     launch_beam_open(arguments.params(tree, beams, start_id));
 }
 
-inline std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node,
-                                     const Tensor& row_cell, at::TensorList arrays,
+inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList arrays,
                                      const Tensor& slot, bool refills, int64_t num_rows,
                                      int64_t num_entries) {
-    check_dim("token", token, 2);
     check_dim("slot", slot, 1);
     BeamReadParams params{};
     params.beams = beams_of(arrays);
-    const Beams& beams = params.beams;
+    const Tree tree = tree_of(tree_arrays);
+    check_same_slots(tree, params.beams);
     const int64_t num_sources = slot.size(0);
 
     const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
-    params.token = state<int32_t>("token", token, at::kInt, {beams.num_slots, token.size(1)});
-    const at::IntArrayRef of_entries = arrays[BeamArrays::kScore].sizes();
-    params.row_node = state<int32_t>("row_node", row_node, at::kInt, of_entries);
-    params.row_cell = state<int32_t>("row_cell", row_cell, at::kInt, of_entries);
-    params.max_nodes = token.size(1);
+    params.token = tree.token;
+    params.row_node = tree.row_node;
+    params.row_cell = tree.row_cell;
+    params.max_nodes = tree.max_nodes;
     params.slot = slot_arg;
     params.num_sources = num_sources;
     params.refills = refills;
@@ -152,26 +150,24 @@ inline std::vector<Tensor> beam_read(const Tensor& token, const Tensor& row_node
     return results;
 }
 
-inline std::tuple<Tensor, Tensor> beam_commit(
-    at::TensorList tree, at::TensorList beams, const Tensor& slot, const Tensor& survivor_token,
-    const Tensor& survivor_parent, const Tensor& survivor_score, const Tensor& survivor_log_prob,
-    const Tensor& count, const Tensor& first, const Tensor& has_nan,
-    const OptionalTensor& survivor_raw, int64_t eos_id, int64_t finishing, bool keeps_best,
-    int64_t top, int64_t certificate) {
-    check_dim("survivor_parent", survivor_parent, 2);
-    const SurvivorArguments survivors(slot, first, count, survivor_parent, survivor_token,
-                                      survivor_log_prob);
-    const Argument<float> score("survivor_score", survivor_score, at::kFloat,
-                                survivor_parent.sizes());
-    const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {survivors.num_sources});
-    const Argument<int32_t> raw("survivor_raw", survivor_raw, at::kInt, survivor_parent.sizes());
+inline std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams,
+                                              const Tensor& slot, at::TensorList arrays,
+                                              const OptionalTensor& eos_token, int64_t eos_id,
+                                              int64_t finishing, bool keeps_best, int64_t top,
+                                              int64_t certificate) {
+    using A = SurvivorArrays;
+    const SurvivorArguments survivors(slot, arrays);
+    const at::IntArrayRef of_survivors = arrays[A::kParent].sizes();
+    const Argument<float> score("score", arrays[A::kScore], at::kFloat, of_survivors);
+    const Argument<bool> has_nan("has_nan", arrays[A::kHasNan], at::kBool, {survivors.num_sources});
+    const Argument<int32_t> eos_token_arg("eos_token", eos_token, at::kInt, of_survivors);
     BeamCommitParams params{};
     params.beams = beams_of(beams);
     params.append = survivors.params(tree_of(tree), eos_id);
     check_same_slots(params.append.tree, params.beams);
     params.survivor_score = score;
-    params.survivor_raw = raw;
-    params.has_nan = has_nan_arg;
+    params.eos_token = eos_token_arg;
+    params.has_nan = has_nan;
     params.finishing = finishing_of(finishing);
     TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
     TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",

@@ -43,17 +43,18 @@ inline void draft_open(at::TensorList tree, at::TensorList beams, at::TensorList
 }
 
 inline void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
-                         const Tensor& slot, const Tensor& token, const Tensor& log_prob,
-                         const Tensor& has_nan, const OptionalTensor& raw, int64_t eos_id,
-                         int64_t vocab_size) {
+                         const Tensor& slot, at::TensorList survivors,
+                         const OptionalTensor& eos_token, int64_t eos_id, int64_t vocab_size) {
+    using A = SurvivorArrays;
     check_dim("slot", slot, 1);
-    check_dim("token", token, 2);
-    const int64_t num_sources = slot.size(0), num_rows = token.size(0);
+    const int64_t num_sources = slot.size(0);
+    const int64_t num_rows = checked_survivors(survivors)[A::kToken].size(0);
     const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
-    const Argument<int32_t> token_arg("token", token, at::kInt, {num_rows, 1});
-    const Argument<float> log_prob_arg("log_prob", log_prob, at::kFloat, {num_rows, 1});
-    const Argument<bool> has_nan_arg("has_nan", has_nan, at::kBool, {num_rows});
-    const Argument<int32_t> raw_arg("raw", raw, at::kInt, {num_rows, 1});
+    const Argument<int32_t> token_arg("token", survivors[A::kToken], at::kInt, {num_rows, 1});
+    const Argument<float> log_prob_arg("log_prob", survivors[A::kLogProb], at::kFloat,
+                                       {num_rows, 1});
+    const Argument<bool> has_nan_arg("has_nan", survivors[A::kHasNan], at::kBool, {num_rows});
+    const Argument<int32_t> eos_token_arg("eos_token", eos_token, at::kInt, {num_rows, 1});
     DraftCommitParams params{};
     params.tree = tree_of(tree);
     params.beams = beams_of(beams);
@@ -62,7 +63,7 @@ inline void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorLi
     params.slot = slot_arg;
     params.num_sources = num_sources;
     params.token = token_arg;
-    params.raw = raw_arg;
+    params.eos_token = eos_token_arg;
     params.log_prob = log_prob_arg;
     params.has_nan = has_nan_arg;
     params.num_rows = num_rows;

@@ -34,26 +34,6 @@ struct TreeArrays {
     };
 };
 
-// The part of the tree that says which pages a slot holds.
-inline Tree pages_of(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
-                     const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
-                     const Tensor& num_free_pages) {
-    check_dim("page", page, 2);
-    check_dim("free_page", free_page, 1);
-    Tree tree{};
-    const int64_t num_slots = tree.num_slots = page.size(0);
-    tree.max_pages = page.size(1);
-    tree.max_free_pages = free_page.size(0);
-    tree.num_nodes = state<int32_t>("num_nodes", num_nodes, at::kInt, {num_slots});
-    tree.num_live = state<int32_t>("num_live", num_live, at::kInt, {num_slots});
-    tree.num_free = state<int32_t>("num_free", num_free, at::kInt, {num_slots});
-    tree.page = state<int32_t>("page", page, at::kInt, page.sizes());
-    tree.num_pages = state<int32_t>("num_pages", num_pages, at::kInt, {num_slots});
-    tree.free_page = state<int32_t>("free_page", free_page, at::kInt, free_page.sizes());
-    tree.num_free_pages = state<int32_t>("num_free_pages", num_free_pages, at::kInt, {1});
-    return tree;
-}
-
 inline Tree tree_of(at::TensorList arrays) {
     using A = TreeArrays;
     check_size("tree", arrays, A::kNumArrays);
@@ -61,9 +41,13 @@ inline Tree tree_of(at::TensorList arrays) {
     check_dim("row_node", arrays[A::kRowNode], 2);
     check_dim("live_mask", arrays[A::kLiveMask], 3);
     check_dim("free_cell", arrays[A::kFreeCell], 2);
-    Tree tree =
-        pages_of(arrays[A::kNumNodes], arrays[A::kNumLive], arrays[A::kNumFree], arrays[A::kPage],
-                 arrays[A::kNumPages], arrays[A::kFreePage], arrays[A::kNumFreePages]);
+    const Tensor &page = arrays[A::kPage], &free_page = arrays[A::kFreePage];
+    check_dim("page", page, 2);
+    check_dim("free_page", free_page, 1);
+    Tree tree{};
+    tree.num_slots = page.size(0);
+    tree.max_pages = page.size(1);
+    tree.max_free_pages = free_page.size(0);
     tree.max_nodes = arrays[A::kToken].size(1);
     tree.max_rows = arrays[A::kRowNode].size(1);
     tree.max_live = arrays[A::kLiveMask].size(1);
@@ -84,25 +68,54 @@ inline Tree tree_of(at::TensorList arrays) {
                                     {s, tree.max_live, tree.mask_words});
     tree.free_cell =
         state<int32_t>("free_cell", arrays[A::kFreeCell], at::kInt, {s, tree.max_free});
+    tree.num_nodes = state<int32_t>("num_nodes", arrays[A::kNumNodes], at::kInt, {s});
+    tree.num_live = state<int32_t>("num_live", arrays[A::kNumLive], at::kInt, {s});
+    tree.num_free = state<int32_t>("num_free", arrays[A::kNumFree], at::kInt, {s});
+    tree.page = state<int32_t>("page", page, at::kInt, page.sizes());
+    tree.num_pages = state<int32_t>("num_pages", arrays[A::kNumPages], at::kInt, {s});
+    tree.free_page = state<int32_t>("free_page", free_page, at::kInt, free_page.sizes());
+    tree.num_free_pages = state<int32_t>("num_free_pages", arrays[A::kNumFreePages], at::kInt, {1});
     return tree;
 }
 
-// Survivors [A, C] of slots [A], checked.
+// The places of the arrays of `Survivors` in Python.
+struct SurvivorArrays {
+    enum Array {
+        kToken,
+        kParent,
+        kScore,
+        kLogProb,
+        kCount,
+        kNumFinished,
+        kHasNan,
+        kNumArrays,
+    };
+};
+
+inline at::TensorList checked_survivors(at::TensorList arrays) {
+    check_size("survivors", arrays, SurvivorArrays::kNumArrays);
+    check_dim("parent", arrays[SurvivorArrays::kParent], 2);
+    return arrays;
+}
+
+// What the tree takes of survivors [A, C] of slots [A], checked.
 struct SurvivorArguments {
+    using A = SurvivorArrays;
     Argument<int32_t> slot, first, count, parent, token;
     Argument<float> log_prob;
     int64_t num_sources, capacity;
 
-    SurvivorArguments(const Tensor& slot, const Tensor& first, const Tensor& count,
-                      const Tensor& parent, const Tensor& token, const Tensor& log_prob)
+    SurvivorArguments(const Tensor& slot, at::TensorList arrays)
         : slot("slot", slot, at::kInt, {slot.numel()}),
-          first("first", first, at::kInt, {slot.numel()}),
-          count("count", count, at::kInt, {slot.numel()}),
-          parent("survivor_parent", parent, at::kInt, {slot.numel(), parent.size(-1)}),
-          token("survivor_token", token, at::kInt, parent.sizes()),
-          log_prob("survivor_log_prob", log_prob, at::kFloat, parent.sizes()),
+          first("num_finished", checked_survivors(arrays)[A::kNumFinished], at::kInt,
+                {slot.numel()}),
+          count("count", arrays[A::kCount], at::kInt, {slot.numel()}),
+          parent("parent", arrays[A::kParent], at::kInt,
+                 {slot.numel(), arrays[A::kParent].size(-1)}),
+          token("token", arrays[A::kToken], at::kInt, arrays[A::kParent].sizes()),
+          log_prob("log_prob", arrays[A::kLogProb], at::kFloat, arrays[A::kParent].sizes()),
           num_sources(slot.numel()),
-          capacity(parent.size(-1)) {}
+          capacity(arrays[A::kParent].size(-1)) {}
 
     TreeAppendParams params(const Tree& tree, int64_t eos_id) const {
         TreeAppendParams params{};
@@ -121,32 +134,16 @@ struct SurvivorArguments {
     }
 };
 
-inline void tree_append(const Tensor& token, const Tensor& parent, const Tensor& log_prob,
-                        const Tensor& num_nodes, const Tensor& row_node, const Tensor& row_cell,
-                        const Tensor& live_cell, const Tensor& live_mask, const Tensor& num_live,
-                        const Tensor& free_cell, const Tensor& num_free, const Tensor& page,
-                        const Tensor& num_pages, const Tensor& free_page,
-                        const Tensor& num_free_pages, const Tensor& slot, const Tensor& first,
-                        const Tensor& count, const Tensor& survivor_parent,
-                        const Tensor& survivor_token, const Tensor& survivor_log_prob,
+inline void tree_append(at::TensorList tree, const Tensor& slot, at::TensorList survivors,
                         int64_t eos_id) {
-    check_dim("survivor_parent", survivor_parent, 2);
-    const SurvivorArguments survivors(slot, first, count, survivor_parent, survivor_token,
-                                      survivor_log_prob);
-    const Tree tree =
-        tree_of({token, parent, log_prob, num_nodes, row_node, row_cell, live_cell, live_mask,
-                 num_live, free_cell, num_free, page, num_pages, free_page, num_free_pages});
-    launch_tree_append(survivors.params(tree, eos_id));
+    launch_tree_append(SurvivorArguments(slot, survivors).params(tree_of(tree), eos_id));
 }
 
-inline void tree_release(const Tensor& num_nodes, const Tensor& num_live, const Tensor& num_free,
-                         const Tensor& page, const Tensor& num_pages, const Tensor& free_page,
-                         const Tensor& num_free_pages, const Tensor& slot) {
+inline void tree_release(at::TensorList tree, const Tensor& slot) {
     check_dim("slot", slot, 1);
     const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
     TreeReleaseParams params{};
-    params.tree =
-        pages_of(num_nodes, num_live, num_free, page, num_pages, free_page, num_free_pages);
+    params.tree = tree_of(tree);
     params.slot = slot_arg;
     params.num_sources = slot.size(0);
     launch_tree_release(params);

@@ -53,7 +53,7 @@ struct Beams {
         kPrefixLength,
         kCertified,
         kNumFound,
-        kHasTopped,
+        kTopHasEnded,
         kScoredFrom,
         kTargetLength,
         kEndedOnly,
@@ -134,7 +134,7 @@ struct BeamCommitParams {
     Beams beams;
     TreeAppendParams append;  // of the same survivors
     const float* survivor_score;
-    const int32_t* survivor_raw;  // tokens before all EOS became one, or null
+    const int32_t* eos_token;  // survivors' tokens before all EOS became one, or null
     const bool* has_nan;
     Finishing finishing;
     StopRule stop;

@@ -42,8 +42,8 @@ struct DraftCommitParams {
     Drafts drafts;
     const int32_t* slot;
     int64_t num_sources;
-    const int32_t* token;  // per row, what was selected for it, or -1
-    const int32_t* raw;    // the same before all EOS became one, or null
+    const int32_t* token;      // per row, what was selected for it, or -1
+    const int32_t* eos_token;  // the same before all EOS became one, or null
     const float* log_prob;
     const bool* has_nan;
     int64_t num_rows;

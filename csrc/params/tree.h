@@ -52,7 +52,7 @@ struct TreeAppendParams {
 };
 
 struct TreeReleaseParams {
-    Tree tree;  // the tokens, rows and live lists are not needed and may be null
+    Tree tree;
     const int32_t* slot;
     int64_t num_sources;
 };

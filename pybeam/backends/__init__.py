@@ -1,4 +1,4 @@
-"""Backends are modules with the same function names, loaded once.
+"""Backends are modules with the functions of `Backend`, loaded once.
 
 `reference` is plain torch, readable, the oracle; `native` is C++ on a CPU; `triton` runs on a GPU. A
 name given explicitly never falls back to another backend.
@@ -8,16 +8,179 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from functools import cache
-from types import ModuleType
+from typing import Protocol, cast
 
 import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import (
+    Beams,
+    CommitRules,
+    Drafts,
+    DraftTokens,
+    NewLines,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
+from pybeam.contracts import SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
 
+class Backend(Protocol):
+    """What the library asks of a backend: the functions of its module.
+
+    Tensors are on one device. Arrays of the tree, the beams and the drafts are changed in place. An empty
+    slot may be named many times where beams are read or committed, and stays as it is.
+    """
+
+    __name__: str
+
+    def select(
+        self,
+        logits: Tensor,
+        score: Tensor,
+        offset: Tensor,
+        width: Tensor,
+        options: SelectOptions,
+        /,
+    ) -> Survivors:
+        """`pybeam.ops.select`, which also checks its arguments."""
+
+    def tree_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        offset: Tensor,
+        slot: Tensor,
+        cell: Tensor,
+        num_cells: Tensor,
+        mask: Tensor | None,
+        bit: Tensor | None,
+        scale: float,
+        /,
+    ) -> Tensor:
+        """`pybeam.ops.tree_attention`, which also checks its arguments."""
+
+    def tree_append(
+        self, tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int, /
+    ) -> None:
+        """`pybeam.kvcache.token_tree.TokenTree.append`."""
+
+    def tree_release(self, tree: TreeArrays, slot: Tensor, /) -> None:
+        """Empty the trees of these slots [A] and give their pages back."""
+
+    def beam_open(
+        self, tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int, /
+    ) -> None:
+        """Start one beam of one row, the start token, in each of these empty slots [A]."""
+
+    def beam_read(
+        self,
+        tree: TreeArrays,
+        beams: Beams,
+        slot: Tensor,
+        refills: bool,
+        num_rows: int,
+        num_entries: int,
+        /,
+    ) -> tuple[RowArrays, SelectInputs]:
+        """The rows of slots [A] that move, and what `select` may need to know of their beams.
+
+        With `refills` the places of finished hypotheses are free again. There is room for `num_rows`
+        rows and `num_entries` entries. The rest is padding: rows of slot 0 whose cell is -1.
+        """
+
+    def beam_commit(
+        self,
+        tree: TreeArrays,
+        beams: Beams,
+        slot: Tensor,
+        survivors: Survivors,
+        eos_token: Tensor | None,
+        rules: CommitRules,
+        /,
+    ) -> tuple[Tensor, Tensor]:
+        """Finish, append and stop: survivors become the beams of slots [A].
+
+        Every EOS among the survivors' tokens is `CommitRules.eos_id`; `eos_token` [A, C] are the tokens
+        before that, None if there is one EOS. Returns source and target entries [A * K] int32 for
+        `Session.advance`.
+        """
+
+    def beam_close(self, tree: TreeArrays, beams: Beams, slot: Tensor, /) -> None:
+        """Empty these slots [A] and give their pages back."""
+
+    def draft_open(
+        self,
+        tree: TreeArrays,
+        beams: Beams,
+        drafts: Drafts,
+        slot: Tensor,
+        lines: NewLines,
+        draft_ints: Tensor,
+        tokens: DraftTokens,
+        /,
+    ) -> None:
+        """Start these empty slots [A] with the start token and guesses.
+
+        `draft_ints` are their lines of `Drafts.ints`.
+        """
+
+    def draft_commit(
+        self,
+        tree: TreeArrays,
+        beams: Beams,
+        drafts: Drafts,
+        slot: Tensor,
+        survivors: Survivors,
+        eos_token: Tensor | None,
+        tokens: DraftTokens,
+        /,
+    ) -> None:
+        """Accept, append, stop and guess again, for slots [A] whose rows stand one after another.
+
+        `survivors` are those of R beams of one row each; `eos_token` [R, 1] as for `beam_commit`.
+        """
+
+    def gather_rows(self, tensors: list[Tensor], source: Tensor, target: Tensor, /) -> None:
+        """`pybeam.ops.gather_rows`, which also checks its arguments."""
+
+    def scatter_rows(self, pool: Tensor, index: Tensor, rows: Tensor, /) -> None:
+        """`pybeam.ops.scatter_rows`, which also checks its arguments."""
+
+    def backtrace(
+        self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int, /
+    ) -> tuple[Tensor, Tensor]:
+        """`pybeam.ops.backtrace`, which also checks its arguments."""
+
+    def linear(
+        self,
+        out: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: int,
+        adds: bool,
+        /,
+    ) -> None:
+        """See `pybeam.backends.torch_layers.linear`, and so the functions below."""
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
+
+    def glu(self, x: Tensor, /) -> Tensor: ...
+
+    def lstm_cell(self, gates: Tensor, cell: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    def mixture(self, out: Tensor, logits: Sequence[Tensor], /) -> None: ...
+
+
 @cache
-def load(name: str) -> ModuleType:
+def load(name: str) -> Backend:
     """The backend of that name. Raises ValueError if it is unknown or not installed."""
     if name not in NAMES:
         raise ValueError(f"`backend` must be 'auto' or one of {NAMES}, but is {name!r}")
@@ -29,7 +192,7 @@ def load(name: str) -> ModuleType:
     try:
         if name == "triton" and is_interpreting():
             importlib.import_module("pybeam.backends.triton_interpreter").take_computed_ranges()
-        return importlib.import_module(f"pybeam.backends.{name}")
+        return cast(Backend, importlib.import_module(f"pybeam.backends.{name}"))
     except ImportError as error:
         raise ValueError(f"backend {name!r} is not available: {error}") from error
 
@@ -53,10 +216,31 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in NAMES if loads(name))
 
 
-def resolve(name: str, device: torch.device) -> ModuleType:
+def resolve(name: str, device: torch.device) -> Backend:
     """The module for `name` on `device`; "auto" is the fastest one that is installed there."""
     if name != "auto":
         return load(name)
     if device.type == "cuda" and "triton" in available():
-        return importlib.import_module("pybeam.backends.gpu_auto")
+        return cast(Backend, importlib.import_module("pybeam.backends.gpu_auto"))
     return load("native" if device.type == "cpu" and "native" in available() else "reference")
+
+
+def for_decoding(name: str, device: torch.device) -> Backend:
+    """As `resolve`. Raises ValueError if that backend cannot decode on such a device."""
+    backend = resolve(name, device)
+    if name == "native":
+        from pybeam.backends import native
+
+        missing = native.lacking(device.type)
+        if missing:
+            raise ValueError(
+                f"`backend` must be one that decodes on {device.type}, but is 'native', which has no "
+                f"kernel there for {', '.join(missing)}; use backend='auto'"
+            )
+    if name == "triton" and device.type == "cpu" and not is_interpreting():
+        raise ValueError(
+            "`backend` must be one that decodes on cpu, but is 'triton', whose kernels run on a GPU; use "
+            "backend='auto', or set TRITON_INTERPRET=1 before Python starts to run them in Triton's "
+            "slow interpreter"
+        )
+    return backend

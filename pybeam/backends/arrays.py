@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pybeam.contracts import Survivors
+
 INT_COLUMNS = (
     # what the engine hears of in every step stands first
     "reason",  # why the source stopped, a number into STOP_REASONS
@@ -30,7 +32,7 @@ INT_COLUMNS = (
     "prefix_length",  # tokens of the prefix, scored or not: the limits count what comes behind it
     "certified",  # hypotheses that a stop rule other than counting is about
     "num_found",  # hypotheses that have finished, kept or not
-    "has_topped",  # whether the best candidate of a step has ever ended in EOS
+    "top_has_ended",  # whether the best candidate of a step has ever ended in EOS
     "scored_from",  # tokens at log-prob 0 behind the start token: n counts what comes behind them
     "target_length",  # given tokens that are scored, EOS included; they follow in `prefix`
     "ended_only",  # whether a row that is cut at the limit is no hypothesis
@@ -89,21 +91,34 @@ STOP_REASONS = (
 RUNNING, WIDTH, N_BEST, TOP_FINISHED, OPTIMAL, HEURISTIC, EMPTY_BEAM, MAX_LENGTH, NAN = range(9)
 
 
-def grown(tensor: Tensor, shape: tuple[int, ...], fill=0) -> Tensor:
+def resized(tensor: Tensor, shape: tuple[int, ...], fill: int = 0) -> Tensor:
     """A copy of at least that shape; new places hold `fill`."""
     shape = tuple(max(old, new) for old, new in zip(tensor.shape, shape, strict=True))
     if shape == tuple(tensor.shape):
         return tensor
-    grown = tensor.new_full(shape, fill)
-    grown[tuple(slice(0, n) for n in tensor.shape)] = tensor
-    return grown
+    larger = tensor.new_full(shape, fill)
+    larger[tuple(slice(0, n) for n in tensor.shape)] = tensor
+    return larger
 
 
-def roots(slot: Tensor, start_id: int) -> tuple:
-    """The survivors, as `TokenTree.append` takes them, that start empty slots [A] with one row each."""
-    none = slot.new_zeros(slot.numel())
-    one, token, log_prob = none + 1, none + start_id, none.float()
-    return none, one, -one[:, None], token[:, None], log_prob[:, None], -1
+def root_survivors(slot: Tensor, start_id: int) -> Survivors:
+    """The survivors [A, 1] that start empty slots [A] with one row each, the start token."""
+    none = slot.new_zeros(slot.numel(), 1)
+    return tree_survivors(none + start_id, none - 1, none.float())
+
+
+def tree_survivors(
+    token: Tensor,
+    parent: Tensor,
+    log_prob: Tensor,
+    count: Tensor | None = None,
+    num_finished: Tensor | None = None,
+) -> Survivors:
+    """Survivors [A, C] for a token tree alone, which takes no scores; by default all of them go on."""
+    none = token.new_zeros(token.shape[0])
+    count = none + token.shape[1] if count is None else count
+    num_finished = none if num_finished is None else num_finished
+    return Survivors(token, parent, log_prob, log_prob, count, num_finished, none.bool())
 
 
 class TreeArrays(NamedTuple):
@@ -124,12 +139,6 @@ class TreeArrays(NamedTuple):
     num_pages: Tensor
     free_page: Tensor
     num_free_pages: Tensor
-
-    @property
-    def pages(self) -> tuple[Tensor, ...]:
-        """Those that say which pages a slot holds, as `tree_release` takes them."""
-        counters = self.num_nodes, self.num_live, self.num_free
-        return *counters, self.page, self.num_pages, self.free_page, self.num_free_pages
 
 
 class Beams(NamedTuple):
@@ -181,7 +190,7 @@ class Beams(NamedTuple):
             [num_finished, len(FINISHED_FLOAT_COLUMNS)],
         )
         pairs = zip(self, shapes, strict=True)
-        return Beams(*[grown(array, (num_slots, *shape)) for array, shape in pairs])
+        return Beams(*[resized(array, (num_slots, *shape)) for array, shape in pairs])
 
 
 class Drafts(NamedTuple):
@@ -208,11 +217,51 @@ class Drafts(NamedTuple):
         """The same with room for that many slots and guesses each."""
         shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
         pairs = zip(self, shapes, strict=True)
-        return Drafts(*[grown(array, shape) for array, shape in pairs])
+        return Drafts(*[resized(array, shape) for array, shape in pairs])
 
 
-class Moving(NamedTuple):
-    """What `select` needs to know of the ``A`` beams that move and of their entries.
+class NewLines(NamedTuple):
+    """The lines of ``A`` slots that are opened."""
+
+    ints: Tensor  # [A, len(INT_COLUMNS)] int32
+    floats: Tensor  # [A, len(FLOAT_COLUMNS)] float32
+
+
+class CommitRules(NamedTuple):
+    """What an algorithm says of a commit; the last three are those of `Stop`."""
+
+    eos_id: int
+    finishing: int
+    keeps_best: bool
+    top: int
+    certificate: int
+
+
+class DraftTokens(NamedTuple):
+    """What drafting must know of the vocabulary."""
+
+    start_id: int
+    eos_id: int
+    vocab_size: int
+
+
+class RowArrays(NamedTuple):
+    """The rows of the ``A`` slots that move, as fields of `Rows`.
+
+    There is room for ``R`` rows; those behind the last offset are padding.
+    """
+
+    offset: Tensor  # [A + 1] int32
+    token: Tensor  # [R] int32
+    depth: Tensor  # [R] int32, tokens after the start token that their source has
+    row_slot: Tensor  # [R] int32
+    bit: Tensor  # [R] int32
+    node: Tensor  # [R] int32
+    cell: Tensor  # [R] int32
+
+
+class SelectInputs(NamedTuple):
+    """What `select` may need to know of the ``A`` beams that move and of their entries.
 
     There is room for ``B`` entries; those behind the last offset are padding.
     """

@@ -4,6 +4,7 @@ at the nearest measured shape, as `gpu_choice.py` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,19 +12,23 @@ from torch import Tensor
 
 from pybeam.backends import gpu_choice, triton
 from pybeam.backends.triton import *  # noqa: F403, all but `select` is Triton's
+from pybeam.contracts import SelectOptions, Survivors
 
 __all__ = triton.__all__
 
 
-def select(logits: Tensor, *arguments) -> tuple[Tensor, ...]:
+def select(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> Survivors:
     rows, vocab = logits.shape
-    if native_select() is not None and choose(rows, vocab, logits.itemsize) == "native":
-        return native_select()(logits, *arguments)
-    return triton.select(logits, *arguments)
+    in_cuda = native_select()
+    if in_cuda is not None and choose(rows, vocab, logits.itemsize) == "native":
+        return in_cuda(logits, score, offset, width, options)
+    return triton.select(logits, score, offset, width, options)
 
 
 @cache
-def native_select():
+def native_select() -> Callable[..., Survivors] | None:
     """The CUDA C++ operator, or None if the extension was built without CUDA."""
     try:
         from pybeam.backends import native

@@ -1,13 +1,27 @@
 """C++ on a CPU: the operators of `csrc/registration.cpp`, called directly.
 
-Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`. Every function checks what it would use as an
-address, so a wrong argument raises and never corrupts memory.
+`pybeam.backends.Backend` states the contracts. Every function checks what it would use as an address, so a
+wrong argument raises and never corrupts memory.
 """
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 from torch import Tensor
+
+from pybeam.backends.arrays import (
+    Beams,
+    CommitRules,
+    Drafts,
+    DraftTokens,
+    NewLines,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
+from pybeam.contracts import SelectOptions, Survivors
 
 try:
     import pybeam._C  # noqa: F401, registers the operators
@@ -18,16 +32,96 @@ except ImportError as error:
 
 _ops = torch.ops.pybeam
 
-select = _ops.select.default
+# what a decoder calls, whatever its model
+DECODING = (
+    "select",
+    "tree_attention",
+    "tree_append",
+    "tree_release",
+    "beam_open",
+    "beam_read",
+    "beam_commit",
+    "beam_close",
+    "gather_rows",
+    "backtrace",
+)
+
+
+def select(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> Survivors:
+    return Survivors(
+        *_ops.select.default(
+            logits,
+            score,
+            offset,
+            width,
+            options.is_ended,
+            options.max_candidates,
+            options.margin,
+            options.local_margin,
+            options.best_finished,
+            options.forced,
+            options.ban_eos,
+            options.eos_ids,
+            options.finishing,
+            options.capacity,
+            options.normalise,
+        )
+    )
+
+
+def beam_open(tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int) -> None:
+    _ops.beam_open.default(tree, beams, slot, lines.ints, lines.floats, start_id)
+
+
+def beam_read(
+    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
+) -> tuple[RowArrays, SelectInputs]:
+    arrays = iter(_ops.beam_read.default(tree, beams, slot, refills, num_rows, num_entries))
+    return RowArrays(*islice(arrays, len(RowArrays._fields))), SelectInputs(*arrays)
+
+
+def beam_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
+) -> tuple[Tensor, Tensor]:
+    return _ops.beam_commit.default(tree, beams, slot, survivors, eos_token, *rules)
+
+
+def draft_open(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    lines: NewLines,
+    draft_ints: Tensor,
+    tokens: DraftTokens,
+) -> None:
+    _ops.draft_open.default(tree, beams, drafts, slot, *lines, draft_ints, *tokens)
+
+
+def draft_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    tokens: DraftTokens,
+) -> None:
+    numbers = tokens.eos_id, tokens.vocab_size
+    _ops.draft_commit.default(tree, beams, drafts, slot, survivors, eos_token, *numbers)
+
+
 tree_attention = _ops.tree_attention.default
 tree_append = _ops.tree_append.default
 tree_release = _ops.tree_release.default
-beam_open = _ops.beam_open.default
-beam_read = _ops.beam_read.default
-beam_commit = _ops.beam_commit.default
 beam_close = _ops.beam_close.default
-draft_open = _ops.draft_open.default
-draft_commit = _ops.draft_commit.default
 gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
@@ -39,6 +133,13 @@ mixture = _ops.mixture.default
 
 isa = _ops.isa.default  # in use: "generic", "avx2", "avx512" or "avx512_bf16"
 set_isa = _ops.set_isa.default
+
+
+def lacking(device_type: str) -> list[str]:
+    """Operators that a decoder calls and that have no kernel for such a device."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, device_type)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [name for name in DECODING if not has_kernel(f"pybeam::{name}", key)]
 
 
 @torch.library.register_fake("pybeam::select")
@@ -71,9 +172,10 @@ def _(*_args) -> None:
 
 
 @torch.library.register_fake("pybeam::beam_read")
-def _(token, _row_node, _row_cell, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
+def _(_tree, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
     num_beams = slot.shape[0]
-    ints, floats = token.new_empty, beams[1].new_empty
+    arrays = Beams(*beams)
+    ints, floats = arrays.ints.new_empty, arrays.floats.new_empty
     return [
         ints(num_beams + 1),
         *[ints(num_rows) for _ in range(6)],
@@ -89,7 +191,7 @@ def _(token, _row_node, _row_cell, beams, slot, _refills, num_rows, num_entries)
 
 @torch.library.register_fake("pybeam::beam_commit")
 def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
-    num_entries = slot.shape[0] * beams[3].shape[1]
+    num_entries = slot.shape[0] * Beams(*beams).score.shape[1]
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
 
 

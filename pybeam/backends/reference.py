@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,123 +15,139 @@ from torch import Tensor
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.contracts import PAGE_CELLS, Finishing
+from pybeam.backends.arrays import TreeArrays
+from pybeam.contracts import PAGE_CELLS, Finishing, SelectOptions, Survivors
 
 INF = float("inf")
 
 
 def select(
-    logits: Tensor,
-    score: Tensor,
-    offset: Tensor,
-    width: Tensor,
-    is_ended: Tensor | None,
-    max_candidates: Tensor | None,
-    margin: Tensor | None,
-    local_margin: Tensor | None,
-    best_finished: Tensor | None,
-    forced: Tensor | None,
-    ban_eos: Tensor | None,
-    eos_ids: Sequence[int],
-    finishing: int,
-    capacity: int,
-    normalise: bool = True,
-) -> tuple[Tensor, ...]:
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> Survivors:
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     logit = logits.to(dtype) + 0.0  # [R, V]; -0.0 becomes +0.0
     row_has_nan = (logit.isnan() | (logit == INF)).any(1).tolist()
     # stable: equal logits keep token order, as torch.topk does not
     order = torch.sort(logit, dim=1, descending=True, stable=True).indices
-    peak = logit.amax(1, keepdim=True) if logit.numel() else logit
-    shifted = torch.where(logit == -INF, logit, logit - peak)
-    log_prob = torch.where(logit == -INF, logit, shifted - shifted.exp().sum(1, keepdim=True).log())
-    if not normalise:
-        log_prob = logit
-
-    def at(data: Tensor | None, s: int, default):
-        return default if data is None else data[s].item()
-
-    num_beams = width.numel()
+    log_prob = _log_softmax(logit) if options.normalise else logit
+    num_beams, capacity = width.numel(), options.capacity
     token_out = torch.full((num_beams, capacity), -1, dtype=torch.int32)
-    parent_out = token_out.clone()
-    score_out = torch.full((num_beams, capacity), -INF, dtype=dtype)
-    log_prob_out = score_out.clone()
-    count = torch.zeros(num_beams, dtype=torch.int32)
-    num_finished = torch.zeros(num_beams, dtype=torch.int32)
-    has_nan = torch.zeros(num_beams, dtype=torch.bool)
+    out = Survivors(
+        token=token_out,
+        parent=token_out.clone(),
+        score=torch.full((num_beams, capacity), -INF, dtype=dtype),
+        log_prob=torch.full((num_beams, capacity), -INF, dtype=dtype),
+        count=torch.zeros(num_beams, dtype=torch.int32),
+        num_finished=torch.zeros(num_beams, dtype=torch.int32),
+        has_nan=torch.zeros(num_beams, dtype=torch.bool),
+    )
     bounds = offset.tolist()
     row = 0
     for s in range(num_beams):
-        # more than that many of one row cannot be among the best of the beam
-        most = int(width[s]) * (1 + len(eos_ids) if finishing == Finishing.REFILL else 1)
-        candidates = []  # (score, parent, token, log_prob, is_held), sorted below
+        candidates = []
         for parent, entry in enumerate(range(bounds[s], bounds[s + 1])):
-            if is_ended is not None and is_ended[entry]:
-                candidates.append((score[entry].to(dtype), parent, eos_ids[0], 0.0, True))
+            own = score[entry].to(dtype)
+            if options.is_ended is not None and options.is_ended[entry]:
+                candidates.append(_Candidate(own, parent, options.eos_ids[0], 0.0, is_held=True))
                 continue
-            has_nan[s] |= row_has_nan[row]
-            candidates += _row_candidates(
-                score[entry].to(dtype),
-                parent,
-                order[row],
-                log_prob[row],
-                limit=min(at(max_candidates, s, most), most),
-                forced=at(forced, s, -1),
-                banned=eos_ids if at(ban_eos, s, False) else (),
-            )
+            out.has_nan[s] |= row_has_nan[row]
+            rules = _row_rules(options, s, int(width[s]))
+            candidates += _row_candidates(own, parent, order[row], log_prob[row], rules)
             row += 1
-        if has_nan[s]:
+        if out.has_nan[s]:
             continue
-        candidates = [candidate for candidate in candidates if candidate[0] > -INF]
-        # stable, and built by parent and rank: ties keep that order
-        candidates.sort(key=lambda candidate: -candidate[0])
-        finished, kept = _finish(candidates, int(width[s]), eos_ids, Finishing(finishing))
-        best = max(
-            [c[0] for c in kept]
-            + [c[0] for c in finished if finishing == Finishing.HELD]
-            + [torch.tensor(at(best_finished, s, -INF), dtype=dtype)],
-            default=-INF,
-        )
-        best_log_prob = max([c[3] for c in kept if not c[4]], default=-INF)
-        floor = best - at(margin, s, INF)
-        local_floor = best_log_prob - torch.tensor(at(local_margin, s, INF), dtype=dtype)
-        survivors = finished + [c for c in kept if c[0] > floor and (c[4] or c[3] > local_floor)]
-        count[s], num_finished[s] = len(survivors), len(finished)
-        for j, (total, parent, token, last, _) in enumerate(survivors):
-            token_out[s, j], parent_out[s, j] = token, parent
-            score_out[s, j], log_prob_out[s, j] = total, last
-    results = (token_out, parent_out, score_out, log_prob_out, count, num_finished, has_nan)
-    return tuple(result.to(logits.device) for result in results)
+        finished, kept = _survivors(candidates, s, int(width[s]), options, dtype)
+        out.count[s], out.num_finished[s] = len(finished) + len(kept), len(finished)
+        for j, candidate in enumerate(finished + kept):
+            out.token[s, j], out.parent[s, j] = candidate.token, candidate.parent
+            out.score[s, j], out.log_prob[s, j] = candidate.score, candidate.log_prob
+    return Survivors(*[result.to(logits.device) for result in out])
 
 
-def _row_candidates(score, parent, order, log_prob, limit, forced, banned) -> list[tuple]:
-    if forced >= 0:
-        return [(score, parent, forced, torch.zeros_like(score), False)]
-    candidates = []
+class _Candidate(NamedTuple):
+    score: Any  # a tensor without dimensions, or a number
+    parent: int
+    token: int
+    log_prob: Any
+    is_held: bool = False
+
+
+class _RowRules(NamedTuple):
+    limit: int  # candidates of a row
+    forced: int
+    banned: Sequence[int]
+
+
+def _log_softmax(logit: Tensor) -> Tensor:
+    peak = logit.amax(1, keepdim=True) if logit.numel() else logit
+    shifted = torch.where(logit == -INF, logit, logit - peak)
+    log_sum = shifted.exp().sum(1, keepdim=True).log()
+    return torch.where(logit == -INF, logit, shifted - log_sum)
+
+
+def _at(data: Tensor | None, s: int, default: float) -> float:
+    return default if data is None else data[s].item()
+
+
+def _row_rules(options: SelectOptions, s: int, width: int) -> _RowRules:
+    # more than that many of one row cannot be among the best of the beam
+    refills = options.finishing == Finishing.REFILL
+    most = width * (1 + len(options.eos_ids) if refills else 1)
+    return _RowRules(
+        limit=int(min(_at(options.max_candidates, s, most), most)),
+        forced=int(_at(options.forced, s, -1)),
+        banned=options.eos_ids if _at(options.ban_eos, s, False) else (),
+    )
+
+
+def _row_candidates(
+    score: Tensor, parent: int, order: Tensor, log_prob: Tensor, rules: _RowRules
+) -> list[_Candidate]:
+    if rules.forced >= 0:
+        return [_Candidate(score, parent, rules.forced, torch.zeros_like(score))]
+    candidates: list[_Candidate] = []
     for token in order.tolist():
-        if len(candidates) == limit or log_prob[token] == -INF:
+        if len(candidates) == rules.limit or log_prob[token] == -INF:
             break
-        if token not in banned:
-            candidates.append((score + log_prob[token], parent, token, log_prob[token], False))
+        if token not in rules.banned:
+            own = log_prob[token]
+            candidates.append(_Candidate(score + own, parent, token, own))
     return candidates
 
 
+def _survivors(
+    candidates: list[_Candidate], s: int, width: int, options: SelectOptions, dtype: torch.dtype
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """Of the candidates of beam `s`, by parent and rank: those that finish now and its next beam."""
+    finishing = Finishing(options.finishing)
+    # stable: ties keep that order
+    ranked = sorted((c for c in candidates if c.score > -INF), key=lambda c: -c.score)
+    finished, kept = _finish(ranked, width, options.eos_ids, finishing)
+    rivals = [c.score for c in (kept + finished if finishing == Finishing.HELD else kept)]
+    best = max([*rivals, torch.tensor(_at(options.best_finished, s, -INF), dtype=dtype)])
+    best_log_prob = max([c.log_prob for c in kept if not c.is_held], default=-INF)
+    floor = best - _at(options.margin, s, INF)
+    local_floor = best_log_prob - torch.tensor(_at(options.local_margin, s, INF), dtype=dtype)
+    kept = [c for c in kept if c.score > floor and (c.is_held or c.log_prob > local_floor)]
+    return finished, kept
+
+
 def _finish(
-    candidates: list, width: int, eos_ids: Sequence[int], finishing: Finishing
-) -> tuple[list, list]:
+    candidates: list[_Candidate], width: int, eos_ids: Sequence[int], finishing: Finishing
+) -> tuple[list[_Candidate], list[_Candidate]]:
     """Split the ranked candidates of one beam into those that finish now and its next beam."""
     if finishing == Finishing.REFILL:
-        finished = [c for c in candidates[:width] if c[2] in eos_ids]
+        finished = [c for c in candidates[:width] if c.token in eos_ids]
         seen = candidates[: (1 + len(eos_ids)) * width]
-        going_on = [c for c in seen if c[2] not in eos_ids]
+        going_on = [c for c in seen if c.token not in eos_ids]
         return finished, going_on[:width]
     candidates = candidates[:width]
     if finishing == Finishing.SHRINK:
-        finished = [c for c in candidates if c[2] in eos_ids]
-        return finished, [c for c in candidates if c[2] not in eos_ids]
+        finished = [c for c in candidates if c.token in eos_ids]
+        return finished, [c for c in candidates if c.token not in eos_ids]
     popped = 0
     if finishing == Finishing.HELD:
-        while popped < len(candidates) and candidates[popped][2] in eos_ids:
+        while popped < len(candidates) and candidates[popped].token in eos_ids:
             popped += 1
     return candidates[:popped], candidates[popped:]
 
@@ -170,62 +187,34 @@ def tree_attention(
     return out
 
 
-def tree_append(
-    token: Tensor,
-    parent: Tensor,
-    log_prob: Tensor,
-    num_nodes: Tensor,
-    row_node: Tensor,
-    row_cell: Tensor,
-    live_cell: Tensor,
-    live_mask: Tensor,
-    num_live: Tensor,
-    free_cell: Tensor,
-    num_free: Tensor,
-    page: Tensor,
-    num_pages: Tensor,
-    free_page: Tensor,
-    num_free_pages: Tensor,
-    slot: Tensor,
-    first: Tensor,
-    count: Tensor,
-    survivor_parent: Tensor,
-    survivor_token: Tensor,
-    survivor_log_prob: Tensor,
-    eos_id: int,
-) -> None:
+def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
     for a, p in enumerate(slot.tolist()):
-        survivors = range(int(first[a]), int(count[a]))
-        parents = survivor_parent[a].tolist()
-        is_live = {j: int(survivor_token[a, j]) != eos_id for j in survivors}
-        _inherit_masks(
-            live_cell[p],
-            live_mask[p],
-            num_live[p],
-            free_cell[p],
-            num_free[p],
-            [(row, parents[j]) for row, j in enumerate(survivors) if is_live[j]],
-        )
-        old_node = row_node[p].clone()
-        for row, j in enumerate(survivors):
+        going_on = range(int(survivors.num_finished[a]), int(survivors.count[a]))
+        parents, tokens = survivors.parent[a].tolist(), survivors.token[a].tolist()
+        is_live = {j: tokens[j] != eos_id for j in going_on}
+        inherits = [(row, parents[j]) for row, j in enumerate(going_on) if is_live[j]]
+        _inherit_masks(tree, p, inherits)
+        old_node = tree.row_node[p].clone()
+        for row, j in enumerate(going_on):
             node = int(old_node[parents[j]]) if parents[j] >= 0 else -1
             if not is_live[j]:
-                row_node[p, row], row_cell[p, row] = node, -1
+                tree.row_node[p, row], tree.row_cell[p, row] = node, -1
                 continue
-            new, live = int(num_nodes[p]), int(num_live[p])
-            assert new < token.shape[1] and live < live_cell.shape[1], "the token tree is full"
-            if num_free[p] == 0:
-                _take_page(p, free_cell, num_free, page, num_pages, free_page, num_free_pages)
-            num_free[p] -= 1
-            cell = free_cell[p, int(num_free[p])]
-            token[p, new], parent[p, new] = survivor_token[a, j], node
-            log_prob[p, new] = survivor_log_prob[a, j]
-            row_node[p, row], row_cell[p, row] = new, cell
-            live_cell[p, live] = cell
-            live_mask[p, live] = 0
-            live_mask[p, live, row // 64] = _word(1 << row % 64)
-            num_nodes[p] += 1
-            num_live[p] += 1
+            new, live = int(tree.num_nodes[p]), int(tree.num_live[p])
+            has_room = new < tree.token.shape[1] and live < tree.live_cell.shape[1]
+            assert has_room, "the token tree is full"
+            if tree.num_free[p] == 0:
+                _take_page(tree, p)
+            tree.num_free[p] -= 1
+            cell = tree.free_cell[p, int(tree.num_free[p])]
+            tree.token[p, new], tree.parent[p, new] = tokens[j], node
+            tree.log_prob[p, new] = survivors.log_prob[a, j]
+            tree.row_node[p, row], tree.row_cell[p, row] = new, cell
+            tree.live_cell[p, live] = cell
+            tree.live_mask[p, live] = 0
+            tree.live_mask[p, live, row // 64] = _word(1 << row % 64)
+            tree.num_nodes[p] += 1
+            tree.num_live[p] += 1
 
 
 def _word(bits: int) -> int:
@@ -233,8 +222,10 @@ def _word(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-def _inherit_masks(cell, mask, num_live, free_cell, num_free, inherits) -> None:
+def _inherit_masks(tree: TreeArrays, p: int, inherits: list[tuple[int, int]]) -> None:
     """Give every live node the bits of its rows' children; a node that no row sees frees its cell."""
+    cell, mask, num_live = tree.live_cell[p], tree.live_mask[p], tree.num_live[p]
+    free_cell, num_free = tree.free_cell[p], tree.num_free[p]
     kept = 0
     for u in range(int(num_live)):
         words = [bits % (1 << 64) for bits in mask[u].tolist()]
@@ -252,33 +243,25 @@ def _inherit_masks(cell, mask, num_live, free_cell, num_free, inherits) -> None:
     num_live.fill_(kept)
 
 
-def _take_page(p, free_cell, num_free, page, num_pages, free_page, num_free_pages) -> None:
+def _take_page(tree: TreeArrays, p: int) -> None:
+    num_free_pages = tree.num_free_pages
     assert num_free_pages > 0, "the page pool is empty; the engine must reserve before it appends"
     num_free_pages -= 1
-    taken = int(free_page[int(num_free_pages)])
-    page[p, int(num_pages[p])] = taken
-    num_pages[p] += 1
+    taken = int(tree.free_page[int(num_free_pages)])
+    tree.page[p, int(tree.num_pages[p])] = taken
+    tree.num_pages[p] += 1
     # a stack: the lowest cell of the page is used first
     cells = range(PAGE_CELLS * (taken + 1) - 1, PAGE_CELLS * taken - 1, -1)
-    free_cell[p, :PAGE_CELLS] = torch.tensor(list(cells), dtype=torch.int32)
-    num_free[p] = PAGE_CELLS
+    tree.free_cell[p, :PAGE_CELLS] = torch.tensor(list(cells), dtype=torch.int32)
+    tree.num_free[p] = PAGE_CELLS
 
 
-def tree_release(
-    num_nodes: Tensor,
-    num_live: Tensor,
-    num_free: Tensor,
-    page: Tensor,
-    num_pages: Tensor,
-    free_page: Tensor,
-    num_free_pages: Tensor,
-    slot: Tensor,
-) -> None:
+def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     for p in slot.tolist():
-        n, held = int(num_free_pages), int(num_pages[p])
-        free_page[n : n + held] = page[p, :held]
-        num_free_pages += held
-        for counter in (num_nodes, num_live, num_free, num_pages):
+        n, held = int(tree.num_free_pages), int(tree.num_pages[p])
+        tree.free_page[n : n + held] = tree.page[p, :held]
+        tree.num_free_pages.add_(held)
+        for counter in (tree.num_nodes, tree.num_live, tree.num_free, tree.num_pages):
             counter[p] = 0
 
 

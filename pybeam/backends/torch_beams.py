@@ -1,25 +1,8 @@
 """What a step reads of the beams and what it makes of them, in plain torch on any device.
 
 The program of the backends that have no operators of their own for it, and the oracle of the one that
-has. Nothing is read back from the device and every size is known before, so a step can be captured in a
-CUDA graph.
-
-``beam_read(token, row_node, row_cell, beams, slot, refills, num_rows, num_entries)``: the fields of `Rows`
-from `offset` to `cell`, and those of `Moving`, for slots [A] that move. The first three are arrays of the
-tree; with `refills` the places of finished hypotheses are there again. There is room for `num_rows` rows and
-`num_entries` entries. What is left is padding: rows of slot 0 whose cell is -1.
-
-``beam_open(tree, beams, slot, ints, floats, start_id)``: one beam of one row, the start token, in each of
-these empty slots [A]; `ints` and `floats` are their lines of the arrays of these names.
-
-``beam_commit(tree, beams, slot, *survivors, raw, eos_id, finishing, keeps_best, top, certificate)``:
-finish, append and stop; survivors become the beams of slots [A]. `raw` are their tokens [A, C] before every
-EOS became `eos_id`, None: there is one alone. The last three are those of `Stop`. Returns source and target
-entries [A * K] int32 for `Session.advance`.
-
-An empty slot may be named many times where a beam is read or committed, and stays as it is.
-
-``beam_close(tree, beams, slot)``: empty these slots [A] and give their pages back.
+has. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and every size
+is known before, so a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -42,41 +25,39 @@ from pybeam.backends.arrays import (
     TOP_FINISHED,
     WIDTH,
     Beams,
+    CommitRules,
+    NewLines,
+    RowArrays,
+    SelectInputs,
     TreeArrays,
-    roots,
+    root_survivors,
 )
-from pybeam.contracts import Certificate, Finishing, Top
+from pybeam.contracts import Certificate, Finishing, Survivors, Top
 
 INF = float("inf")
 INT = torch.int32
 
+TreeAppend = Callable[[TreeArrays, Tensor, Survivors, int], None]
+
 
 def beam_open(
-    tree_append: Callable[..., None],
+    tree_append: TreeAppend,
     tree: TreeArrays,
     beams: Beams,
     slot: Tensor,
-    ints: Tensor,
-    floats: Tensor,
+    lines: NewLines,
     start_id: int,
 ) -> None:
     i = slot.long()
-    beams.ints[i], beams.floats[i] = ints, floats
+    beams.ints[i], beams.floats[i] = lines.ints, lines.floats
     beams.is_alive[i, 0] = True
     beams.score[i, 0] = 0.0
-    tree_append(*tree, slot, *roots(slot, start_id))
+    tree_append(tree, slot, root_survivors(slot, start_id), -1)
 
 
 def beam_read(
-    token: Tensor,
-    row_node: Tensor,
-    row_cell: Tensor,
-    beams: Beams,
-    slot: Tensor,
-    refills: bool,
-    num_rows: int,
-    num_entries: int,
-) -> tuple[Tensor, ...]:
+    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
+) -> tuple[RowArrays, SelectInputs]:
     i = slot.long()
     depth, is_alive = beams.depth[i], beams.is_alive[i]  # [A], [A, K]
     width = is_alive.shape[1]
@@ -84,123 +65,100 @@ def beam_read(
     source = place.div(width, rounding_mode="floor")
     row_slot = torch.where(is_row, i[source], NULL_SLOT)
     bit = torch.where(is_row, place - source * width, 0)
-    node = torch.where(is_row, row_node[row_slot, bit], 0)
-    rows = (
-        _offsets(beams.num_rows[i]),
-        torch.where(is_row, token[row_slot, node.long()], 0),
-        torch.where(is_row, depth[source], 0),
-        row_slot.to(INT),
-        bit.to(INT),
-        node,
-        torch.where(is_row, row_cell[row_slot, bit], -1),
+    node = torch.where(is_row, tree.row_node[row_slot, bit], 0)
+    rows = RowArrays(
+        offset=_offsets(beams.num_rows[i]),
+        token=torch.where(is_row, tree.token[row_slot, node.long()], 0),
+        depth=torch.where(is_row, depth[source], 0),
+        row_slot=row_slot.to(INT),
+        bit=bit.to(INT),
+        node=node,
+        cell=torch.where(is_row, tree.row_cell[row_slot, bit], -1),
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_finished[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
-    moving = (
-        torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
-        _offsets(beams.num_entries[i]),
-        is_entry & ~is_alive.flatten()[place],
-        beams.width[i] - taken,
-        beams.max_candidates[i],
-        beams.margin[i],
-        beams.local_margin[i],
-        beams.best_finished[i],
-        torch.where(depth < beams.scored_from[i], next_token, -1),
-        depth - beams.prefix_length[i] < beams.min_length[i],
+    return rows, SelectInputs(
+        score=torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
+        offset=_offsets(beams.num_entries[i]),
+        is_ended=is_entry & ~is_alive.flatten()[place],
+        width=beams.width[i] - taken,
+        max_candidates=beams.max_candidates[i],
+        margin=beams.margin[i],
+        local_margin=beams.local_margin[i],
+        best_finished=beams.best_finished[i],
+        forced=torch.where(depth < beams.scored_from[i], next_token, -1),
+        ban_eos=depth - beams.prefix_length[i] < beams.min_length[i],
     )
-    return *rows, *moving
 
 
 def beam_commit(
-    tree_append: Callable[..., None],
+    tree_append: TreeAppend,
     tree: TreeArrays,
     beams: Beams,
     slot: Tensor,
-    token: Tensor,
-    parent: Tensor,
-    score: Tensor,
-    log_prob: Tensor,
-    count: Tensor,
-    num_finished: Tensor,
-    has_nan: Tensor,
-    raw: Tensor | None,
-    eos_id: int,
-    finishing: int,
-    keeps_best: bool,
-    top: int,
-    certificate: int,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
 ) -> tuple[Tensor, Tensor]:
+    # `select` may have kept float64
+    survivors = survivors._replace(
+        score=survivors.score.float(), log_prob=survivors.log_prob.float()
+    )
+    eos_token = survivors.token if eos_token is None else eos_token
     i = slot.long()
-    column = i[:, None]
-    width, capacity = beams.score.shape[1], token.shape[1]
-    score, log_prob = score.float(), log_prob.float()  # `select` may have kept float64
-    first, last = num_finished[:, None], count[:, None]
+    column, width = i[:, None], beams.score.shape[1]
     moves = beams.num_entries[i] > 0  # [A]
     beams.steps[i] += moves
     beams.expansions[i] += beams.num_rows[i]
     beams.depth[i] += moves
-    length = beams.depth[i] - beams.scored_from[i]  # [A] tokens that count in n
+    before = _endings(tree, beams, i, survivors, eos_token)
+    tree_append(tree, slot, survivors, rules.eos_id)
 
-    old = parent.clamp(min=0).long()  # [A, C]
-    was_alive = beams.is_alive[column, old]
-    is_ended = token == eos_id
-    raw = token if raw is None else raw
-    ended_node = tree.row_node[column, old]
-    ended_length = torch.where(was_alive, length[:, None], beams.ended_length[column, old])
-    eos_log_prob = torch.where(was_alive, log_prob, beams.eos_log_prob[column, old])
-    eos_token = torch.where(was_alive, raw, beams.eos_token[column, old])
-    tree_append(*tree, slot, num_finished, count, parent, token, log_prob, eos_id)
-
-    entry = torch.arange(width, dtype=INT, device=slot.device)
-    rank = torch.arange(capacity, dtype=INT, device=slot.device)
-    place = (entry + first).clamp(max=capacity - 1).long()  # survivor that becomes each entry
-    is_alive = (entry < last - first) & ~is_ended.gather(1, place)  # [A, K]
-    num_rows = is_alive.sum(1, dtype=INT)
-    beams.score[i] = score.gather(1, place)
-    beams.is_alive[i] = is_alive
-    beams.num_entries[i] = count - num_finished
-    beams.num_rows[i] = num_rows
-    if finishing == Finishing.HELD:
-        beams.ended_length[i] = ended_length.gather(1, place)
-        beams.eos_log_prob[i] = eos_log_prob.gather(1, place)
-        beams.eos_token[i] = eos_token.gather(1, place)
-
+    is_ended = survivors.token == rules.eos_id  # [A, C]
+    is_alive, place = _replace_beams(beams, i, survivors, is_ended)  # [A, K] each
+    if rules.finishing == Finishing.HELD:
+        beams.ended_length[i] = before.length.gather(1, place)
+        beams.eos_log_prob[i] = before.log_prob.gather(1, place)
+        beams.eos_token[i] = before.eos.gather(1, place)
+    first, last = survivors.num_finished[:, None], survivors.count[:, None]
+    rank = torch.arange(is_ended.shape[1], dtype=INT, device=slot.device)
     live_node = tree.row_node[column, (rank - first).clamp(0, width - 1).long()]
-    ended = _Ended(
-        torch.where(is_ended, ended_node, live_node),
-        torch.where(is_ended, ended_length, length[:, None]),
-        torch.where(is_ended, eos_token, -1),
-        score,
-        eos_log_prob,
+    length = (beams.depth[i] - beams.scored_from[i])[:, None]
+    ended = before._replace(
+        node=torch.where(is_ended, before.node, live_node),
+        length=torch.where(is_ended, before.length, length),
+        eos=torch.where(is_ended, before.eos, -1),
     )
     finishes = rank < first  # [A, C]
-    if finishing == Finishing.REFILL and not keeps_best:
+    if rules.finishing == Finishing.REFILL and not rules.keeps_best:
         finishes &= beams.num_finished[column] + rank < beams.width[column]
-    _finish(beams, i, finishes, ended, keeps_best)
-    is_optimal = _certified(beams, i, certificate) if certificate else None
-    is_top = _topped(beams, i, raw, parent, score, first, last, top) if top else None
-    ends = _stop(beams, i, num_rows, has_nan, moves, is_top, is_optimal, certificate, keeps_best)
+    _finish(beams, i, finishes, ended, rules.keeps_best)
+    is_optimal = _certified(beams, i, rules.certificate) if rules.certificate else None
+    is_top = _topped(beams, i, survivors, eos_token, rules.top) if rules.top else None
+    ends = _stop(beams, i, survivors.has_nan, moves, is_top, is_optimal, rules)
     # what is left in a beam that ends finishes as it is
     is_left = ends[:, None] & (rank >= first) & (rank < last)
     is_left &= is_ended | (beams.ended_only[i] == 0)[:, None]
-    _finish(beams, i, is_left, ended, keeps_best)
-    source = torch.where(is_alive, column * width + old.gather(1, place), -1)
+    _finish(beams, i, is_left, ended, rules.keeps_best)
+    old = survivors.parent.clamp(min=0).long().gather(1, place)
+    entry = torch.arange(width, dtype=INT, device=slot.device)
+    source = torch.where(is_alive, column * width + old, -1)
     target = torch.where(is_alive, column * width + entry, -1)
     return source.flatten().to(INT), target.flatten().to(INT)
 
 
 def beam_close(
-    tree_release: Callable[..., None], tree: TreeArrays, beams: Beams, slot: Tensor
+    tree_release: Callable[[TreeArrays, Tensor], None], tree: TreeArrays, beams: Beams, slot: Tensor
 ) -> None:
     i = slot.long()
     beams.ints[i] = 0
     beams.is_alive[i] = False
-    tree_release(*tree.pages, slot)
+    tree_release(tree, slot)
 
 
-class _Ended(NamedTuple):
-    """What survivors [A, C] would be if they finished now; in the order of the arrays' columns."""
+class _Endings(NamedTuple):
+    """What survivors [A, C] would be if they finished now."""
 
     node: Tensor
     length: Tensor
@@ -209,16 +167,57 @@ class _Ended(NamedTuple):
     log_prob: Tensor  # of EOS
 
 
+def _endings(
+    tree: TreeArrays, beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor
+) -> _Endings:
+    """The endings of survivors that have ended, now or before; read before their beam is replaced."""
+    column, old = i[:, None], survivors.parent.clamp(min=0).long()  # [A, C]
+    was_alive = beams.is_alive[column, old]
+    length = (beams.depth[i] - beams.scored_from[i])[:, None]  # tokens that count in n
+    return _Endings(
+        node=tree.row_node[column, old],
+        length=torch.where(was_alive, length, beams.ended_length[column, old]),
+        eos=torch.where(was_alive, eos_token, beams.eos_token[column, old]),
+        score=survivors.score,
+        log_prob=torch.where(was_alive, survivors.log_prob, beams.eos_log_prob[column, old]),
+    )
+
+
+def _replace_beams(
+    beams: Beams, i: Tensor, survivors: Survivors, is_ended: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Survivors that have not finished become the beams.
+
+    Returns which entries [A, K] are rows, and which survivor becomes each entry.
+    """
+    width, capacity = beams.score.shape[1], is_ended.shape[1]
+    entry = torch.arange(width, dtype=INT, device=i.device)
+    place = (entry + survivors.num_finished[:, None]).clamp(max=capacity - 1).long()
+    num_entries = survivors.count - survivors.num_finished
+    is_alive = (entry < num_entries[:, None]) & ~is_ended.gather(1, place)
+    beams.score[i] = survivors.score.gather(1, place)
+    beams.is_alive[i] = is_alive
+    beams.num_entries[i] = num_entries
+    beams.num_rows[i] = is_alive.sum(1, dtype=INT)
+    return is_alive, place
+
+
 def _stop(
-    beams, i, num_rows, has_nan, moves, is_top, is_certified, certificate, keeps_best
+    beams: Beams,
+    i: Tensor,
+    has_nan: Tensor,
+    moves: Tensor,
+    is_top: Tensor | None,
+    is_certified: Tensor | None,
+    rules: CommitRules,
 ) -> Tensor:
     """Decide which sources [A] are done; True for those whose beam ends with them."""
     stop_at = beams.stop_at[i]
-    is_empty = num_rows == 0
+    is_empty = beams.num_rows[i] == 0
     is_cut = beams.depth[i] - beams.prefix_length[i] >= beams.max_length[i]
     reason = torch.where(is_empty, EMPTY_BEAM, torch.where(is_cut, MAX_LENGTH, RUNNING))
     if is_certified is not None:
-        proof = OPTIMAL if certificate == Certificate.BOUND else HEURISTIC
+        proof = OPTIMAL if rules.certificate == Certificate.BOUND else HEURISTIC
         reason = torch.where(is_certified, proof, reason)
     if is_top is not None:
         reason = torch.where(is_top, TOP_FINISHED, reason)
@@ -227,29 +226,33 @@ def _stop(
     reason = torch.where(has_nan, NAN, reason)
     beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
     ends = (reason == EMPTY_BEAM) | (reason == MAX_LENGTH)
-    if keeps_best:
+    if rules.keeps_best:
         ends |= is_cut & ~has_nan  # where the best are kept, all that is left may be among them
     return ends & moves
 
 
-def _topped(beams, i, token, parent, score, first, last, top) -> Tensor:
+def _topped(beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor, top: int) -> Tensor:
     """[A], whether the best candidate of a step (see `Top`) has finished, and enough have."""
-    place = first.clamp(max=token.shape[1] - 1).long()  # of the best that goes on, if there is one
+    first, last = survivors.num_finished[:, None], survivors.count[:, None]
+    # of the best that goes on, if there is one
+    place = first.clamp(max=eos_token.shape[1] - 1).long()
 
     def at(values: Tensor) -> tuple[Tensor, Tensor]:
         return values[:, 0], values.gather(1, place)[:, 0]
 
-    (own, other), (parent, next_parent), (token, next_token) = at(score), at(parent), at(token)
+    own, other = at(survivors.score)
+    parent, next_parent = at(survivors.parent)
+    token, next_token = at(eos_token)
     is_before = (parent < next_parent) | ((parent == next_parent) & (token < next_token))
     is_best = (own > other) | ((own == other) & is_before) | (last <= first)[:, 0]
     is_topped = (first[:, 0] > 0) & is_best
     if top == Top.EVER:
-        is_topped |= beams.has_topped[i] > 0
-        beams.has_topped[i] = is_topped.to(INT)
+        is_topped |= beams.top_has_ended[i] > 0
+        beams.top_has_ended[i] = is_topped.to(INT)
     return is_topped & (beams.num_found[i] >= beams.certified[i])
 
 
-def _certified(beams, i, certificate) -> Tensor:
+def _certified(beams: Beams, i: Tensor, certificate: int) -> Tensor:
     """[A], whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
     is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
     is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
@@ -270,7 +273,7 @@ def _certified(beams, i, certificate) -> Tensor:
     return (beams.num_finished[i] >= certified) & (worst >= bound)
 
 
-def _final_terms(beams, i, score, length) -> tuple[Tensor, Tensor]:
+def _final_terms(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """The two terms of `Scoring.final_score` in float64, for scores and lengths [A, n]."""
     alpha, offset, scale, reward, cap = (
         getattr(beams, name)[i][:, None].double()
@@ -286,7 +289,7 @@ def final_score(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> Tenso
     return (normed + reward).float()
 
 
-def _finish(beams, i, finishes, ended: _Ended, keeps_best: bool) -> None:
+def _finish(beams: Beams, i: Tensor, finishes: Tensor, ended: _Endings, keeps_best: bool) -> None:
     """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
     cut = torch.where(ended.eos >= 0, 0.0, beams.cut_length_offset[i][:, None])
     final = final_score(beams, i, ended.score, ended.length + cut)

@@ -5,21 +5,13 @@ and its cell stands in the source's pages in that order. Its rows are the last t
 behind it; what they see of each other is a staircase in the tree's masks. A guess that does not hold is
 overwritten, and its cell with it.
 
-``draft_open(tree, beams, drafts, slot, ints, floats, draft_ints, start_id, eos_id, vocab_size)``: begin
-these empty slots [A], the start token and guesses; `ints`, `floats` and `draft_ints` are their lines of
-the arrays of these names.
-
-``draft_commit(tree, beams, drafts, slot, token, log_prob, has_nan, raw, eos_id, vocab_size)``: accept,
-append, stop and guess again, for slots [A] whose rows stand one after another; of every row the token that
-was selected for it [R, 1], or -1, its log-prob [R, 1], whether there was a NaN [R], and the token before
-every EOS became `eos_id` [R, 1], None: there is one alone.
-
-An empty slot may be named many times. Nothing is read back from the device, and every size is known before.
+`pybeam.backends.Backend` states the contracts. Nothing is read back from the device, and every size is
+known before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,10 +26,12 @@ from pybeam.backends.arrays import (
     WIDTH,
     Beams,
     Drafts,
+    DraftTokens,
+    NewLines,
     TreeArrays,
 )
-from pybeam.backends.torch_beams import beam_open, final_score
-from pybeam.contracts import PAGE_CELLS
+from pybeam.backends.torch_beams import TreeAppend, beam_open, final_score
+from pybeam.contracts import PAGE_CELLS, Survivors
 
 INT = torch.int32
 # in hundredths of a step: what may be lost in each, and the most that is saved up
@@ -45,23 +39,20 @@ ALLOWANCE, MOST_CREDIT = 2, 2 * STEP
 
 
 def draft_open(
-    tree_append: Callable[..., None],
+    tree_append: TreeAppend,
     tree: TreeArrays,
     beams: Beams,
     drafts: Drafts,
     slot: Tensor,
-    ints: Tensor,
-    floats: Tensor,
+    lines: NewLines,
     draft_ints: Tensor,
-    start_id: int,
-    eos_id: int,
-    vocab_size: int,
+    tokens: DraftTokens,
 ) -> None:
-    beam_open(tree_append, tree, beams, slot, ints, floats, start_id)
+    beam_open(tree_append, tree, beams, slot, lines, tokens.start_id)
     i = slot.long()
     drafts.ints[i] = draft_ints
     none = torch.full((slot.numel(), beams.score.shape[1]), -1, dtype=INT, device=slot.device)
-    _lay(tree, beams, drafts, i, none, eos_id, vocab_size)
+    _write_next_rows(tree, beams, drafts, i, none, tokens)
 
 
 def draft_commit(
@@ -69,81 +60,112 @@ def draft_commit(
     beams: Beams,
     drafts: Drafts,
     slot: Tensor,
-    token: Tensor,
-    log_prob: Tensor,
-    has_nan: Tensor,
-    raw: Tensor | None,
-    eos_id: int,
-    vocab_size: int,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    tokens: DraftTokens,
 ) -> None:
-    i = slot.long()
-    column, width = i[:, None], beams.score.shape[1]
-    if not len(token):
+    if not len(survivors.token):
         return  # nothing moves
-    q = torch.arange(width, dtype=INT, device=slot.device)
+    i = slot.long()
+    out = _outputs(beams, i, survivors, eos_token, tokens.eos_id)
     num_rows, depth = beams.num_rows[i], beams.depth[i]  # [A]
-    moves, is_row = num_rows > 0, q < num_rows[:, None]
-    row = ((num_rows.cumsum(0) - num_rows)[:, None] + q).clamp(max=len(token) - 1).long()
-    out = torch.where(is_row, token[row, 0], -1)  # [A, Q]
-    node = (depth[:, None] + q).long()  # the node each row stands at
-    length = node + 1 - beams.scored_from[i][:, None]  # of the output that ends with this one
-    longest = (beams.prefix_length[i] + beams.max_length[i])[:, None]
-    is_eos, is_cut = out == eos_id, node + 1 >= longest
-    ends = is_eos | is_cut | (out < 0)
-    accepted = _accepted(tree, i, out, node, ends, num_rows)  # [A]
+    moves = num_rows > 0
+    accepted = _accepted(tree, i, out, num_rows)  # [A]
+    q = torch.arange(out.token.shape[1], dtype=INT, device=slot.device)
     is_new = (q < accepted[:, None]) & moves[:, None]
-    value = log_prob[row, 0]
-    is_token = is_new & (out >= 0) & ~is_eos
-    for array, new in ((tree.token, out), (tree.log_prob, value.float())):
-        array[column, node + 1] = torch.where(is_token, new, array[column, node + 1])
-    tree.parent[column, node + 1] = node.to(INT)
-    score = beams.score[i, 0]
-    for j in range(width):  # one by one, as greedy search adds them
-        total = (score.double() + value[:, j].double()).float()
-        score = torch.where(is_new[:, j] & (out[:, j] >= 0), total, score)
-    beams.score[column, q.long()] = torch.where(moves, score, beams.score[i, 0])[:, None]
-
-    last = (accepted - 1).clamp(min=0).long()[:, None]
-
-    def at_last(values: Tensor) -> Tensor:
-        return values.gather(1, last)[:, 0]
-
-    has_ended, is_none = at_last(is_eos), at_last(out) < 0
-    reason = torch.where(at_last(is_cut), MAX_LENGTH, RUNNING)
-    reason = torch.where(has_ended, WIDTH, reason)
-    no_output = torch.where(has_nan[row].gather(1, last)[:, 0], NAN, EMPTY_BEAM)
-    reason = torch.where(is_none, no_output, reason)
-    is_kept = (reason == MAX_LENGTH) & (beams.ended_only[i] == 0)
-    is_found = moves & ((reason == WIDTH) | is_kept)
-    ending = at_last((token if raw is None else raw)[row, 0])
-    ending = torch.where(has_ended, ending, -1)
-    ints = torch.stack((at_last(node) + ~has_ended, at_last(length), ending), -1)
-    counted = at_last(length) + torch.where(has_ended, 0.0, beams.cut_length_offset[i])
-    final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
-    floats = torch.stack((score, at_last(value).float(), final), -1)
-    for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
-        old = array[i, 0]
-        array[i, 0] = torch.where(is_found[:, None], new.to(array.dtype), old)
-    beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
-    beams.num_finished[i] += is_found
-    beams.num_found[i] += is_found
+    _append(tree, beams, i, out, is_new)
+    _stop(beams, i, out, accepted, moves)
     beams.steps[i] += moves
     beams.expansions[i] += num_rows
     beams.depth[i] += torch.where(moves, accepted, 0)
     is_given = depth < beams.scored_from[i] + beams.target_length[i]
     _adapt(drafts, i, num_rows - 1, accepted - 1, moves & ~is_given & (drafts.block[i] == 0))
     place = accepted[:, None] + q
-    carried = out.gather(1, place.clamp(max=width - 1).long())
-    _lay(tree, beams, drafts, i, torch.where(place < width, carried, -1), eos_id, vocab_size)
+    carried = out.token.gather(1, place.clamp(max=len(q) - 1).long())
+    _write_next_rows(tree, beams, drafts, i, torch.where(place < len(q), carried, -1), tokens)
 
 
-def _accepted(tree, i, out, node, ends, num_rows) -> Tensor:
+class _Outputs(NamedTuple):
+    """What was selected for the rows of slots [A], which have `Q` places each."""
+
+    token: Tensor  # [A, Q], -1 where there is no row or nothing can follow
+    eos_token: Tensor  # [A, Q], the same before every EOS became one
+    log_prob: Tensor  # [A, Q]
+    has_nan: Tensor  # [A, Q]
+    node: Tensor  # [A, Q] the node each row stands at
+    is_eos: Tensor  # [A, Q]
+    is_cut: Tensor  # [A, Q], there is no room for another token behind this one
+
+
+def _outputs(
+    beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor | None, eos_id: int
+) -> _Outputs:
+    num_rows = beams.num_rows[i]
+    q = torch.arange(beams.score.shape[1], dtype=INT, device=i.device)
+    last_row = len(survivors.token) - 1
+    row = ((num_rows.cumsum(0) - num_rows)[:, None] + q).clamp(max=last_row).long()
+    token = torch.where(q < num_rows[:, None], survivors.token[row, 0], -1)
+    node = (beams.depth[i][:, None] + q).long()
+    return _Outputs(
+        token=token,
+        eos_token=(survivors.token if eos_token is None else eos_token)[row, 0],
+        log_prob=survivors.log_prob[row, 0],
+        has_nan=survivors.has_nan[row],
+        node=node,
+        is_eos=token == eos_id,
+        is_cut=node + 1 >= (beams.prefix_length[i] + beams.max_length[i])[:, None],
+    )
+
+
+def _accepted(tree: TreeArrays, i: Tensor, out: _Outputs, num_rows: Tensor) -> Tensor:
     """[A] outputs that are final: as long as the next row was fed what this one put out."""
-    q = torch.arange(out.shape[1], dtype=INT, device=out.device)
+    q = torch.arange(out.token.shape[1], dtype=INT, device=i.device)
     has_next = q + 1 < num_rows[:, None]
-    holds = tree.token[i[:, None], node + 1] == out
-    goes_on = has_next & ~ends & holds
-    return goes_on.cumprod(1).sum(1, dtype=INT) + 1
+    holds = tree.token[i[:, None], out.node + 1] == out.token
+    ends = out.is_eos | out.is_cut | (out.token < 0)
+    return (has_next & ~ends & holds).cumprod(1).sum(1, dtype=INT) + 1
+
+
+def _append(tree: TreeArrays, beams: Beams, i: Tensor, out: _Outputs, is_new: Tensor) -> None:
+    """New outputs [A, Q] become nodes, and count in the score."""
+    column, node = i[:, None], out.node
+    is_token = is_new & (out.token >= 0) & ~out.is_eos
+    for array, new in ((tree.token, out.token), (tree.log_prob, out.log_prob.float())):
+        array[column, node + 1] = torch.where(is_token, new, array[column, node + 1])
+    tree.parent[column, node + 1] = node.to(INT)
+    score = beams.score[i, 0]
+    for j in range(out.token.shape[1]):  # one by one, as greedy search adds them
+        total = (score.double() + out.log_prob[:, j].double()).float()
+        score = torch.where(is_new[:, j] & (out.token[:, j] >= 0), total, score)
+    moves = is_new[:, :1]
+    beams.score[i] = torch.where(moves, score[:, None], beams.score[i, :1])
+
+
+def _stop(beams: Beams, i: Tensor, out: _Outputs, accepted: Tensor, moves: Tensor) -> None:
+    """Decide which sources are done, and keep what they have found."""
+    last = (accepted - 1).clamp(min=0).long()[:, None]
+
+    def at_last(values: Tensor) -> Tensor:
+        return values.gather(1, last)[:, 0]
+
+    has_ended, is_none = at_last(out.is_eos), at_last(out.token) < 0
+    reason = torch.where(at_last(out.is_cut), MAX_LENGTH, RUNNING)
+    reason = torch.where(has_ended, WIDTH, reason)
+    reason = torch.where(is_none, torch.where(at_last(out.has_nan), NAN, EMPTY_BEAM), reason)
+    is_kept = (reason == MAX_LENGTH) & (beams.ended_only[i] == 0)
+    is_found = moves & ((reason == WIDTH) | is_kept)
+    node, score = at_last(out.node), beams.score[i, 0]
+    length = node + 1 - beams.scored_from[i]  # tokens that count in n
+    eos = torch.where(has_ended, at_last(out.eos_token), -1)
+    ints = torch.stack((node + ~has_ended, length, eos), -1)
+    counted = length + torch.where(has_ended, 0.0, beams.cut_length_offset[i])
+    final = final_score(beams, i, score[:, None], counted[:, None])[:, 0]
+    floats = torch.stack((score, at_last(out.log_prob).float(), final), -1)
+    for array, new in ((beams.finished_ints, ints), (beams.finished_floats, floats)):
+        array[i, 0] = torch.where(is_found[:, None], new.to(array.dtype), array[i, 0])
+    beams.reason[i] = torch.where(moves, reason, beams.reason[i]).to(INT)
+    beams.num_finished[i] += is_found
+    beams.num_found[i] += is_found
 
 
 def _adapt(
@@ -163,7 +185,14 @@ def _adapt(
         column[i] = torch.where(adapts, value, column[i]).to(INT)
 
 
-def _lay(tree, beams, drafts, i, carried, eos_id, vocab_size) -> None:
+def _write_next_rows(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    i: Tensor,
+    carried: Tensor,
+    tokens: DraftTokens,
+) -> None:
     """Make the last token and guesses of what follows the next rows of slots [A].
 
     `carried` [A, Q] are guesses that the model made, of the nodes behind the last one, or -1.
@@ -177,12 +206,12 @@ def _lay(tree, beams, drafts, i, carried, eos_id, vocab_size) -> None:
     for j in range(1, width):
         node = (depth + j).long()
         given = beams.prefix[i, (node - 1).clamp(max=last_prefix)]
-        guess = _guess(tree, beams, drafts, i, node, vocab_size)
+        guess = _guess(tree, beams, drafts, i, node, tokens.vocab_size)
         guess = torch.where(carried[:, j - 1] >= 0, carried[:, j - 1], guess)
         guess = torch.where(node <= known, given, guess)
         is_row = j < num_rows
         # nothing follows a guess that ends the output
-        is_end = is_row & (guess == eos_id) & (drafts.feeds_all[i] == 0)
+        is_end = is_row & (guess == tokens.eos_id) & (drafts.feeds_all[i] == 0)
         num_rows = torch.where(is_end, j, num_rows)
         tree.token[i, node] = torch.where(is_row, guess, tree.token[i, node])
     num_tokens = torch.where(is_live, depth + num_rows, 0)
@@ -206,7 +235,7 @@ def _lay(tree, beams, drafts, i, carried, eos_id, vocab_size) -> None:
         count[i] = torch.where(is_live, num_tokens, count[i]).to(INT)
 
 
-def _next_rows(beams, drafts, i, depth, known) -> Tensor:
+def _next_rows(beams: Beams, drafts: Drafts, i: Tensor, depth: Tensor, known: Tensor) -> Tensor:
     """[A] rows that come next, if no guess ends the output."""
     done = depth - beams.prefix_length[i]
     block, horizon = drafts.block[i], drafts.horizon[i]
@@ -220,7 +249,9 @@ def _next_rows(beams, drafts, i, depth, known) -> Tensor:
     return torch.where(is_live, rows, 0)
 
 
-def _guess(tree, beams, drafts, i, node, vocab_size) -> Tensor:
+def _guess(
+    tree: TreeArrays, beams: Beams, drafts: Drafts, i: Tensor, node: Tensor, vocab_size: int
+) -> Tensor:
     """[A] tokens for these nodes [A], when those before them have been guessed."""
     before = tree.token[i, node - 1]
     if drafts.guess.shape[1]:
@@ -229,14 +260,14 @@ def _guess(tree, beams, drafts, i, node, vocab_size) -> Tensor:
         guess = drafts.guess[i, place.clamp(0, most)]
         ngram = drafts.ngram[i]
         guess = torch.where((place >= 0) & (place < drafts.num_guesses[i]), guess, -1)
-        guess = torch.where(ngram > 0, _looked_up(tree, drafts, i, node), guess)
+        guess = torch.where(ngram > 0, _ngram_guess(tree, drafts, i, node), guess)
     else:
         guess = torch.full_like(before, -1)
     fill = torch.where(drafts.fill[i] >= 0, drafts.fill[i], before)
     return torch.where((guess >= 0) & (guess < vocab_size), guess, fill)
 
 
-def _looked_up(tree, drafts, i, node) -> Tensor:
+def _ngram_guess(tree: TreeArrays, drafts: Drafts, i: Tensor, node: Tensor) -> Tensor:
     """[A], what followed the latest earlier occurrence of the n tokens before these nodes, or -1.
 
     In the output, else in the given guesses.

@@ -1,22 +1,60 @@
 """Triton on a GPU, or in Triton's interpreter on a CPU when TRITON_INTERPRET=1 is set.
 
-Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`. No function reads anything back from the
-device, so arguments that are wrong only in value are not reported.
+`pybeam.backends.Backend` states the contracts. No function reads anything back from the device, so
+arguments that are wrong only in value are not reported.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from torch import Tensor
+
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
+from pybeam.backends.arrays import TreeArrays
+from pybeam.contracts import SelectOptions, Survivors
+from pybeam.triton_kernels import select as select_kernels
+from pybeam.triton_kernels import tree_append as append_kernels
+from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
-from pybeam.triton_kernels.select import select
-from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
-from pybeam.triton_kernels.tree_release import tree_release
+
+
+def select(
+    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
+) -> Survivors:
+    results = select_kernels.select(logits, score, offset, width, **options._asdict())
+    return Survivors(*results)
+
+
+def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
+    append_kernels.tree_append(
+        *tree,
+        slot,
+        survivors.num_finished,
+        survivors.count,
+        survivors.parent,
+        survivors.token,
+        survivors.log_prob,
+        eos_id,
+    )
+
+
+def tree_release(tree: TreeArrays, slot: Tensor) -> None:
+    release_kernels.tree_release(
+        tree.num_nodes,
+        tree.num_live,
+        tree.num_free,
+        tree.page,
+        tree.num_pages,
+        tree.free_page,
+        tree.num_free_pages,
+        slot,
+    )
+
 
 # few small arrays: not worth kernels of their own
 beam_open = partial(beams.beam_open, tree_append)

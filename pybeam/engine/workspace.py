@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
@@ -16,7 +16,6 @@ from pybeam.engine.source import Source
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
-from pybeam.state.draft_state import DraftState
 from pybeam.state.report import Report
 
 # Tokens per hypothesis that there is room for at first. Room doubles when it is used up, so a small number
@@ -44,14 +43,22 @@ class Workspace:
         self,
         model: Model,
         algorithm: Algorithm,
-        backend: ModuleType,
+        backend: Backend,
         *,
         uses_graphs: bool = False,
         memory_limit: int | None = None,
     ) -> None:
         self.model, self.algorithm = model, algorithm
         self.session = model.session(backend)
-        self.state = _state(model, algorithm, backend)
+        pad_id = model.start_id if model.pad_id is None else model.pad_id
+        self.state = BeamState(
+            algorithm,
+            model.eos_ids,
+            backend,
+            model.device,
+            vocab_size=model.vocab_size,
+            pad_id=pad_id,
+        )
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
@@ -132,17 +139,3 @@ class Workspace:
     def buffers(self) -> tuple[Tensor, ...]:
         """All tensors that live between steps."""
         return *self.state.buffers(), *self.session.buffers()
-
-
-def _state(model: Model, algorithm: Algorithm, backend: ModuleType) -> BeamState:
-    """The state of the sources that are decoded: beams, or drafts where tokens are guessed ahead."""
-    if algorithm.draft is None:
-        return BeamState(algorithm, model.eos_ids, backend, model.device)
-    return DraftState(
-        algorithm,
-        model.eos_ids,
-        backend,
-        model.device,
-        vocab_size=model.vocab_size,
-        pad_id=model.start_id if model.pad_id is None else model.pad_id,
-    )

@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import TreeArrays, grown, roots
-from pybeam.contracts import MAX_WIDTH, PAGE_CELLS
+from pybeam.backends import Backend
+from pybeam.backends.arrays import TreeArrays, resized, root_survivors
+from pybeam.contracts import MAX_WIDTH, PAGE_CELLS, Survivors
 
 INT = torch.int32
 
@@ -32,17 +33,14 @@ class TokenTree:
         page: [S, P] int32; num_pages: [S] int32; free_page: [pages] int32, a stack; num_free_pages: [1].
     """
 
-    def __init__(self, backend, device: torch.device) -> None:
+    def __init__(self, backend: Backend, device: torch.device) -> None:
         self._backend = backend
 
-        def empty(*shape: int, dtype=INT) -> Tensor:
+        def empty(*shape: int, dtype: torch.dtype = INT) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.token, self.parent, self.log_prob = (
-            empty(0, 0),
-            empty(0, 0),
-            empty(0, 0, dtype=torch.float32),
-        )
+        self.token, self.parent = empty(0, 0), empty(0, 0)
+        self.log_prob = empty(0, 0, dtype=torch.float32)
         self.row_node, self.row_cell = empty(0, 0), empty(0, 0)
         self.live_cell, self.live_mask = empty(0, 0), empty(0, 0, 1, dtype=torch.int64)
         self.free_cell, self.page = empty(0, 0), empty(0, 0)
@@ -50,9 +48,8 @@ class TokenTree:
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # tokens of a hypothesis that there is room for, start included
         self.num_total_pages = 0
-        self.max_pages: int | None = (
-            None  # the pool doubles up to here; the caller asks for no more
-        )
+        # the pool doubles up to here; the caller asks for no more
+        self.max_pages: int | None = None
 
     @property
     def arrays(self) -> TreeArrays:
@@ -83,15 +80,15 @@ class TokenTree:
         for name in ("token", "parent", "log_prob"):
             # the parent of a root is -1, that of slots which were never used too
             fill = -1 if name == "parent" else 0
-            setattr(self, name, grown(getattr(self, name), (num_slots, num_nodes), fill))
+            setattr(self, name, resized(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
-            setattr(self, name, grown(getattr(self, name), (num_slots, width)))
-        self.live_cell = grown(self.live_cell, (num_slots, num_nodes))
-        self.live_mask = grown(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
-        self.free_cell = grown(self.free_cell, (num_slots, num_pages * PAGE_CELLS))
-        self.page = grown(self.page, (num_slots, num_pages))
+            setattr(self, name, resized(getattr(self, name), (num_slots, width)))
+        self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
+        self.live_mask = resized(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
+        self.free_cell = resized(self.free_cell, (num_slots, num_pages * PAGE_CELLS))
+        self.page = resized(self.page, (num_slots, num_pages))
         for name in ("num_nodes", "num_live", "num_free", "num_pages"):
-            setattr(self, name, grown(getattr(self, name), (num_slots,)))
+            setattr(self, name, resized(getattr(self, name), (num_slots,)))
 
     def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
         """Make sure that `num_new` pages are free; returns how many were added. The pool doubles.
@@ -104,7 +101,7 @@ class TokenTree:
         old = self.num_total_pages
         doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
         total = max(old + num_new - num_free, doubled)
-        self.free_page = grown(self.free_page, (total,))
+        self.free_page = resized(self.free_page, (total,))
         added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)
         place = torch.arange(total - old, device=added.device) + self.num_free_pages
         self.free_page[place] = added
@@ -114,24 +111,15 @@ class TokenTree:
 
     def open(self, slot: Tensor, start_id: int) -> None:
         """Start empty slots [A] with one row each: the start token."""
-        self.append(slot, *roots(slot, start_id))
+        self.append(slot, root_survivors(slot, start_id), eos_id=-1)
 
-    def append(
-        self,
-        slot: Tensor,
-        first: Tensor,
-        count: Tensor,
-        parent: Tensor,
-        token: Tensor,
-        log_prob: Tensor,
-        eos_id: int,
-    ) -> None:
-        """Replace the rows of slots [A] by survivors ``first[a] .. count[a]`` of [A, C], in order.
+    def append(self, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
+        """Replace the rows of slots [A] by the survivors [A, C] that have not finished, in order.
 
         ``new_mask[n]`` has bit b iff ``old_mask[n]`` has bit ``parent[b]``. A survivor whose token is
         `eos_id` has ended: it keeps its parent's node and gets neither node nor cell nor bit.
         """
-        self._backend.tree_append(*self.arrays, slot, first, count, parent, token, log_prob, eos_id)
+        self._backend.tree_append(self.arrays, slot, survivors, eos_id)
 
     def paths(self, slot: Tensor, node: Tensor, capacity: int | None = None) -> Tensor:
         """The tokens down to these nodes, start first: [n, capacity] int32, padded with -1 on the right.
@@ -143,7 +131,7 @@ class TokenTree:
 
     def release(self, slot: Tensor) -> None:
         """Empty these slots; their pages go back to the pool."""
-        self._backend.tree_release(*self.arrays.pages, slot)
+        self._backend.tree_release(self.arrays, slot)
 
     def check(self) -> None:
         """Assert the invariants: every owned cell is either live or free, no cell or page has two owners."""

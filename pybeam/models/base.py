@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.models.rows import Rows
 
 # Positions that an encoder reads at once, padding included where a model pads: enough for matrix
@@ -132,7 +132,7 @@ class Model(ABC):
         return (self.eos_id, *self.other_eos_ids)
 
     @abstractmethod
-    def session(self, backend: ModuleType) -> Session:
+    def session(self, backend: Backend) -> Session:
         """A fresh session that computes with this backend module."""
 
     @abstractmethod

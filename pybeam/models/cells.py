@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.rows import Rows
 
@@ -34,7 +34,7 @@ class Cells(NamedTuple):
         return cls(rows.offset, rows.slot, source.cell, source.length)
 
     def attend(
-        self, backend: ModuleType, query: Tensor, key: Tensor, value: Tensor, scale: float
+        self, backend: Backend, query: Tensor, key: Tensor, value: Tensor, scale: float
     ) -> Tensor:
         """``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pybeam.backends import torch_layers
+from pybeam.backends import Backend, torch_layers
 from pybeam.models.base import Alignment, Model, Session
 from pybeam.models.rows import Rows
 
@@ -63,7 +62,7 @@ class Ensemble(Model):
     def __repr__(self) -> str:
         return f"Ensemble({', '.join(map(repr, self.members))})"
 
-    def session(self, backend: ModuleType) -> EnsembleSession:
+    def session(self, backend: Backend) -> EnsembleSession:
         """A fresh session of every member that computes with this backend module."""
         return EnsembleSession([member.session(backend) for member in self.members], backend)
 
@@ -102,7 +101,7 @@ class Ensemble(Model):
 class EnsembleSession(Session):
     """A session of every member; they share slots, rows and cells."""
 
-    def __init__(self, members: Sequence[Session], backend: ModuleType) -> None:
+    def __init__(self, members: Sequence[Session], backend: Backend) -> None:
         self._members, self._backend = members, backend
         # kept, where fresh memory of this size costs a page fault every few rows
         self._memory = torch.empty(0, 0)
@@ -129,11 +128,11 @@ class EnsembleSession(Session):
             return logits[0]
         is_double = all(own.dtype == torch.float64 for own in logits)
         if all(own.dtype == torch.float32 and not own.is_cuda for own in logits):
-            kernels, out = self._backend, self._room_for(*logits[0].shape)
+            out = self._room_for(*logits[0].shape)
+            self._backend.mixture(out, logits)
         else:
-            kernels = torch_layers
             out = torch.empty_like(logits[0], dtype=torch.float64 if is_double else torch.float32)
-        kernels.mixture(out, logits)
+            torch_layers.mixture(out, logits)
         return out  # [R, V]
 
     def _room_for(self, num_rows: int, vocab_size: int) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pybeam import arguments
+from pybeam import arguments, backends
+from pybeam.backends import Backend
 from pybeam.models.base import Model, Session
 from pybeam.models.rows import Rows
 
@@ -54,7 +54,7 @@ class FunctionModel(Model):
         self.other_eos_ids = tuple(others)
         self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
-    def session(self, backend: ModuleType) -> FunctionSession:
+    def session(self, backend: Backend) -> FunctionSession:
         """A fresh session that computes with this backend module."""
         return FunctionSession(self, backend)
 
@@ -70,9 +70,9 @@ class FunctionModel(Model):
 class FunctionSession(Session):
     """Remembers which request has which slot. Prefixes are read from the token tree."""
 
-    def __init__(self, model: FunctionModel, backend: ModuleType) -> None:
+    def __init__(self, model: FunctionModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
-        self._keeps_float64 = backend.__name__.endswith(".reference")
+        self._keeps_float64 = backend is backends.load("reference")
         self._index = torch.zeros(0, dtype=torch.long)  # [S], request of each slot
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:

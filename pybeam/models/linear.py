@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam import backends
+from pybeam.backends import Backend
 from pybeam.backends.packing import pack, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
@@ -35,7 +35,7 @@ class PlainLinear:
         self.activation = activation
         self._activation = FUNCTIONS[ACTIVATIONS[activation]] if activation else None
 
-    def with_backend(self, backend: ModuleType) -> PlainLinear:
+    def with_backend(self, backend: Backend) -> PlainLinear:
         """This layer: torch computes it whatever the backend is."""
         return self
 
@@ -87,7 +87,7 @@ class PackedLinear:
         self._activation = ACTIVATIONS[activation] if activation else Activation.NONE
         self._backend = backends.load("native")
 
-    def with_backend(self, backend: ModuleType) -> PackedLinear:
+    def with_backend(self, backend: Backend) -> PackedLinear:
         """The same weights, multiplied by this backend module."""
         layer = copy.copy(self)
         layer._backend = backend
@@ -127,6 +127,8 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     try:
-        return backends.load("native").isa() != "generic"
+        backends.load("native")
     except ValueError:  # the extension is not built
         return False
+    isa: str = torch.ops.pybeam.isa()
+    return isa != "generic"

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from pybeam import backends
-from pybeam.backends import torch_layers
-from pybeam.backends.arrays import grown
+from pybeam.backends import Backend, torch_layers
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import Model, Session
@@ -74,9 +73,9 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
-    backend: ModuleType | None  # which computes the step; None: torch, where weights are not packed
+    backend: Backend | None  # which computes the step; None: torch, where weights are not packed
 
-    def with_backend(self, backend: ModuleType) -> LstmLayer:
+    def with_backend(self, backend: Backend) -> LstmLayer:
         """The same layer, computed by this backend module."""
         return LstmLayer(
             self.input.with_backend(backend),
@@ -97,7 +96,7 @@ class LstmStack:
     token_table: Tensor  # [V, embedding]
     layers: Sequence[LstmLayer]
 
-    def with_backend(self, backend: ModuleType) -> LstmStack:
+    def with_backend(self, backend: Backend) -> LstmStack:
         """The same stack, computed by this backend module."""
         return LstmStack(self.token_table, [layer.with_backend(backend) for layer in self.layers])
 
@@ -166,11 +165,11 @@ class Rnn(RnnSources):
             f"V={self.vocab_size}, {self.dtype}, {self.device})"
         )
 
-    def session(self, backend: ModuleType) -> RnnSession:
+    def session(self, backend: Backend) -> RnnSession:
         """A fresh session that computes with this backend module."""
         return RnnSession(self.with_backend(backend), backend)
 
-    def with_backend(self, backend: ModuleType) -> Rnn:
+    def with_backend(self, backend: Backend) -> Rnn:
         """The same weights, computed by this backend module."""
         model = copy.copy(self)
         model.encoder = self.encoder.with_backend(backend)
@@ -184,7 +183,7 @@ class LstmSession(Session):
     """State of every row, which follows its hypothesis, and encoder states, once per source."""
 
     def __init__(
-        self, config: RnnConfig, dtype: torch.dtype, device: torch.device, backend: ModuleType
+        self, config: RnnConfig, dtype: torch.dtype, device: torch.device, backend: Backend
     ) -> None:
         self._config, self._device, self._backend = config, device, backend
         shape = (config.num_layers, 2, config.hidden_size)
@@ -204,7 +203,7 @@ class LstmSession(Session):
         """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
-        self._state = grown(self._state, (2, num_slots, width, *self._state.shape[3:]))
+        self._state = resized(self._state, (2, num_slots, width, *self._state.shape[3:]))
         self._source.reserve(num_slots)
 
     def buffers(self) -> Sequence[Tensor]:
@@ -227,7 +226,7 @@ class LstmSession(Session):
         cells = self._source.allocate(slots, lengths)
         if self._source.num_cells > self._pool.shape[0]:
             room = max(self._source.num_cells, 2 * self._pool.shape[0])
-            self._pool = grown(self._pool, (room, *self._pool.shape[1:]))
+            self._pool = resized(self._pool, (room, *self._pool.shape[1:]))
         kept = [a for a, length in enumerate(lengths) if length]
         if not kept:
             return
@@ -251,7 +250,7 @@ class LstmSession(Session):
 class RnnSession(LstmSession):
     """A decode call of an `Rnn`."""
 
-    def __init__(self, model: Rnn, backend: ModuleType) -> None:
+    def __init__(self, model: Rnn, backend: Backend) -> None:
         super().__init__(model.config, model.dtype, model.device, backend)
         self._model = model
 

@@ -42,7 +42,7 @@ class Rows:
         """The first of `eos_ids`, the only one of most models."""
         return self.eos_ids[0]
 
-    def picked(self, index: Tensor, is_one: Tensor) -> Rows:
+    def take(self, index: Tensor, is_one: Tensor) -> Rows:
         """Rows `index` [n] as n sources of one row each; padding where not `is_one` [n]."""
 
         def pick(values: Tensor, padding: int = 0) -> Tensor:

@@ -16,8 +16,18 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Finishing, Survivors
+from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.ops import checks
+
+# the options of `select` that are one number per beam
+PER_BEAM = dict(
+    max_candidates=torch.int32,
+    margin=torch.float32,
+    local_margin=torch.float32,
+    best_finished=torch.float32,
+    forced=torch.int32,
+    ban_eos=torch.bool,
+)
 
 
 def select(
@@ -94,35 +104,22 @@ def select(
     if capacity is None:
         most = int(width.max()) if num_beams else 0
         capacity = 2 * most if finishing == Finishing.REFILL else most
-    optional = dict(
-        max_candidates=(max_candidates, torch.int32),
-        margin=(margin, torch.float32),
-        local_margin=(local_margin, torch.float32),
-        best_finished=(best_finished, torch.float32),
-        forced=(forced, torch.int32),
-        ban_eos=(ban_eos, torch.bool),
+    options = SelectOptions(
+        capacity=capacity,
+        eos_ids=(-1,) if eos_id == -1 else arguments.eos_ids(eos_id),
+        finishing=int(finishing),
+        normalise=normalise,
+        is_ended=is_ended,
+        max_candidates=max_candidates,
+        margin=margin,
+        local_margin=local_margin,
+        best_finished=best_finished,
+        forced=forced,
+        ban_eos=ban_eos,
     )
-    for name, (value, dtype) in optional.items():
-        checks.per_beam(name, value, num_beams, dtype, logits.device)
-    return Survivors(
-        *backends.resolve(backend, logits.device).select(
-            logits,
-            score,
-            offset,
-            width,
-            is_ended,
-            max_candidates,
-            margin,
-            local_margin,
-            best_finished,
-            forced,
-            ban_eos,
-            (-1,) if eos_id == -1 else arguments.eos_ids(eos_id),
-            int(finishing),
-            capacity,
-            normalise,
-        )
-    )
+    for name, dtype in PER_BEAM.items():
+        checks.per_beam(name, getattr(options, name), num_beams, dtype, logits.device)
+    return backends.resolve(backend, logits.device).select(logits, score, offset, width, options)
 
 
 def tree_attention(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.backends.arrays import grown
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
@@ -18,7 +18,7 @@ from pybeam.processors.base import INF, AnyProcessor, Processor, perturbs, stage
 HALVES = (torch.bfloat16, torch.float16)
 
 
-class Processing:
+class ProcessorChain:
     """The processors of an algorithm, applied to a step's logits in their order.
 
     Attributes:
@@ -30,7 +30,7 @@ class Processing:
     """
 
     def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
-        self._processors = [_Kept(p, device) for p in processors]
+        self._processors = [_DeviceProcessor(p, device) for p in processors]
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         self.log_probs: Tensor | None = None
@@ -41,7 +41,7 @@ class Processing:
         """Make room for that many slots and nodes per slot."""
         for kept in self._processors:
             kept.reserve(num_slots, num_nodes)
-        self.prompts = grown(self.prompts, (num_slots, 0), -1)
+        self.prompts = resized(self.prompts, (num_slots, 0), -1)
 
     def open(
         self,
@@ -109,7 +109,9 @@ def log_softmax(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
 
 
-def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor) -> Survivors:
+def restore_log_probs(
+    chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor
+) -> Survivors:
     """The survivors of `select` with their log-probs [R, V] in place of what ranked them.
 
     `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have, and so do
@@ -128,7 +130,7 @@ def unperturbed(chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tens
     return chosen._replace(log_prob=own)
 
 
-class _Kept:
+class _DeviceProcessor:
     """A processor with its parameters by slot, constants and state on the device."""
 
     def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
@@ -149,11 +151,11 @@ class _Kept:
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         for i in range(self._num_parameters):
             array = self.arrays[i]
-            self.arrays[i] = grown(array, (num_slots, *array.shape[1:]), -1)
+            self.arrays[i] = resized(array, (num_slots, *array.shape[1:]), -1)
         if isinstance(self.processor, Processor) and self.processor.state:
             kept = len(self.processor.state)
             self.arrays[-kept:] = [
-                grown(array, (num_slots, num_nodes)) for array in self.arrays[-kept:]
+                resized(array, (num_slots, num_nodes)) for array in self.arrays[-kept:]
             ]
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
@@ -163,10 +165,10 @@ class _Kept:
         slot = to_device(slots, torch.long, self._device)
         for i, values in enumerate(zip(*given, strict=True)):
             shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
-            padded = torch.stack([grown(value, tuple(shape), -1) for value in values])
-            array = grown(self.arrays[i], (0, *shape), -1)
+            padded = torch.stack([resized(value, tuple(shape), -1) for value in values])
+            array = resized(self.arrays[i], (0, *shape), -1)
             # what is behind the values of these requests is another's
-            padded = grown(padded, (len(slots), *array.shape[1:]), -1)
+            padded = resized(padded, (len(slots), *array.shape[1:]), -1)
             array[slot] = to_device(padded, padded.dtype, self._device)
             self.arrays[i] = array
 

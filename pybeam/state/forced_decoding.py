@@ -16,14 +16,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import Beams, Moving
+from pybeam.backends.arrays import Beams, SelectInputs
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 
 INF = float("inf")
 
 
-def next_target(beams: Beams, slot: Tensor) -> Tensor:
+def next_forced(beams: Beams, slot: Tensor) -> Tensor:
     """[A] int32, the token that comes next in the target of these slots [A]; -1: there is none."""
     i = slot.long()
     depth, start = beams.depth[i], beams.scored_from[i]
@@ -32,7 +32,7 @@ def next_target(beams: Beams, slot: Tensor) -> Tensor:
     return torch.where(is_inside, token, -1)
 
 
-def startable(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
+def revive(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
     """Scores [B] for `select`, which drops what continues -inf; a target [A] may have to."""
     if not score.numel():
         return score
@@ -44,11 +44,11 @@ def startable(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
     )
 
 
-def followed(
+def force(
     chosen: Survivors,
     target: Tensor,
     rows: Rows,
-    moving: Moving,
+    inputs: SelectInputs,
     logits: Tensor,
     eos_id: int,
     normalises: bool,
@@ -64,7 +64,7 @@ def followed(
         return chosen  # nothing moves
     # an empty beam may stand behind the last row, but has no target
     row = rows.offset[:-1].clamp(max=logits.shape[0] - 1).long()  # [A]
-    entry = moving.offset[:-1].clamp(max=moving.score.numel() - 1).long()
+    entry = inputs.offset[:-1].clamp(max=inputs.score.numel() - 1).long()
     dtype = chosen.log_prob.dtype
     log_prob = logits[row, target.clamp(min=0).long()].to(dtype)  # [A]
     if normalises:
@@ -81,7 +81,7 @@ def followed(
     first = dict(
         token=target,
         parent=torch.zeros_like(target),
-        score=moving.score[entry] + gain,
+        score=inputs.score[entry] + gain,
         log_prob=log_prob,
     )
     follows = (target >= 0) & ~chosen.has_nan
@@ -95,7 +95,7 @@ def followed(
     )
 
 
-def led(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
+def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
     """What a step of slots [A] has chosen where EOS right behind a prefix must be the best candidate.
 
     Another EOS does not finish, and the next beam has one row less than it has places; see `PrefixRule`.

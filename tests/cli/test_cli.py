@@ -169,8 +169,8 @@ def test_bfloat16_changes_few_words(translate, expected):
             "--threshold has no meaning with --algorithm fixed; it goes with var",
         ),
         (
-            ["--algorithm", "variable", "--regrow"],
-            "--regrow has no meaning with --algorithm variable",
+            ["--algorithm", "huang", "--threshold", "1"],
+            "--threshold has no meaning with --algorithm huang; it goes with variable or shrinking",
         ),
         (["--stop", "count", "--patience", "2"], "either --stop or --patience"),
         (

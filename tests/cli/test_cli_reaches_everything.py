@@ -23,8 +23,12 @@ SEARCHES = {
     "--algorithm variable --width 9 --threshold 2 --max-candidates 3": pybeam.variable_beam(
         9, **PRUNED, scoring=NORMALISED
     ),
-    "--algorithm shrinking --width 3 --regrow": pybeam.shrinking_beam(
-        3, regrows=True, scoring=NORMALISED
+    "--algorithm huang --width 3": pybeam.huang_beam(3),
+    "--width 3 --max-length 6 --ended-only": pybeam.fixed_beam(
+        3, max_length=6, ended_only=True, scoring=NORMALISED
+    ),
+    "--algorithm optimal --max-length 6 --no-ended-only": pybeam.optimal_beam(
+        5, max_length=6, ended_only=False
     ),
     "--algorithm shrinking --width 3 --relative-threshold 0.1": pybeam.shrinking_beam(
         3, relative_threshold=0.1, scoring=NORMALISED

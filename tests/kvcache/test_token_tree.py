@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pybeam import backends
-from pybeam.contracts import PAGE_CELLS
+from pybeam.backends.arrays import tree_survivors
+from pybeam.contracts import PAGE_CELLS, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from support.asserts import tree_in_use
 from support.threads import every_thread_count
@@ -39,7 +40,7 @@ class Beams:
         for p in slots:
             self.rows[p] = [((1,), False)]
 
-    def step(self, slots: list[int]) -> dict[str, torch.Tensor]:
+    def step(self, slots: list[int]) -> Survivors:
         """Survivors after which `rows` is the new beam; the first few of a beam have finished."""
         capacity = self.width + 3
         parent = torch.full((len(slots), capacity), -1, dtype=torch.int32)
@@ -60,8 +61,8 @@ class Beams:
                 went_on = int(token[a, j]) != EOS
                 new.append(((*path, int(token[a, j])) if went_on else path, not went_on))
             self.rows[p] = new
-        step = dict(first=first, count=count, parent=parent, token=token, log_prob=log_prob)
-        return {name: value.to(self.device) for name, value in step.items()}
+        step = tree_survivors(token, parent, log_prob, count, first)
+        return Survivors(*[value.to(self.device) for value in step])
 
 
 def new_tree(backend: str, num_slots: int, width: int, length: int, device="cpu") -> TokenTree:
@@ -128,7 +129,7 @@ def test_random_beams(backend, device, width):
         for tree in trees:
             tree.release(ints(closed).to(device))
             tree.open(ints(opened).to(device), start_id=1)
-            tree.append(ints(moving).to(device), **survivors, eos_id=EOS)
+            tree.append(ints(moving).to(device), survivors, eos_id=EOS)
             tree.check()
             assert_masks_are_ancestry(tree, beams)
         assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
@@ -147,7 +148,7 @@ def test_pages_do_not_depend_on_threads(native):
         tree.open(ints(slots), start_id=1)
         beams.open(slots)
         for _ in range(10):
-            tree.append(ints(slots), **beams.step(slots), eos_id=EOS)
+            tree.append(ints(slots), beams.step(slots), eos_id=EOS)
         tree.check()
         states.append(tree_in_use(tree))
     assert all(state == states[0] for state in states)
@@ -159,7 +160,7 @@ def test_release_returns_every_page(backend, device):
     tree.open(ints([0, 2]).to(device), start_id=1)
     beams.open([0, 2])
     for _ in range(8):
-        tree.append(ints([2, 0]).to(device), **beams.step([2, 0]), eos_id=EOS)
+        tree.append(ints([2, 0]).to(device), beams.step([2, 0]), eos_id=EOS)
     assert int(tree.num_free_pages) < num_free_pages
     tree.release(ints([0, 2]).to(device))
     assert int(tree.num_free_pages) == num_free_pages
@@ -170,23 +171,23 @@ def test_growing_keeps_what_is_there(backend, device):
     tree, beams = new_tree(backend, 2, 60, 4, device), Beams(3, 60, seed=5, device=device)
     tree.open(ints([1]).to(device), start_id=1)
     beams.open([1])
-    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
+    tree.append(ints([1]).to(device), beams.step([1]), eos_id=EOS)
     tree.reserve(3, 70, 6)  # from one word of mask to two
     tree.reserve_pages(100)
     assert_masks_are_ancestry(tree, beams)
-    tree.append(ints([1]).to(device), **beams.step([1]), eos_id=EOS)
+    tree.append(ints([1]).to(device), beams.step([1]), eos_id=EOS)
     tree.check()
     assert_masks_are_ancestry(tree, beams)
 
 
-def survivors(parent=0, token=5, first=0, count=1, capacity=1) -> dict:
-    return dict(
-        first=ints([first]),
-        count=ints([count]),
-        parent=torch.full((1, capacity), parent, dtype=torch.int32),
-        token=torch.full((1, capacity), token, dtype=torch.int32),
+def survivors(parent=0, token=5, first=0, count=1, capacity=1) -> Survivors:
+    shape = dict(size=(1, capacity), dtype=torch.int32)
+    return tree_survivors(
+        token=torch.full(fill_value=token, **shape),
+        parent=torch.full(fill_value=parent, **shape),
         log_prob=torch.zeros(1, capacity),
-        eos_id=EOS,
+        count=ints([count]),
+        num_finished=ints([first]),
     )
 
 
@@ -207,26 +208,24 @@ def test_native_refuses_to_write_out_of_bounds(native, slot, changes, message):
     tree.open(ints([0]), start_id=1)
     before = tree_in_use(tree)
     with pytest.raises(RuntimeError, match=message):
-        tree.append(ints(slot), **survivors(**changes))
+        tree.append(ints(slot), survivors(**changes), EOS)
     assert tree_in_use(tree) == before
 
 
 def test_native_refuses_a_slot_named_twice(native):
     tree = new_tree("native", 2, 2, 3)
-    twice = {
-        k: v.repeat(2, *[1] * (v.dim() - 1)) if isinstance(v, torch.Tensor) else v
-        for k, v in survivors(parent=-1).items()
-    }
+    one = survivors(parent=-1)
+    twice = Survivors(*[value.repeat(2, *[1] * (value.dim() - 1)) for value in one])
     with pytest.raises(RuntimeError, match="twice"):
-        tree.append(ints([1, 1]), **twice)
+        tree.append(ints([1, 1]), twice, EOS)
 
 
 def test_a_full_tree_is_an_error(backend):
     tree = new_tree(backend, 1, 1, 2)
     tree.open(ints([0]), start_id=1)
-    tree.append(ints([0]), **survivors())
+    tree.append(ints([0]), survivors(), EOS)
     with pytest.raises((RuntimeError, AssertionError), match=r"full|no room"):
-        tree.append(ints([0]), **survivors())
+        tree.append(ints([0]), survivors(), EOS)
 
 
 def test_an_empty_pool_is_an_error(backend):
@@ -235,6 +234,6 @@ def test_an_empty_pool_is_an_error(backend):
     tree.reserve_pages(1)
     tree.open(ints([0]), start_id=1)
     for _ in range(15):
-        tree.append(ints([0]), **survivors())
+        tree.append(ints([0]), survivors(), EOS)
     with pytest.raises((RuntimeError, AssertionError), match="page pool is empty"):
-        tree.append(ints([0]), **survivors())
+        tree.append(ints([0]), survivors(), EOS)

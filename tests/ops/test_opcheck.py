@@ -7,11 +7,10 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, tree_survivors
 from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
-from pybeam.state.draft_state import DraftState
 from pybeam.state.new_beam import NewBeam
 
 
@@ -72,18 +71,22 @@ def attention_arguments() -> tuple:
     )
 
 
+def as_lists(arguments: list) -> tuple:
+    return tuple(list(one) if isinstance(one, tuple) else one for one in arguments)
+
+
 def append_arguments() -> tuple:
     tree, state = open_tree(), []
     tree._backend = type("Recorder", (), {"tree_append": lambda *args: state.extend(args)})
-    tree.append(ints([0]), ints([0]), ints([1]), ints([[0]]), ints([[5]]), torch.zeros(1, 1), 9)
-    return tuple(state)
+    tree.append(ints([0]), tree_survivors(ints([[5]]), ints([[0]]), torch.zeros(1, 1)), 9)
+    return as_lists(state)
 
 
 def release_arguments() -> tuple:
     tree, state = open_tree(), []
     tree._backend = type("Recorder", (), {"tree_release": lambda *args: state.extend(args)})
     tree.release(ints([2]))
-    return tuple(state)
+    return as_lists(state)
 
 
 def open_beams() -> BeamState:
@@ -95,21 +98,20 @@ def open_beams() -> BeamState:
     first = NewBeam(slot=0, algorithm=algorithm, source_length=3)
     other = NewBeam(slot=2, algorithm=algorithm, source_length=3, prefix=[4, 5])
     state.open([first, other], start_id=1)
-    state.commit(ints([0, 2]), Survivors(*survivors_of_one_row()))
+    state.commit(ints([0, 2]), survivors_of_one_row())
     return state
 
 
-def survivors_of_one_row() -> tuple:
+def survivors_of_one_row() -> Survivors:
     token, parent = ints([[9, 3], [9, 6]]), ints([[0, 0], [0, 0]])
     score = torch.tensor([[-1.0, -2.0], [-1.0, -2.0]])
-    return token, parent, score, score, ints([2, 2]), ints([0, 1]), torch.tensor([False, False])
+    has_nan = torch.tensor([False, False])
+    return Survivors(token, parent, score, score, ints([2, 2]), ints([0, 1]), has_nan)
 
 
 def read_arguments() -> tuple:
     state = open_beams()
-    tree = state.tree
-    arrays = tree.token, tree.row_node, tree.row_cell, list(state.beams)
-    return *arrays, ints([2, 0, 1]), False, 5, 6
+    return list(state.tree.arrays), list(state.beams), ints([2, 0, 1]), False, 5, 6
 
 
 def commit_arguments() -> tuple:
@@ -118,7 +120,7 @@ def commit_arguments() -> tuple:
         list(state.tree.arrays),
         list(state.beams),
         ints([2, 0]),
-        *survivors_of_one_row(),
+        list(survivors_of_one_row()),
         ints([[8, 3], [7, 6]]),
         9,
         1,
@@ -139,11 +141,11 @@ def close_arguments() -> tuple:
     return list(state.tree.arrays), list(state.beams), ints([2])
 
 
-def open_drafts() -> DraftState:
+def open_drafts() -> BeamState:
     """Slot 1 of three: the start token and two guesses."""
     algorithm = pybeam.gauss_seidel_jacobi(3, max_length=5)
     options = dict(vocab_size=10, pad_id=4)
-    state = DraftState(algorithm, (9,), backends.load("native"), torch.device("cpu"), **options)
+    state = BeamState(algorithm, (9,), backends.load("native"), torch.device("cpu"), **options)
     state.reserve(3, 3, 6)
     state.tree.reserve_pages(4)
     beam = NewBeam(slot=1, algorithm=algorithm, source_length=3, guesses=[5, 6, 7])
@@ -163,8 +165,9 @@ def draft_open_arguments() -> tuple:
 def draft_commit_arguments() -> tuple:
     state = open_drafts()
     arrays = list(state.tree.arrays), list(state.beams), list(state.drafts)
-    token, has_nan = ints([[5], [3], [2]]), torch.zeros(3, dtype=torch.bool)
-    return *arrays, ints([1, 0]), token, torch.zeros(3, 1), has_nan, token, 9, 10
+    token = ints([[5], [3], [2]])
+    survivors = tree_survivors(token, token, torch.zeros(3, 1))
+    return *arrays, ints([1, 0]), list(survivors), token, 9, 10
 
 
 ARGUMENTS = {

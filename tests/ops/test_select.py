@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pybeam import backends, ops
-from pybeam.contracts import Finishing
+from pybeam.contracts import Finishing, SelectOptions
 from support.asserts import assert_same_survivors
 from support.select_cases import INF, OPTIONS, check, ints, offsets, oracle, random_case, select
 from support.threads import every_thread_count
@@ -303,10 +303,14 @@ def test_padding_is_not_looked_at(kernel, device, held):
     )
     if held:
         padded["is_ended"] = torch.cat((case["is_ended"], torch.zeros(40, dtype=torch.bool)))
-    options = [padded.pop("is_ended", None), *[None] * len(OPTIONS)]
+    is_ended = padded.pop("is_ended", None)
     arrays = [value.to(device) for value in padded.values()]
-    options = [value if value is None else value.to(device) for value in options]
-    numbers = (case["eos_id"],), int(Finishing.HELD), expected.token.shape[1], True
-    actual = backends.resolve(kernel, device).select(*arrays, *options, *numbers)
+    options = SelectOptions(
+        capacity=expected.token.shape[1],
+        eos_ids=(case["eos_id"],),
+        finishing=int(Finishing.HELD),
+        is_ended=None if is_ended is None else is_ended.to(device),
+    )
+    actual = backends.resolve(kernel, device).select(*arrays, options)
     actual = ops.Survivors(*(field.cpu() for field in actual))
     assert_same_survivors(actual, expected)

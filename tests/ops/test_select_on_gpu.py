@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from pybeam import backends, ops
+from pybeam.contracts import SelectOptions
 from support.asserts import assert_same_survivors
 from support.select_cases import oracle, random_case
 
 NAMES = ("native", "triton")
-NO_OPTIONS = (None,) * 7
 CAPACITY = 12
 
 
@@ -34,7 +34,8 @@ def case_of(seed: int, device, vocab_size: int = 40000) -> tuple[dict, tuple]:
 
 
 def launch(name: str, arguments: tuple, eos_id: int) -> tuple[torch.Tensor, ...]:
-    return backends.load(name).select(*arguments, *NO_OPTIONS, (eos_id,), 2, CAPACITY)
+    options = SelectOptions(CAPACITY, (eos_id,), int(ops.Finishing.REFILL))
+    return backends.load(name).select(*arguments, options)
 
 
 def assert_right(results: tuple[torch.Tensor, ...], case: dict) -> None:

@@ -10,6 +10,7 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from pybeam.backends import triton as kernels
+from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from support.aot import CAPABILITIES, assemble, distinct, recorded
 
@@ -29,12 +30,11 @@ def launches_of(width: int) -> list:
     tree = TokenTree(kernels, torch.device("cpu"))
     tree.reserve(4, width, 20)
     tree.reserve_pages(4)
-    slot, survivors = torch.arange(3).int(), torch.zeros(3, 2 * width, dtype=torch.int32)
-    first, count = slot.clone(), slot + 1
-    log_prob = survivors.float()
+    slot, none = torch.arange(3).int(), torch.zeros(3, 2 * width, dtype=torch.int32)
+    survivors = tree_survivors(none, none, none.float(), slot + 1, slot.clone())
     return recorded(
         lambda: (
-            tree.append(slot, first, count, survivors, survivors, log_prob, eos_id=2),
+            tree.append(slot, survivors, eos_id=2),
             tree.release(slot),
         )
     )

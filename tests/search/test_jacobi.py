@@ -10,6 +10,7 @@ import torch
 
 import pybeam
 from pybeam import backends, drafts, processors
+from pybeam.backends.arrays import DraftTokens, tree_survivors
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.huggingface import wrap
@@ -356,10 +357,7 @@ def test_the_operator_refuses_what_would_be_a_wrong_address(column, value, messa
             list(state.beams),
             list(state.drafts),
             slot,
-            torch.full_like(token, 4),
-            torch.zeros(3, 1),
-            torch.zeros(3, dtype=torch.bool),
+            tree_survivors(torch.full_like(token, 4), token, torch.zeros(3, 1)),
             None,
-            EOS,
-            7,
+            DraftTokens(BOS, EOS, 7),
         )

@@ -7,7 +7,7 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams, CommitRules, NewLines
 from pybeam.contracts import Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
@@ -124,7 +124,7 @@ def test_an_empty_slot_stays_as_it_is(program):
 @pytest.mark.parametrize("slots", [[3], [-1], [1, 3]])
 def test_slots_that_are_not_there(slots):
     state = open_state()
-    algorithm, before = state.algorithm, in_use(state)
+    algorithm, before = pybeam.variable_beam(2, max_length=9), in_use(state)
     calls = [
         lambda: state.open(beams(slots, algorithm), START),
         lambda: state.read(ints(slots), 9, 9),
@@ -154,9 +154,10 @@ def test_slots_that_are_not_there(slots):
 )
 def test_arrays_of_the_wrong_form(name, change):
     state = open_state()
-    state.beams = state.beams._replace(**{name: change(getattr(state.beams, name))})
+    broken = {name: change(getattr(state.beams, name))}
+    state._arrays.beams = state.beams._replace(**broken)
     calls = [
-        lambda: state.open(beams([1], state.algorithm), START),
+        lambda: state.open(beams([1], pybeam.variable_beam(2, max_length=9)), START),
         lambda: state.read(ints([0]), 9, 9),
         lambda: state.commit(ints([0]), survivors()),
         lambda: state.close([0]),
@@ -170,22 +171,25 @@ def test_lists_of_the_wrong_length():
     state = open_state()
     native = backends.load("native")
     tree, beams = list(state.tree.arrays), list(state.beams)
-    lines = torch.zeros(1, len(INT_COLUMNS), dtype=torch.int32), torch.zeros(1, len(FLOAT_COLUMNS))
+    lines = NewLines(
+        torch.zeros(1, len(INT_COLUMNS), dtype=torch.int32), torch.zeros(1, len(FLOAT_COLUMNS))
+    )
+    rules = CommitRules(EOS, 1, keeps_best=False, top=0, certificate=0)
     for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ([], [])):
         calls = [
-            lambda arrays=arrays: native.beam_open(*arrays, ints([1]), *lines, START),
-            lambda arrays=arrays: native.beam_commit(
-                *arrays, ints([0]), *survivors(), None, EOS, 1, False, False, 0
-            ),
+            lambda arrays=arrays: native.beam_open(*arrays, ints([1]), lines, START),
+            lambda arrays=arrays: native.beam_commit(*arrays, ints([0]), survivors(), None, rules),
             lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
         ]
         for call in calls:
             with pytest.raises(ValueError, match=r"must have (15|10) arrays"):
                 call()
     with pytest.raises(ValueError, match="`ints` must be"):
-        native.beam_open(tree, beams, ints([1]), lines[0][:, 1:], lines[1], START)
+        short = lines._replace(ints=lines.ints[:, 1:])
+        native.beam_open(tree, beams, ints([1]), short, START)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
-        native.beam_commit(tree, beams, ints([0]), *survivors(), None, EOS, 4, False, 0, 0)
+        unknown = rules._replace(finishing=4)
+        native.beam_commit(tree, beams, ints([0]), survivors(), None, unknown)
 
 
 def test_columns_are_read_and_written_by_name():

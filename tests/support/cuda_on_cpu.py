@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pybeam import backends
+from pybeam.contracts import SelectOptions, Survivors
 from support.paths import ROOT
 
 NAME = "cuda_on_cpu"
@@ -42,8 +43,8 @@ class Emulated:
         self._num_multiprocessors = num_multiprocessors
         self._runs_backwards = runs_backwards
 
-    def select(self, logits, score, offset, width, *options) -> tuple[torch.Tensor, ...]:
-        *per_beam, eos_ids, finishing, capacity, normalise = options
+    def select(self, logits, score, offset, width, options: SelectOptions) -> Survivors:
+        capacity, eos_ids, finishing, normalise, *per_beam = options
         num_beams = width.numel()
         token, parent = (torch.empty(num_beams, capacity, dtype=torch.int32) for _ in range(2))
         scores = [torch.empty(num_beams, capacity) for _ in range(2)]
@@ -73,7 +74,7 @@ class Emulated:
         ]
         arguments = (ctypes.c_int64 * len(numbers))(*numbers)
         assert self._library.select_on_cpu(arguments, self._runs_backwards) == 0
-        return results
+        return Survivors(*results)
 
 
 @contextmanager

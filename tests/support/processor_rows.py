@@ -11,7 +11,7 @@ from torch import Tensor
 from pybeam import backends
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
-from pybeam.processors.chain import Processing
+from pybeam.processors.chain import ProcessorChain
 
 START, EOS = 0, 1
 MAX_LENGTH = 8
@@ -73,7 +73,7 @@ def processed(
     Hypotheses grow token by token, as they do in a search. There is a padding row too, of NaN.
     """
     rows = rows_of(histories, prefix_lengths, **options)
-    processing = Processing(processors, torch.device("cpu"))
+    processing = ProcessorChain(processors, torch.device("cpu"))
     processing.reserve(*rows.tree.token.shape)
     num_rows = len(histories)
     requests = requests or [tuple(processors)] * num_rows

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from pybeam import backends
+from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -81,11 +82,12 @@ class SessionDriver:
         padded = [rows + [(-1, -1)] * (most - len(rows)) for rows in survivors.values()]
         self.tree.append(
             self._int(slots),
-            first=self._int([0] * len(slots)),
-            count=self._int([len(rows) for rows in survivors.values()]),
-            parent=self._int([[parent for parent, _ in rows] for rows in padded]),
-            token=self._int([[token for _, token in rows] for rows in padded]),
-            log_prob=torch.zeros(len(slots), most, device=self.model.device),
+            tree_survivors(
+                token=self._int([[token for _, token in rows] for rows in padded]),
+                parent=self._int([[parent for parent, _ in rows] for rows in padded]),
+                log_prob=torch.zeros(len(slots), most, device=self.model.device),
+                count=self._int([len(rows) for rows in survivors.values()]),
+            ),
             eos_id=NO_EOS,
         )
         self.tree.check()

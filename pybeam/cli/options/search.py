@@ -25,8 +25,9 @@ TAKEN = {
     "greedy": GROUPS,
     "fixed": ("width", *STOPPING, *GROUPS),
     "variable": ("width", *THRESHOLDS, *STOPPING, *GROUPS),
-    "shrinking": ("width", "regrow", *THRESHOLDS, *STOPPING, *GROUPS),
+    "shrinking": ("width", *THRESHOLDS, *STOPPING, *GROUPS),
     "optimal": ("width", *GROUPS),
+    "huang": ("width", *GROUPS),
     "jacobi": (),
     "gauss-seidel-jacobi": ("block",),
     "hybrid-jacobi": ("block", "horizon"),
@@ -45,7 +46,8 @@ SEARCH = Section(
             help="greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. variable: a "
             "beam that pruning keeps narrow where the model is sure; the choice for --width above 5. "
             "shrinking: a finished hypothesis leaves its place empty. optimal: like fixed, but stops a "
-            "line when nothing can beat what has finished. jacobi, gauss-seidel-jacobi, hybrid-jacobi, "
+            "line when nothing can beat what has finished. huang: the same rule, and a finished hypothesis "
+            "leaves its place empty for one step. jacobi, gauss-seidel-jacobi, hybrid-jacobi, "
             "adaptive-jacobi: greedy's output, many tokens guessed and checked in one step.",
         ),
         option(
@@ -77,10 +79,16 @@ SEARCH = Section(
             help="Tokens after which a hypothesis is cut; the end token counts.",
         ),
         option(
+            "--ended-only/--no-ended-only",
+            default=None,
+            show_default="on with optimal, huang and shrinking",
+            help="Write no hypothesis that is cut at --max-length. A line of which none ends is empty.",
+        ),
+        option(
             "--stop",
             type=click.Choice(STOPS),
             metavar="RULE",
-            show_default="count; optimal has its own",
+            show_default="count; optimal and huang have their own",
             help="When a line is done. count: as many hypotheses have finished as the beam is wide. "
             "top-finished: the best candidate of a step ends. optimal: nothing can beat what has "
             "finished. end: only at --max-length, or with an empty beam.",
@@ -121,11 +129,6 @@ PRUNING = Section(
             metavar="RATIO",
             help="Drop it if its last token is less than RATIO times as probable as the best last "
             "token (0 to 1).",
-        ),
-        option(
-            "--regrow",
-            is_flag=True,
-            help="With shrinking: a place stays empty for one step only.",
         ),
     ],
 )
@@ -199,13 +202,13 @@ class SearchOptions:
     n_best: int | None = None
     min_length: int | None = None
     max_length: int | None = None
+    ended_only: bool | None = None
     stop: str | None = None
     patience: float | None = None
     threshold: float | None = None
     max_candidates: int | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
-    regrow: bool = False
     samples: int | None = None
     seed: int | None = None
     groups: int | None = None
@@ -226,12 +229,12 @@ class SearchOptions:
     @property
     def certifies(self) -> bool:
         """Whether the search ends when a bound proves it, which it can do early for raw sums only."""
-        return "optimal" in (self.stop, self.kind)
+        return self.stop == "optimal" or self.kind in ("optimal", "huang")
 
     def check(self) -> None:
         """Raises UsageError for options that contradict each other."""
         if self.samples is not None:
-            others = ("algorithm", "width", "n_best", "regrow", *THRESHOLDS, *STOPPING, *GROUPS)
+            others = ("algorithm", "width", "n_best", *THRESHOLDS, *STOPPING, *GROUPS)
             self._reject((*others, "block", "horizon", "max_window"), "--samples", "leave it out")
             return
         self._reject(("seed",), f"--algorithm {self.kind}", "it goes with --samples")
@@ -264,6 +267,8 @@ class SearchOptions:
 
         common: dict[str, Any] = dict(processors=processors)
         common |= given(self, ("n_best", "min_length", "max_length"))
+        if self.ended_only is not None:
+            common["ended_only"] = self.ended_only
         with as_usage_errors():
             if self.samples is not None:
                 return pybeam.stochastic_beam(self.samples, self.seed or 0, **common)
@@ -295,9 +300,11 @@ class SearchOptions:
             case "variable":
                 return pybeam.variable_beam(width, **thresholds, **common)
             case "shrinking":
-                return pybeam.shrinking_beam(width, **thresholds, regrows=self.regrow, **common)
+                return pybeam.shrinking_beam(width, **thresholds, **common)
             case "optimal":
                 return pybeam.optimal_beam(width, **common)
+            case "huang":
+                return pybeam.huang_beam(width, **common)
             case "jacobi":
                 return pybeam.jacobi(**common)
             case "gauss-seidel-jacobi":

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
+from pybeam.backends import Backend
 from pybeam.models.cells import Cells
 from pybeam.models.huggingface.distances import Distances
 from pybeam.models.huggingface.gathered import GatheredCells
@@ -35,7 +35,7 @@ class CannotAttend(ValueError):
 class Step:
     """One step of a session: its rows, and where they find keys and values."""
 
-    backend: ModuleType
+    backend: Backend
     rows: Rows
     own: Cells
     cross: Cells | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from pybeam.backends import Backend
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.encoding import batches, encoded
@@ -46,7 +46,7 @@ def takes_mask(model: HuggingFaceModel) -> bool:
 class DenseSession(Session):
     """A line of a dense cache per row. Encoder states and prompts are there once per row too."""
 
-    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model = model
         parameters = inspect.signature(model.network.forward).parameters
         names = [name for name in CACHE_NAMES if name in parameters]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pybeam import arguments
+from pybeam.backends import Backend
 from pybeam.models.base import Model, Session
 from pybeam.models.source_ids import checked_ids
 
@@ -59,7 +59,7 @@ class HuggingFaceModel(Model):
         network: PreTrainedModel,
         start_id: int | None,
         eos_id: int | Sequence[int] | None,
-        make_session: Callable[[HuggingFaceModel, ModuleType], Session],
+        make_session: Callable[[HuggingFaceModel, Backend], Session],
     ) -> None:
         self.network, self._make_session = network, make_session
         config, generation = network.config, network.generation_config
@@ -96,7 +96,7 @@ class HuggingFaceModel(Model):
     def __repr__(self) -> str:
         return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"
 
-    def session(self, backend: ModuleType) -> Session:
+    def session(self, backend: Backend) -> Session:
         """A fresh session that computes with this backend module."""
         return self._make_session(self, backend)
 

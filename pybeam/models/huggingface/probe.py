@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +14,8 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam import backends
+from pybeam.backends import Backend
+from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
@@ -74,7 +75,7 @@ def wrap(
     return model
 
 
-def _session(model: HuggingFaceModel, backend: ModuleType) -> Session:
+def _session(model: HuggingFaceModel, backend: Backend) -> Session:
     """A fresh session of the kind that the model needs."""
     if model.memory.keeps == "dense":
         return DenseSession(model, backend)
@@ -265,7 +266,6 @@ def _extend(
     tree: TokenTree, ints: Callable[..., Tensor], slots: list[int], tokens: list[Tensor]
 ) -> None:
     """Let the one row of each slot go on with its token."""
-    none, num = ints(*(0 for _ in slots)), len(slots)
     token = ints(*(int(token) for token in tokens))[:, None]
-    log_prob = torch.zeros(num, 1, device=token.device)
-    tree.append(ints(*slots), none, none + 1, none[:, None], token, log_prob, -1)
+    log_prob = torch.zeros(len(slots), 1, device=token.device)
+    tree.append(ints(*slots), tree_survivors(token, torch.zeros_like(token), log_prob), -1)

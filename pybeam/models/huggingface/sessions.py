@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from pybeam.backends.arrays import grown
+from pybeam.backends import Backend
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
@@ -34,7 +34,7 @@ def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
 class EncoderDecoderSession(Session):
     """Keys and values of the decoder's tokens and of the encoder's states, each kept once."""
 
-    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model, self._backend, memory = model, backend, model.memory
         assert memory.own is not None and memory.cross is not None
         self._own = KeyValuePool(*memory.own, model.device)
@@ -61,7 +61,7 @@ class EncoderDecoderSession(Session):
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
         if self._model.memory.is_relative:
-            self._position = grown(self._position, (num_cells, 1))
+            self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
         self._source.release(slots)
@@ -138,7 +138,7 @@ class PromptSession(Session):
     The prompt's last token is the row that every hypothesis starts from, in place of the start token.
     """
 
-    def __init__(self, model: HuggingFaceModel, backend: ModuleType) -> None:
+    def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
         assert model.memory.own is not None
         self._pool = PromptPool(*model.memory.own, model.device)

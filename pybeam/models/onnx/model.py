@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Session
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
@@ -30,7 +30,7 @@ class OnnxModel(TextSources, ExportedModel):
         kind, config = type(self).__name__, self.config
         return f"{kind}({config.model_type}, V={self.vocab_size}, {config.path.parent})"
 
-    def session(self, backend: ModuleType) -> OnnxSession:
+    def session(self, backend: Backend) -> OnnxSession:
         """A fresh session; graphs have kernels of their own, so the backend does not matter."""
         return OnnxSession(self)
 

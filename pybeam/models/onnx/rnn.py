@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
 from pybeam.models.rnn import LstmSession, RnnConfig, RnnSources
 from pybeam.models.rows import Rows
@@ -26,7 +26,7 @@ class OnnxRnn(RnnSources, ExportedModel):
     def __repr__(self) -> str:
         return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"
 
-    def session(self, backend: ModuleType) -> OnnxRnnSession:
+    def session(self, backend: Backend) -> OnnxRnnSession:
         """A fresh session; this backend module moves its states."""
         return OnnxRnnSession(self, backend)
 
@@ -34,7 +34,7 @@ class OnnxRnn(RnnSources, ExportedModel):
 class OnnxRnnSession(LstmSession):
     """A decode call of an `OnnxRnn`: graphs compute the products, a backend module moves the states."""
 
-    def __init__(self, model: OnnxRnn, backend: ModuleType) -> None:
+    def __init__(self, model: OnnxRnn, backend: Backend) -> None:
         super().__init__(model.config, model.dtype, model.device, backend)
         self._model = model
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from types import ModuleType
 from typing import Generic, Self, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam import backends
-from pybeam.backends import torch_layers
+from pybeam.backends import Backend, torch_layers
 from pybeam.models.linear import Linear, PackedLinear
 
 
@@ -25,7 +24,7 @@ class Norm:
         self.weight, self.bias, self.epsilon = weight, bias, epsilon
         self._backend = backends.load("native") if is_packed else None
 
-    def with_backend(self, backend: ModuleType) -> Norm:
+    def with_backend(self, backend: Backend) -> Norm:
         """The same norm, computed by this backend module; by torch where it is not packed."""
         norm = copy.copy(self)
         norm._backend = backend if self._backend is not None else None
@@ -45,7 +44,7 @@ class EncoderLayer:
     inner: Linear  # with the activation
     inner_out: Linear
 
-    def with_backend(self, backend: ModuleType) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         """The same layer, computed by this backend module."""
         names = [field.name for field in fields(self)]
         return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
@@ -74,7 +73,7 @@ class Stack(Generic[Layer]):
     final_norm: Norm | None
     num_heads: int
 
-    def with_backend(self, backend: ModuleType) -> Stack[Layer]:
+    def with_backend(self, backend: Backend) -> Stack[Layer]:
         """The same stack, computed by this backend module. Looking up tokens is torch's everywhere."""
         return replace(
             self,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
@@ -66,11 +66,11 @@ class Transformer(TextSources):
             f"{self.dtype}{weights}, {self.device})"
         )
 
-    def session(self, backend: ModuleType) -> TransformerSession:
+    def session(self, backend: Backend) -> TransformerSession:
         """A fresh session that computes with this backend module."""
         return TransformerSession(self.with_backend(backend), backend)
 
-    def with_backend(self, backend: ModuleType) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         """The same weights, computed by this backend module."""
         model = copy.copy(self)
         model.encoder = self.encoder.with_backend(backend)
@@ -103,7 +103,7 @@ class Transformer(TextSources):
 class TransformerSession(Session):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
-    def __init__(self, model: Transformer, backend: ModuleType) -> None:
+    def __init__(self, model: Transformer, backend: Backend) -> None:
         self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
         self._is_pre_norm = config.family.is_pre_norm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Self
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.models.linear import Linear
 from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
@@ -37,7 +37,7 @@ class Subsampler:
     def __init__(self, layers: Sequence[Linear], config: FrontConfig) -> None:
         self.layers, self.config = layers, config
 
-    def with_backend(self, backend: ModuleType) -> Subsampler:
+    def with_backend(self, backend: Backend) -> Subsampler:
         """The same convolutions, computed by this backend module."""
         return Subsampler([layer.with_backend(backend) for layer in self.layers], self.config)
 
@@ -84,7 +84,7 @@ class SpeechTransformer(SpeechSources, Transformer):
         super().__init__(weights)
         self.front = front
 
-    def with_backend(self, backend: ModuleType) -> Self:
+    def with_backend(self, backend: Backend) -> Self:
         model = super().with_backend(backend)
         model.front = self.front.with_backend(backend)
         return model

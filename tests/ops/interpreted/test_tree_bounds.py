@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pybeam import backends
+from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.token_tree import TokenTree
 
@@ -45,11 +46,11 @@ def grow(tree: TokenTree, slots: list[int], parents: list[int], tokens: list[int
     num, ints = len(slots), dict(dtype=torch.int32, device=device)
     tree.append(
         torch.tensor(slots, **ints),
-        first=torch.zeros(num, **ints),
-        count=torch.full((num,), len(tokens), **ints),
-        parent=torch.tensor([parents] * num, **ints),
-        token=torch.tensor([tokens] * num, **ints),
-        log_prob=torch.zeros(num, len(tokens), device=device),
+        tree_survivors(
+            token=torch.tensor([tokens] * num, **ints),
+            parent=torch.tensor([parents] * num, **ints),
+            log_prob=torch.zeros(num, len(tokens), device=device),
+        ),
         eos_id=EOS,
     )
 

@@ -1,0 +1,110 @@
+"""`BeamStep`: one step of beams, whose rows compete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pybeam.backends.arrays import CommitRules, RowArrays, SelectInputs
+from pybeam.backends.transfer import to_device
+from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import restore_log_probs
+from pybeam.state.forced_decoding import demote_eos, force, next_forced, revive
+from pybeam.state.live_arrays import INT, LiveArrays
+from pybeam.state.new_beam import NewBeam
+
+# of every place in a beam: one candidate that goes on, and one that finishes
+REFILL_PER_PLACE = 2
+
+
+class BeamStep:
+    """How sources advance that have a beam each. `BeamState` says what the methods do."""
+
+    def __init__(self, arrays: LiveArrays) -> None:
+        self._arrays = arrays
+        algorithm, stop = arrays.algorithm, arrays.algorithm.stop
+        self._finishing = algorithm.finishing
+        self._rules = CommitRules(
+            eos_id=arrays.eos_ids[0],
+            finishing=int(algorithm.finishing),
+            keeps_best=stop.keeps_best,
+            top=int(stop.top),
+            certificate=int(stop.certificate),
+        )
+
+    def reserve(self, num_slots: int, width: int, length: int) -> None:
+        self._arrays.reserve(num_slots, width, length)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        arrays = self._arrays
+        lines = arrays.new_lines(beams)
+        slot = to_device([beam.slot for beam in beams], INT, arrays.device)
+        arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, lines, start_id)
+        return [1] * len(beams)
+
+    def position(self, read: RowArrays) -> Tensor:
+        return read.depth
+
+    def process(self, logits: Tensor, rows: Rows) -> Tensor:
+        return self._arrays.processors(logits, rows)
+
+    def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
+        arrays = self._arrays
+        uses, chain = arrays.uses, arrays.processors
+        target, score = None, inputs.score
+        if uses.target:
+            target = next_forced(arrays.beams, rows.slot)
+            score = revive(score, inputs.offset, target)
+        options = self._options(inputs)
+        chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
+        if arrays.algorithm.prefix.leading_eos and (uses.prefix or uses.target):
+            chosen = demote_eos(chosen, arrays.beams, rows.slot)
+        log_probs = chain.log_probs if chain.perturbs else None
+        if log_probs is not None:
+            chosen = restore_log_probs(chosen, rows, arrays.beams.is_alive, log_probs)
+        if target is None:
+            return chosen
+        eos_id = arrays.eos_ids[0]
+        return force(chosen, target, rows, inputs, logits, eos_id, chain.normalises, log_probs)
+
+    def _options(self, inputs: SelectInputs) -> SelectOptions:
+        uses = self._arrays.uses
+        is_held = self._finishing == Finishing.HELD
+        per_place = REFILL_PER_PLACE if self._finishing == Finishing.REFILL else 1
+        return SelectOptions(
+            capacity=self._arrays.width_capacity * per_place,
+            eos_ids=self._arrays.eos_ids,
+            finishing=self._rules.finishing,
+            normalise=self._arrays.processors.normalises,
+            is_ended=inputs.is_ended if is_held else None,
+            max_candidates=inputs.max_candidates if uses.max_candidates else None,
+            margin=inputs.margin if uses.margin else None,
+            local_margin=inputs.local_margin if uses.local_margin else None,
+            best_finished=inputs.best_finished if is_held and uses.margin else None,
+            forced=inputs.forced if uses.prefix else None,
+            ban_eos=inputs.ban_eos if uses.min_length else None,
+        )
+
+    def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
+        arrays = self._arrays
+        survivors, eos_token = arrays.with_one_eos(survivors)
+        return arrays.backend.beam_commit(
+            arrays.tree.arrays, arrays.beams, slot, survivors, eos_token, self._rules
+        )
+
+    def check(self) -> None:
+        tree, beams = self._arrays.tree, self._arrays.beams
+        tree.check()
+        for p in range(beams.num_entries.numel()):
+            alive, n = beams.is_alive[p].tolist(), int(beams.num_entries[p])
+            assert not any(alive[n:]), f"slot {p} has rows behind its last entry"
+            assert sum(alive) == int(beams.num_rows[p]), f"slot {p} counts its rows wrongly"
+            score = beams.score[p, :n].tolist()
+            assert score == sorted(score, reverse=True), f"slot {p} is out of order"
+            nodes = tree.row_node[p, :n].tolist()
+            assert all(0 <= node < int(tree.num_nodes[p]) for node in nodes)

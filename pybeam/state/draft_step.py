@@ -1,0 +1,174 @@
+"""`DraftStep`: one step of sources that draft and verify, for paths instead of beams.
+
+The loop, sessions, processors and schedules are those of beams. Where a beam has rows that compete, a
+source here has its last token and guesses of those behind it, each the child of the one before: the tree
+is a path, and the masks that say which rows see a node are a staircase. `select` decides for every row
+as it does for greedy decoding; `draft_commit` keeps what is proven.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import (
+    DRAFT_COLUMNS,
+    NULL_SLOT,
+    RUNNING,
+    Drafts,
+    DraftTokens,
+    RowArrays,
+    SelectInputs,
+)
+from pybeam.backends.transfer import to_device
+from pybeam.contracts import PAGE_CELLS, SelectOptions, Survivors
+from pybeam.models.rows import Rows
+from pybeam.state.forced_decoding import force
+from pybeam.state.live_arrays import INT, LiveArrays
+from pybeam.state.new_beam import NewBeam
+
+
+class DraftStep:
+    """How sources advance that have one hypothesis each. `BeamState` says what the methods do.
+
+    Attributes:
+        drafts: arrays of what is guessed, see `Drafts`.
+    """
+
+    def __init__(self, arrays: LiveArrays, *, vocab_size: int, pad_id: int) -> None:
+        self._arrays = arrays
+        self.drafts = Drafts.empty(arrays.device)
+        self._vocab_size = vocab_size
+        # a guess of EOS would end every draft; -1 repeats the token before
+        self._pad_id = -1 if pad_id in arrays.eos_ids else pad_id
+        self._no_row = torch.zeros(0, dtype=INT, device=arrays.device)
+
+    def reserve(self, num_slots: int, width: int, length: int) -> None:
+        # the width more is what guesses may stand behind the longest hypothesis
+        self._arrays.reserve(num_slots, width, length, num_nodes=length + 2 * width)
+        self.drafts = self.drafts.reserved(num_slots, 0)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        return tuple(self.drafts)
+
+    def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
+        """As `BeamState.open`; on a GPU a source may have fewer rows than this says."""
+        arrays = self._arrays
+        lines = arrays.new_lines(beams)
+        self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
+        draft_lines = []
+        for beam in beams:
+            guesses, algorithm = list(beam.guesses), beam.algorithm
+            self.drafts.guess[beam.slot, : len(guesses)] = to_device(guesses, INT, arrays.device)
+            assert algorithm.draft is not None and isinstance(algorithm.max_length, int)
+            draft_lines.append(
+                algorithm.draft.line(algorithm.max_length, len(guesses), self._pad_id)
+            )
+        slots = [beam.slot for beam in beams]
+        ints = [[line[name] for name in DRAFT_COLUMNS] for line in draft_lines]
+        arrays.backend.draft_open(
+            arrays.tree.arrays,
+            arrays.beams,
+            self.drafts,
+            to_device(slots, INT, arrays.device),
+            lines,
+            to_device(ints, INT, arrays.device),
+            self._tokens(start_id),
+        )
+        if arrays.device.type == "cpu":
+            return arrays.beams.num_rows[torch.tensor(slots)].tolist()
+        return [line["max_rows"] for line in draft_lines]
+
+    def _tokens(self, start_id: int = -1) -> DraftTokens:
+        return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
+
+    def position(self, read: RowArrays) -> Tensor:
+        return read.depth + read.bit
+
+    def process(self, logits: Tensor, rows: Rows) -> Tensor:
+        chain = self._arrays.processors
+        if not chain.has_state:
+            return chain(logits, rows)
+        # what a state is at a guess follows from that at the one before
+        result = logits.new_empty(logits.shape, dtype=chain.dtype(logits))
+        last = max(rows.token.numel() - 1, 0)
+        for q in range(self._arrays.width_capacity):
+            index = (rows.offset[:-1] + q).clamp(max=last)  # [A]
+            is_one = rows.offset[:-1] + q < rows.offset[1:]
+            value = chain(logits.index_select(0, index), rows.take(index, is_one))
+            old = result.index_select(0, index)
+            result[index.long()] = torch.where(is_one[:, None], value, old)
+        return result
+
+    def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
+        """What greedy decoding would select for every row alone: `Survivors` of R beams of one row."""
+        beams, uses, chain = self._arrays.beams, self._arrays.uses, self._arrays.processors
+        position, p = rows.position, rows.row_slot.long()
+        score = logits.new_zeros(logits.shape[0], dtype=torch.float32)
+        offset = torch.arange(logits.shape[0] + 1, dtype=INT, device=logits.device)
+        options = SelectOptions(
+            capacity=1, eos_ids=self._arrays.eos_ids, normalise=chain.normalises
+        )
+        if uses.min_length:
+            options = options._replace(ban_eos=rows.num_generated < beams.min_length[p])
+        given = beams.prefix[p, position.long().clamp(max=beams.prefix.shape[1] - 1)]
+        is_forced = position < beams.scored_from[p]
+        if uses.prefix:
+            options = options._replace(forced=torch.where(is_forced, given, -1))
+        width = torch.ones_like(offset[1:])
+        chosen = self._arrays.backend.select(logits, score, offset, width, options)
+        if not uses.target:
+            return chosen
+        is_target = ~is_forced & (position < beams.scored_from[p] + beams.target_length[p])
+        return force(
+            chosen,
+            torch.where(is_target, given, -1),
+            dataclasses.replace(rows, offset=offset),
+            inputs._replace(score=score, offset=offset),
+            logits,
+            self._arrays.eos_ids[0],
+            chain.normalises,
+        )
+
+    def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
+        """Accept what is proven, append, stop and guess again: the next rows of slots [A]."""
+        arrays = self._arrays
+        survivors, eos_token = arrays.with_one_eos(survivors)
+        arrays.backend.draft_commit(
+            arrays.tree.arrays,
+            arrays.beams,
+            self.drafts,
+            slot,
+            survivors,
+            eos_token,
+            self._tokens(),
+        )
+        return self._no_row, self._no_row
+
+    def check(self) -> None:
+        tree, beams = self._arrays.tree, self._arrays.beams
+        pages = tree.free_page[: int(tree.num_free_pages)].tolist()
+        for p in range(beams.num_rows.numel()):
+            owned = tree.page[p, : int(tree.num_pages[p])].tolist()
+            pages += owned
+            if p == NULL_SLOT or not owned or int(beams.reason[p]) != RUNNING:
+                assert not int(beams.num_rows[p]), f"slot {p} has rows and is not live"
+                continue
+            depth, n = int(beams.depth[p]), int(beams.num_rows[p])
+            assert n >= 1 and beams.is_alive[p].tolist() == [
+                q < n for q in range(self._arrays.width_capacity)
+            ]
+            assert int(tree.num_live[p]) == int(tree.num_nodes[p]) == depth + n
+            assert tree.row_node[p, :n].tolist() == list(range(depth, depth + n))
+            assert tree.parent[p, : depth + n].tolist() == list(range(-1, depth + n - 1))
+            cells = [PAGE_CELLS * q + u for q in owned for u in range(PAGE_CELLS)][: depth + n]
+            assert tree.live_cell[p, : depth + n].tolist() == cells, f"slot {p} has lost its cells"
+            assert tree.row_cell[p, :n].tolist() == cells[depth:]
+            seen = tree.live_mask[p, : depth + n]  # [n, W]
+            for q in range(n):
+                sees = (seen[:, q // 64] >> (q % 64) & 1).tolist()
+                assert sees == [u <= depth + q for u in range(depth + n)], f"row {q} of slot {p}"
+        assert sorted(pages) == list(range(tree.num_total_pages)), "a page has two owners or none"

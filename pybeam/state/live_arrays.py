@@ -1,0 +1,168 @@
+"""`LiveArrays`: what stands on the device of all live sources, however their steps advance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import Backend
+from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams, NewLines, RowArrays
+from pybeam.backends.transfer import to_device
+from pybeam.contracts import Survivors
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.models.rows import Rows
+from pybeam.processors.chain import ProcessorChain
+from pybeam.search.algorithms import Algorithm
+from pybeam.state.new_beam import NewBeam
+
+INF = float("inf")
+INT = torch.int32
+NO_LIMIT = torch.iinfo(INT).max
+
+
+@dataclass
+class Uses:
+    """Rules that some source has had so far; `select` need not look at the others."""
+
+    prefix: bool = False
+    target: bool = False
+    min_length: bool = False
+    max_candidates: bool = False
+    margin: bool = False
+    local_margin: bool = False
+
+    def note(self, columns: dict[str, float]) -> None:
+        """The rules of a source that is opened with these columns."""
+        self.prefix |= columns["scored_from"] > 0
+        self.target |= columns["target_length"] > 0
+        self.min_length |= columns["min_length"] > 0
+        self.max_candidates |= columns["max_candidates"] < NO_LIMIT
+        self.margin |= columns["margin"] < INF
+        self.local_margin |= columns["local_margin"] < INF
+
+
+class LiveArrays:
+    """The token tree, the beams and what processors keep, one line per slot in every array.
+
+    Attributes:
+        tree: the token tree.
+        beams: see `Beams`; replaced when it grows.
+        processors: the algorithm's.
+        uses: see `Uses`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        eos_ids: tuple[int, ...],
+        backend: Backend,
+        device: torch.device,
+    ) -> None:
+        self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
+        self.backend = backend
+        self.tree = TokenTree(backend, device)
+        # steps read a column of `prefix` even where no source has a prefix
+        self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
+        self.processors = ProcessorChain(algorithm.processors, device)
+        self.uses = Uses()
+
+    @property
+    def width_capacity(self) -> int:
+        """Entries that every beam has room for."""
+        return self.beams.score.shape[1]
+
+    def reserve(
+        self, num_slots: int, width: int, length: int, num_nodes: int | None = None
+    ) -> None:
+        """Make room for that many slots, entries per beam, tokens per hypothesis and nodes per slot."""
+        self.tree.reserve(num_slots, width, length, num_nodes)
+        self.beams = self.beams.reserved(num_slots, width, prefix=1)
+        self.processors.reserve(*self.tree.token.shape)
+
+    def buffers(self) -> tuple[Tensor, ...]:
+        """All arrays as they are now; a captured step refers to them."""
+        return *self.tree.arrays, *self.beams, *self.processors.buffers()
+
+    def new_lines(self, beams: Sequence[NewBeam]) -> NewLines:
+        """Keep what these beams are given, and return the lines of numbers that open them."""
+        slots = [beam.slot for beam in beams]
+        self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
+        processors = [beam.algorithm.processors for beam in beams]
+        self.processors.open(slots, processors, [beam.prompt for beam in beams])
+        lines = [columns_of(beam) for beam in beams]
+        for line in lines:
+            self.uses.note(line)
+        ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
+        floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
+        device = self.device
+        return NewLines(to_device(ints, INT, device), to_device(floats, torch.float32, device))
+
+    def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
+        longest = max(map(len, given))
+        if not longest:
+            return
+        self.beams = self.beams.reserved(0, 0, longest)
+        for p, tokens in zip(slots, given, strict=True):
+            self.beams.prefix[p, : len(tokens)] = to_device(tokens, INT, self.device)
+
+    def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
+        """The rows that were read of slots [A], with the tokens [R] before each."""
+        return Rows(
+            tree=self.tree,
+            slot=slot,
+            offset=read.offset,
+            token=read.token,
+            position=position,
+            row_slot=read.row_slot,
+            bit=read.bit,
+            node=read.node,
+            cell=read.cell,
+            longest=longest,
+            prefix_length=self.beams.prefix_length,
+            max_length=self.beams.max_length,
+            eos_ids=self.eos_ids,
+            beam_score=self.beams.score,
+            prompt=self.processors.prompts,
+        )
+
+    def with_one_eos(self, survivors: Survivors) -> tuple[Survivors, Tensor | None]:
+        """Every EOS becomes the first one; with the tokens as they were, if there are several."""
+        token = survivors.token
+        if len(self.eos_ids) == 1:
+            return survivors, None
+        is_eos = torch.stack([token == eos_id for eos_id in self.eos_ids]).any(0)
+        return survivors._replace(token=torch.where(is_eos, self.eos_ids[0], token)), token
+
+
+def columns_of(beam: NewBeam) -> dict[str, float]:
+    """The columns of `Beams` that are not zero in a beam of one row, the start token."""
+    algorithm, scoring = beam.algorithm, beam.algorithm.scoring
+    max_candidates = algorithm.pruning.max_candidates
+    assert isinstance(algorithm.max_length, int), "requests have a length limit of their own"
+    scored_from = 0 if algorithm.prefix.is_scored else len(beam.prefix)
+    return dict(
+        num_rows=1,
+        num_entries=1,
+        width=algorithm.width,
+        stop_at=min(algorithm.stop_at, NO_LIMIT),
+        certified=algorithm.width if algorithm.stop.needs_full_beam else algorithm.n_best,
+        max_candidates=NO_LIMIT if max_candidates is None else int(min(max_candidates, NO_LIMIT)),
+        min_length=algorithm.min_length,
+        max_length=algorithm.max_length,
+        prefix_length=len(beam.prefix),
+        scored_from=scored_from,
+        target_length=len(beam.prefix) + len(beam.target) - scored_from,
+        ended_only=int(algorithm.ended_only),
+        margin=algorithm.pruning.margin,
+        local_margin=algorithm.pruning.local_margin,
+        best_finished=-INF,
+        alpha=scoring.alpha,
+        offset=scoring.offset,
+        scale=scoring.scale,
+        reward=scoring.reward,
+        cap=scoring.cap(beam.source_length),
+        cut_length_offset=scoring.cut_length_offset,
+    )
