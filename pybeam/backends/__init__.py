@@ -50,6 +50,7 @@ class Backend(Protocol):
     ) -> Survivors:
         """`pybeam.ops.select`, which also checks its arguments."""
 
+    # a parameter for every array that the operator reads
     def tree_attention(
         self,
         query: Tensor,

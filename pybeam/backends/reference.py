@@ -152,6 +152,7 @@ def _finish(
     return candidates[:popped], candidates[popped:]
 
 
+# a parameter for every array that the operator reads
 def tree_attention(
     query: Tensor,
     key: Tensor,

@@ -13,6 +13,7 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 
 
+# a parameter for each of the other system's options
 def beam_search(
     beam: int = 5,
     *,

@@ -30,6 +30,7 @@ PER_BEAM = dict(
 )
 
 
+# a parameter for every array that the operator reads
 def select(
     logits: Tensor,
     score: Tensor,
@@ -122,6 +123,7 @@ def select(
     return backends.resolve(backend, logits.device).select(logits, score, offset, width, options)
 
 
+# a parameter for every array that the operator reads
 def tree_attention(
     query: Tensor,
     key: Tensor,
