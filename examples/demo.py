@@ -14,16 +14,18 @@ from pybeam import backends
 MODEL = Path(__file__).parent / "models" / "bible-es-en"
 
 VERSES = (
-    "Jehová es mi pastor; nada me faltará.",
     "Pedid, y se os dará; buscad, y hallaréis; llamad, y se os abrirá.",
     "Mirad las aves del cielo, que no siembran, ni siegan.",
-    "Y cayó la lluvia sobre la tierra cuarenta días y cuarenta noches.",
+    "Y fué la tarde y la mañana el día primero.",
+    "El temor de Jehová es el principio de la sabiduría.",
 )
 
+# without it hypotheses are ranked by their plain sums, and short ones win too often
+PER_TOKEN = pybeam.scoring.power(1.0)
 ALGORITHMS = {
-    "greedy": pybeam.greedy(),
-    "fixed 5": pybeam.fixed_beam(width=5),
-    "variable 50": pybeam.variable_beam(width=50, threshold=1.5, max_candidates=5),
+    "greedy": pybeam.greedy(scoring=PER_TOKEN),
+    "fixed 5": pybeam.fixed_beam(5, scoring=PER_TOKEN),
+    "variable 5": pybeam.variable_beam(5, threshold=1.6, max_candidates=3, scoring=PER_TOKEN),
 }
 
 
@@ -37,7 +39,7 @@ def describe_backend() -> str:
         return f"reference kernels, which are slow: {error}"
 
 
-def decode_all(model, sources: list[list[int]]) -> dict[str, tuple]:
+def decode_all(model: pybeam.Model, sources: list[list[int]]) -> dict[str, tuple]:
     """Decode all sources at once; return results, stats and seconds by algorithm."""
     outcomes = {}
     for name, algorithm in ALGORITHMS.items():
@@ -55,11 +57,11 @@ def main() -> None:
     print(describe_backend())
     model = pybeam.load_model(MODEL)
     tokenizer = pybeam.load_tokenizer(MODEL)
-    sources = [tokenizer.encode(verse) for verse in VERSES]
+    sources = tokenizer.encode(VERSES)
     decode_all(model, sources)  # warm up: the first calls allocate memory
     outcomes = decode_all(model, sources)
 
-    print("\nscore: log-probability of the translation, higher is better")
+    print("\nscore: log-probability of the translation per token, higher is better")
     print("expansions: hypotheses sent through the model, which is what takes the time\n")
     for i, verse in enumerate(VERSES):
         print(verse)
@@ -67,7 +69,7 @@ def main() -> None:
             result = results[i]
             best = result.hypotheses[0]
             print(
-                f"  {name:<12}{best.score:>7.2f} {result.steps:>3} steps {result.expansions:>4} "
+                f"  {name:<12}{best.final_score:>7.2f} {result.steps:>3} steps {result.expansions:>4} "
                 f"expansions  {tokenizer.decode(best.tokens)}"
             )
     print(f"\n{'all verses':<14}{'seconds':>8}{'steps':>7}{'expansions':>12}{'per step':>10}")

@@ -50,7 +50,7 @@ class Backend(Protocol):
     ) -> Survivors:
         """`pybeam.ops.select`, which also checks its arguments."""
 
-    # a parameter for every array that the operator reads
+    # the parameters are the tensors of attention, which kernels take one by one
     def tree_attention(
         self,
         query: Tensor,

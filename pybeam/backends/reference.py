@@ -152,7 +152,7 @@ def _finish(
     return candidates[:popped], candidates[popped:]
 
 
-# a parameter for every array that the operator reads
+# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,

@@ -52,8 +52,8 @@ def graph(
 
     \b
     Examples:
-      pybeam graph --model examples/models/bible-es-en "Y dijo Dios: Sea la luz." --output out.html
-      pybeam graph --model DIR "Sea la luz." --output out.svg
+      pybeam graph --model examples/models/bible-es-en "Yo soy la luz del mundo." --output out.html
+      pybeam graph --model DIR "Yo soy la luz del mundo." --output out.svg
     """
     import pybeam
     from pybeam.graph.graph import FORMATS

@@ -71,9 +71,9 @@ def translate(**values: Any) -> int:
     Examples:
       pybeam translate --model examples/models/bible-es-en < in.es > out.en
       pybeam translate --model DIR --input in.es --output out.en --width 10
-      pybeam translate --model DIR --algorithm variable --width 50 --threshold 1.6 \\
+      pybeam translate --model DIR --algorithm variable --width 5 --threshold 1.6 \\
           --max-candidates 3 < in.es
-      echo "Y dijo Dios: Sea la luz." | pybeam translate --model DIR --n-best 3 --json
+      echo "Yo soy la luz del mundo." | pybeam translate --model DIR --n-best 3 --json
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
 

@@ -34,7 +34,7 @@ class HardPrefix(PrefixRule):
 HARD_PREFIX = HardPrefix(in_length=True, in_limits=True)
 
 
-# a parameter for each of the other system's options
+# the parameters are the options of the system that this reproduces
 def beam_search(
     beam_size: int = 2,
     *,

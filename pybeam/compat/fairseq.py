@@ -13,7 +13,7 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 
 
-# a parameter for each of the other system's options
+# the parameters are the options of the system that this reproduces
 def beam_search(
     beam: int = 5,
     *,

@@ -19,7 +19,7 @@ from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 
-# a parameter for each of the other system's options
+# the parameters are the options of the system that this reproduces
 def beam_search(
     num_beams: int,
     *,

@@ -16,7 +16,7 @@ from pybeam.search.options import SearchOptions
 from pybeam.stopping import top_finished
 
 
-# a parameter for each of the other system's options
+# the parameters are the options of the system that this reproduces
 def beam_search(
     beam_size: int = 5,
     *,

@@ -30,7 +30,7 @@ PER_BEAM = dict(
 )
 
 
-# a parameter for every array that the operator reads
+# the parameters are the contract of the kernel; the library itself hands over `SelectOptions`
 def select(
     logits: Tensor,
     score: Tensor,
@@ -123,7 +123,7 @@ def select(
     return backends.resolve(backend, logits.device).select(logits, score, offset, width, options)
 
 
-# a parameter for every array that the operator reads
+# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,

@@ -140,7 +140,7 @@ def per_beam(
     _shape(name, value, "[S]", (num_beams,), "one for every entry of `width`")
 
 
-# a parameter for every array that the operator reads
+# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,

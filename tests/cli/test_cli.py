@@ -168,10 +168,6 @@ def test_bfloat16_changes_few_words(translate, expected):
             ["--threshold", "1.5"],
             "--threshold has no meaning with --algorithm fixed; it goes with var",
         ),
-        (
-            ["--algorithm", "huang", "--threshold", "1"],
-            "--threshold has no meaning with --algorithm huang; it goes with variable or shrinking",
-        ),
         (["--stop", "count", "--patience", "2"], "either --stop or --patience"),
         (
             ["--patience", "0.1", "--n-best", "5"],
@@ -213,6 +209,7 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--algorithm", "hybrid-jacobi", "--width", "2"], "--width has no meaning"),
         (["--n-best", "6"], "use --width 6"),
         (["--schedule", "batch", "--epsilon", "0.5"], "--epsilon has no meaning"),
+        (["--flush", "9"], "--flush has no meaning with --schedule fifo"),
         (["--batch-size", "2", "--batch-tokens", "9"], "either --batch-size"),
         (["--scoring", "power"], "power:A"),
         (["--scoring", "gnmt:x"], "gnmt:x"),

@@ -23,13 +23,14 @@ SEARCHES = {
     "--algorithm variable --width 9 --threshold 2 --max-candidates 3": pybeam.variable_beam(
         9, **PRUNED, scoring=NORMALISED
     ),
-    "--algorithm huang --width 3": pybeam.huang_beam(3),
-    "--width 3 --max-length 6 --ended-only": pybeam.fixed_beam(
-        3, max_length=6, ended_only=True, scoring=NORMALISED
+    "--algorithm shrinking --width 3 --cut-too --max-length 4": pybeam.shrinking_beam(
+        3, scoring=NORMALISED, ended_only=False, max_length=4
     ),
-    "--algorithm optimal --max-length 6 --no-ended-only": pybeam.optimal_beam(
-        5, max_length=6, ended_only=False
+    "--ended-only --max-length 9": pybeam.fixed_beam(
+        5, scoring=NORMALISED, ended_only=True, max_length=9
     ),
+    "--algorithm huang --scoring reward:0.5": pybeam.huang_beam(5, 0.5),
+    "--algorithm huang": pybeam.huang_beam(5),
     "--algorithm shrinking --width 3 --relative-threshold 0.1": pybeam.shrinking_beam(
         3, relative_threshold=0.1, scoring=NORMALISED
     ),

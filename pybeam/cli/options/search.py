@@ -44,11 +44,11 @@ SEARCH = Section(
             metavar="NAME",
             show_default=DEFAULT_ALGORITHM,
             help="greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. variable: a "
-            "beam that pruning keeps narrow where the model is sure; the choice for --width above 5. "
+            "beam that --threshold keeps narrow where the model is sure; the choice for a wide beam. "
             "shrinking: a finished hypothesis leaves its place empty. optimal: like fixed, but stops a "
-            "line when nothing can beat what has finished. huang: the same rule, and a finished hypothesis "
-            "leaves its place empty for one step. jacobi, gauss-seidel-jacobi, hybrid-jacobi, "
-            "adaptive-jacobi: greedy's output, many tokens guessed and checked in one step.",
+            "line when nothing can beat what has finished. huang: the same as its paper has it, where "
+            "places of finished hypotheses stay empty for a step. jacobi, gauss-seidel-jacobi, "
+            "hybrid-jacobi, adaptive-jacobi: greedy's output, many tokens guessed and checked in one step.",
         ),
         option(
             "--width",
@@ -79,12 +79,6 @@ SEARCH = Section(
             help="Tokens after which a hypothesis is cut; the end token counts.",
         ),
         option(
-            "--ended-only/--no-ended-only",
-            default=None,
-            show_default="on with optimal, huang and shrinking",
-            help="Write no hypothesis that is cut at --max-length. A line of which none ends is empty.",
-        ),
-        option(
             "--stop",
             type=click.Choice(STOPS),
             metavar="RULE",
@@ -100,6 +94,12 @@ SEARCH = Section(
             help="Stop when P times as many hypotheses have finished as the beam is wide, and keep the "
             "best of them.",
         ),
+        option(
+            "--ended-only/--cut-too",
+            default=None,
+            show_default="cut too; ended only for shrinking, optimal and huang",
+            help="Whether hypotheses that are cut at --max-length may be written.",
+        ),
     ],
 )
 PRUNING = Section(
@@ -109,7 +109,8 @@ PRUNING = Section(
             "--threshold",
             type=float,
             metavar="NATS",
-            help="Drop a hypothesis that scores this much below the best; 1.5 to 2.5 is usual.",
+            help="Drop a hypothesis that scores this much below the best; 1.6 to 2.5 is usual, less is "
+            "faster.",
         ),
         option(
             "--max-candidates",
@@ -202,13 +203,13 @@ class SearchOptions:
     n_best: int | None = None
     min_length: int | None = None
     max_length: int | None = None
-    ended_only: bool | None = None
     stop: str | None = None
     patience: float | None = None
     threshold: float | None = None
     max_candidates: int | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
+    ended_only: bool | None = None
     samples: int | None = None
     seed: int | None = None
     groups: int | None = None
@@ -229,7 +230,7 @@ class SearchOptions:
     @property
     def certifies(self) -> bool:
         """Whether the search ends when a bound proves it, which it can do early for raw sums only."""
-        return self.stop == "optimal" or self.kind in ("optimal", "huang")
+        return "optimal" in (self.stop, self.kind) or self.kind == "huang"
 
     def check(self) -> None:
         """Raises UsageError for options that contradict each other."""

@@ -59,6 +59,12 @@ SPEED = Section(
             help="Move a line again after it has paused for so many steps.",
         ),
         option(
+            "--flush",
+            type=click.IntRange(1),
+            metavar="STEPS",
+            help="With streaming: finish a line that is so many steps old before others are added.",
+        ),
+        option(
             "--threads",
             type=click.IntRange(1),
             metavar="N",
@@ -104,6 +110,7 @@ class ScheduleOptions:
     epsilon: float | None
     row_budget: int | None
     max_wait: int | None
+    flush: int | None
 
     def build(self) -> Schedule:
         """The schedule that the options describe. Raises UsageError if they contradict each other."""
@@ -114,6 +121,10 @@ class ScheduleOptions:
                 "--epsilon has no meaning with --schedule batch, which refills only when it is empty; "
                 "use --schedule streaming or fifo"
             )
+        if self.flush is not None and self.schedule != "streaming":
+            raise click.UsageError(
+                f"--flush has no meaning with --schedule {self.schedule}; use --schedule streaming"
+            )
         if self.batch_size is not None and self.batch_tokens is not None:
             raise click.UsageError("give either --batch-size (lines) or --batch-tokens, not both")
         arguments: dict[str, Any] = {
@@ -122,6 +133,7 @@ class ScheduleOptions:
             "epsilon": self.epsilon,
             "row_budget": self.row_budget,
             "max_wait": self.max_wait,
+            "flush": self.flush,
         }
         kinds = {"batch": pybeam.Batch, "streaming": pybeam.Streaming, "fifo": pybeam.Fifo}
         with as_usage_errors():

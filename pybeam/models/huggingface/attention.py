@@ -110,7 +110,7 @@ def _replacing(configs: Sequence[Any]) -> Iterator[None]:
             config._attn_implementation_internal = name
 
 
-# its parameters are those that transformers calls it with
+# transformers calls this with its own parameters
 def tree_attention_forward(
     module: Any,
     query: Tensor,
@@ -124,7 +124,7 @@ def tree_attention_forward(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as `transformers.AttentionInterface` wants it.
+    """An attention function as `transformers.AttentionInterface` wants it, which sets its parameters.
 
     Args:
         module: the attention layer that calls it.
