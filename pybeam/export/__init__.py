@@ -46,8 +46,7 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     graphs = recorders(model)
     source, target = model.config.path.parent, Path(directory)
     if target.exists() and source.exists() and target.samefile(source):
-        problem = f"must not be that of the model itself, but is {target}"
-        raise ArgumentError("directory", problem)
+        raise ArgumentError("directory", f"must not be that of the model itself, but is {target}")
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
