@@ -180,18 +180,18 @@ def _rows_of(num_beams: int, width: int, history: Tensor) -> Rows:
     parent = torch.arange(-1, width * length - 1, dtype=torch.int32)
     parent[::length] = -1
     tree.parent[:, : width * length] = parent
-    bit = torch.arange(num_rows, dtype=torch.int32) % width
+    entry = torch.arange(num_rows, dtype=torch.int32) % width
     slot = torch.arange(num_beams, dtype=torch.int32)
     return Rows(
         tree=tree,
         slot=slot,
         offset=torch.arange(0, num_rows + 1, width, dtype=torch.int32),
         token=history[:, -1].contiguous(),
-        position=torch.full_like(bit, length - 1),
+        position=torch.full_like(entry, length - 1),
         row_slot=slot.repeat_interleave(width),
-        bit=bit,
-        node=(bit + 1) * length - 1,
-        cell=bit,
+        entry=entry,
+        node=(entry + 1) * length - 1,
+        cell=entry,
         longest=length,
         prefix_length=torch.zeros_like(slot),
         max_length=torch.full_like(slot, 256),

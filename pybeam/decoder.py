@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import ArgumentError, check_list, whole
@@ -244,9 +244,17 @@ class Decoder:
         results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
         return _checked(results, on_error)
 
+    @overload
+    def stream(
+        self, requests: Iterable[Any] | RequestQueue, *, partial: Literal[False] = False
+    ) -> Iterator[Result]: ...
+    @overload
+    def stream(
+        self, requests: Iterable[Any] | RequestQueue, *, partial: bool
+    ) -> Iterator[Result | Partial]: ...
     def stream(
         self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
-    ) -> Iterator[Result | Partial]:
+    ) -> Iterator[Any]:
         """Results as they finish; `Result.index` says which request each belongs to.
 
         `requests`, as for `decode`, are read a window ahead (`Schedule.window`) and sorted by length in

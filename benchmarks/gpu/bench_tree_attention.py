@@ -89,7 +89,7 @@ class Inputs:
         self.cell = cells.int().to(device)
         self.num_cells = ints([num_live] * num_beams)
         self.mask = None if masks is None else masks.repeat(num_beams, 1)[..., None].to(device)
-        self.bit = None if masks is None else ints(list(range(width)) * num_beams)
+        self.entry = None if masks is None else ints(list(range(width)) * num_beams)
         # for the peers: the cells of every row, [R, T]
         self.row_cells = cells[:, places].reshape(num_beams * width, length).to(device)
 
@@ -99,7 +99,7 @@ class Inputs:
     def ours(self, backend: str, pool: Tensor) -> object:
         return backends.load(backend).tree_attention(
             *(self.query, pool[0], pool[1], self.offset, self.slot, self.cell, self.num_cells),
-            *(self.mask, self.bit, HEAD_SIZE**-0.5),
+            *(self.mask, self.entry, HEAD_SIZE**-0.5),
         )
 
     def gathered(self, pool: Tensor) -> object:

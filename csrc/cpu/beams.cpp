@@ -77,7 +77,7 @@ void check_beam_read(const BeamReadParams& p) {
 
 // Rows without a source: what is computed for them stands nowhere and reads places that exist.
 void pad(const BeamReadParams& p, int64_t num_rows, int64_t num_entries) {
-    for (int32_t* out : {p.token_out, p.position_out, p.row_slot_out, p.bit_out, p.node_out}) {
+    for (int32_t* out : {p.token_out, p.position_out, p.row_slot_out, p.entry_out, p.node_out}) {
         std::fill(out + num_rows, out + p.num_rows, 0);
     }
     std::fill(p.cell_out + num_rows, p.cell_out + p.num_rows, -1);
@@ -108,7 +108,7 @@ void launch_beam_read(const BeamReadParams& p) {
             p.token_out[row] = p.token[slot * p.max_nodes + node];
             p.position_out[row] = ints[Beams::kDepth];
             p.row_slot_out[row] = static_cast<int32_t>(slot);
-            p.bit_out[row] = static_cast<int32_t>(entry);
+            p.entry_out[row] = static_cast<int32_t>(entry);
             p.node_out[row] = node;
             p.cell_out[row++] = p.row_cell[entries + entry];
         }

@@ -94,12 +94,12 @@ inline void mix_values(const float* weights, int64_t weights_stride, const Cells
     }
 }
 
-// Hides the cells that entry `bit` of the beam does not see.
-inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t bit,
+// Hides the cells that entry `entry` of the beam does not see.
+inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t entry,
                        int64_t num_cells, float* scores) {
     const int64_t words = params.mask_words;
-    const int64_t* mask = params.mask + slot * params.max_cells * words + bit / 64;
-    const int shift = bit % 64;
+    const int64_t* mask = params.mask + slot * params.max_cells * words + entry / 64;
+    const int shift = entry % 64;
     if (words == 1) {  // a unit stride, which the compiler can vectorise
         for (int64_t u = 0; u < num_cells; ++u) {
             scores[u] = (mask[u] >> shift & 1) != 0 ? scores[u] : -INFINITY;
@@ -273,8 +273,8 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
         if (params.mask != nullptr) {
-            const int32_t bit = params.bit[view.row(q % view.num_rows)];
-            hide_cells(params, view.slot, bit, view.num_cells, row_scores);
+            const int32_t entry = params.entry[view.row(q % view.num_rows)];
+            hide_cells(params, view.slot, entry, view.num_cells, row_scores);
         }
         query[q] = exp_scores(row_scores, view.num_cells);
     }

@@ -40,7 +40,8 @@ void check_addresses(const TreeAttentionParams& p) {
         if (!is_inside) throw std::runtime_error("tree_attention: `cell` is not in the pool");
     }
     if (p.mask == nullptr) return;
-    for (int64_t r = 0; r < p.num_rows; ++r) check_range("`bit`", p.bit[r], 0, 64 * p.mask_words);
+    for (int64_t r = 0; r < p.num_rows; ++r)
+        check_range("`entry`", p.entry[r], 0, 64 * p.mask_words);
 }
 
 // The heads of a source lie in the same cells, so they are one task unless that leaves threads

@@ -133,7 +133,7 @@ inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList 
     params.token_out = ints(num_rows);
     params.position_out = ints(num_rows);
     params.row_slot_out = ints(num_rows);
-    params.bit_out = ints(num_rows);
+    params.entry_out = ints(num_rows);
     params.node_out = ints(num_rows);
     params.cell_out = ints(num_rows);
     params.score_out = floats(num_entries);

@@ -27,11 +27,11 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                              const Tensor& offset, const Tensor& slot, const Tensor& cell,
                              const Tensor& num_cells, const OptionalTensor& mask,
-                             const OptionalTensor& bit, double scale) {
+                             const OptionalTensor& entry, double scale) {
     check_heads(query, key, value);
     check_dim("slot", slot, 1);
     check_dim("cell", cell, 2);
-    TORCH_CHECK_VALUE(mask.has_value() == bit.has_value(), "`mask` and `bit` go together");
+    TORCH_CHECK_VALUE(mask.has_value() == entry.has_value(), "`mask` and `entry` go together");
     const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
     if (mask.has_value()) check_dim("mask", *mask, 3);
     const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
@@ -40,7 +40,7 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     const Argument<int32_t> cell_arg("cell", cell, at::kInt, {num_slots, max_cells});
     const Argument<int32_t> num_cells_arg("num_cells", num_cells, at::kInt, {num_slots});
     const Argument<int64_t> mask_arg("mask", mask, at::kLong, {num_slots, max_cells, mask_words});
-    const Argument<int32_t> bit_arg("bit", bit, at::kInt, {query.size(0)});
+    const Argument<int32_t> entry_arg("entry", entry, at::kInt, {query.size(0)});
     Tensor out = at::empty(query.sizes(), query.options());
 
     TreeAttentionParams params{};
@@ -60,7 +60,7 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.cell = cell_arg;
     params.num_cells = num_cells_arg;
     params.mask = mask_arg;
-    params.bit = bit_arg;
+    params.entry = entry_arg;
     params.num_rows = query.size(0);
     params.num_sources = num_sources;
     params.num_slots = num_slots;

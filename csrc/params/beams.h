@@ -115,7 +115,7 @@ struct BeamReadParams {
     int32_t* token_out;       // per row
     int32_t* position_out;
     int32_t* row_slot_out;
-    int32_t* bit_out;
+    int32_t* entry_out;
     int32_t* node_out;
     int32_t* cell_out;
     float* score_out;           // per entry

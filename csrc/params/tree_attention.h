@@ -21,7 +21,7 @@ struct TreeAttentionParams {
     const int32_t* cell;
     const int32_t* num_cells;
     const int64_t* mask;
-    const int32_t* bit;
+    const int32_t* entry;  // of the beam, per row
     int64_t num_rows;
     int64_t num_sources;
     int64_t num_slots;

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import pybeam
-from pybeam.backends.arrays import grown
+from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.base import Model, Session
@@ -242,7 +242,7 @@ class ParserSession(Session):
         self._kinds = torch.tensor(model.actions.kinds, device=model.device)  # by action
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
-        self._state = grown(self._state, (2, num_slots, width, STACK))
+        self._state = resized(self._state, (2, num_slots, width, STACK))
         self._source.reserve(num_slots)
 
     def buffers(self) -> Sequence[Tensor]:
@@ -259,11 +259,11 @@ class ParserSession(Session):
         missing = self._source.num_cells - len(self._pool)
         if missing > 0:
             room = max(self._source.num_cells, 2 * len(self._pool))
-            self._pool = grown(self._pool, (room, *self._pool.shape[1:]))
+            self._pool = resized(self._pool, (room, *self._pool.shape[1:]))
         given = self._model.network.read([source.to(device) for source in sources])
         self._backend.scatter_rows(self._pool, cells, torch.cat(given))
         # room for the longest stack, and for one more word: a row that pushes nothing writes there too
-        self._state = grown(self._state, (2, 0, 0, STACK + BASE + max(lengths)))
+        self._state = resized(self._state, (2, 0, 0, STACK + BASE + max(lengths)))
         begin = torch.zeros(len(slots), self._state.shape[3], dtype=INT)
         begin[:, DEPTH], begin[:, FIRST] = BASE + 1, 1
         begin[:, STACK : STACK + BASE] = torch.tensor(lengths, dtype=INT)[:, None] - 1
@@ -271,7 +271,7 @@ class ParserSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         before, after = self._state.flatten(1, 2)  # [S K, columns]
-        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
+        entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
         state = before.index_select(0, entry)  # [R, columns]
         kinds = self._kinds.index_select(0, rows.token)
         stack, depth, first = state[:, STACK:], state[:, DEPTH], state[:, FIRST]

@@ -61,7 +61,7 @@ class Backend(Protocol):
         cell: Tensor,
         num_cells: Tensor,
         mask: Tensor | None,
-        bit: Tensor | None,
+        entry: Tensor | None,
         scale: float,
         /,
     ) -> Tensor:

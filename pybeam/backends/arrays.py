@@ -194,7 +194,7 @@ class Beams(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """What is guessed of sources that have one hypothesis, whose tokens are node 0, 1, … of the tree.
+    """The guesses of sources that have one hypothesis, whose tokens are nodes 0, 1, … of the tree.
 
     The rows of such a source are its last token and the guesses behind it. Columns can be read and
     written by name, as those of `Beams`.
@@ -210,7 +210,7 @@ class Drafts(NamedTuple):
 
     @classmethod
     def empty(cls, device: torch.device) -> Drafts:
-        """None at all; `reserved` makes room."""
+        """No guesses at all; `reserved` makes room."""
         return cls(*[torch.zeros(0, 0, dtype=torch.int32, device=device) for _ in range(2)])
 
     def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
@@ -228,7 +228,7 @@ class NewLines(NamedTuple):
 
 
 class CommitRules(NamedTuple):
-    """What an algorithm says of a commit; the last three are those of `Stop`."""
+    """The rules of an algorithm that `beam_commit` needs; the last three are those of `Stop`."""
 
     eos_id: int
     finishing: int
@@ -238,7 +238,7 @@ class CommitRules(NamedTuple):
 
 
 class DraftTokens(NamedTuple):
-    """What drafting must know of the vocabulary."""
+    """The tokens that drafting must know."""
 
     start_id: int
     eos_id: int
@@ -255,13 +255,13 @@ class RowArrays(NamedTuple):
     token: Tensor  # [R] int32
     depth: Tensor  # [R] int32, tokens after the start token that their source has
     row_slot: Tensor  # [R] int32
-    bit: Tensor  # [R] int32
+    entry: Tensor  # [R] int32
     node: Tensor  # [R] int32
     cell: Tensor  # [R] int32
 
 
 class SelectInputs(NamedTuple):
-    """What `select` may need to know of the ``A`` beams that move and of their entries.
+    """The arguments and rules of `select` for the ``A`` beams that move, and for their entries.
 
     There is room for ``B`` entries; those behind the last offset are padding.
     """

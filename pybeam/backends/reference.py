@@ -118,7 +118,7 @@ def _row_candidates(
 def _survivors(
     candidates: list[_Candidate], s: int, width: int, options: SelectOptions, dtype: torch.dtype
 ) -> tuple[list[_Candidate], list[_Candidate]]:
-    """Of the candidates of beam `s`, by parent and rank: those that finish now and its next beam."""
+    """The candidates of beam `s` that finish now, and those that are its next beam."""
     finishing = Finishing(options.finishing)
     # stable: ties keep that order
     ranked = sorted((c for c in candidates if c.score > -INF), key=lambda c: -c.score)
@@ -162,7 +162,7 @@ def tree_attention(
     cell: Tensor,
     num_cells: Tensor,
     mask: Tensor | None,
-    bit: Tensor | None,
+    entry: Tensor | None,
     scale: float,
 ) -> Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -179,8 +179,8 @@ def tree_attention(
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
         if mask is not None:
-            word = mask[p, :n][:, (bit[rows] // 64).long()]  # [n, rows]
-            visible = (word >> (bit[rows] % 64).long()) & 1 == 1
+            word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
+            visible = (word >> (entry[rows] % 64).long()) & 1 == 1
             logit = logit.masked_fill(~visible.T[:, None], -INF)
         sees_none = (logit == -INF).all(-1, keepdim=True)
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)

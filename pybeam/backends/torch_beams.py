@@ -1,4 +1,4 @@
-"""What a step reads of the beams and what it makes of them, in plain torch on any device.
+"""Opening, reading, committing and closing beams in plain torch, on any device.
 
 The program of the backends that have no operators of their own for it, and the oracle of the one that
 has. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and every size
@@ -64,16 +64,16 @@ def beam_read(
     place, is_row = _packed(is_alive, num_rows)
     source = place.div(width, rounding_mode="floor")
     row_slot = torch.where(is_row, i[source], NULL_SLOT)
-    bit = torch.where(is_row, place - source * width, 0)
-    node = torch.where(is_row, tree.row_node[row_slot, bit], 0)
+    own_entry = torch.where(is_row, place - source * width, 0)
+    node = torch.where(is_row, tree.row_node[row_slot, own_entry], 0)
     rows = RowArrays(
         offset=_offsets(beams.num_rows[i]),
         token=torch.where(is_row, tree.token[row_slot, node.long()], 0),
         depth=torch.where(is_row, depth[source], 0),
         row_slot=row_slot.to(INT),
-        bit=bit.to(INT),
+        entry=own_entry.to(INT),
         node=node,
-        cell=torch.where(is_row, tree.row_cell[row_slot, bit], -1),
+        cell=torch.where(is_row, tree.row_cell[row_slot, own_entry], -1),
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
     taken = 0 if refills else beams.num_finished[i]
@@ -158,7 +158,7 @@ def beam_close(
 
 
 class _Endings(NamedTuple):
-    """What survivors [A, C] would be if they finished now."""
+    """Survivors [A, C] as the hypotheses that they would be if they finished now."""
 
     node: Tensor
     length: Tensor

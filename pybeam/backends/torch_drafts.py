@@ -86,7 +86,7 @@ def draft_commit(
 
 
 class _Outputs(NamedTuple):
-    """What was selected for the rows of slots [A], which have `Q` places each."""
+    """The tokens that were selected for the rows of slots [A], `Q` places each."""
 
     token: Tensor  # [A, Q], -1 where there is no row or nothing can follow
     eos_token: Tensor  # [A, Q], the same before every EOS became one
@@ -171,12 +171,13 @@ def _stop(beams: Beams, i: Tensor, out: _Outputs, accepted: Tensor, moves: Tenso
 def _adapt(
     drafts: Drafts, i: Tensor, num_guesses: Tensor, num_hits: Tensor, adapts: Tensor
 ) -> None:
-    """Guesses are paid for: each costs its price, each that holds earns a step."""
+    """The next window: every guess costs its price, and every guess that holds earns a step."""
     price = drafts.price[i]
     credit = drafts.credit[i] + ALLOWANCE + STEP * num_hits - price * num_guesses
     credit = torch.minimum(credit, (2 * price).clamp(min=MOST_CREDIT))
     wanted = torch.where(num_hits == num_guesses, num_guesses + 1, num_hits.clamp(min=1))
-    # the first guess is the initialiser's, the second the model's: one alone would teach nothing
+    # the initialiser makes the first guess and the model the second: a row with the first guess alone would
+    # not tell how well the model guesses
     wanted = torch.where((num_guesses == 0) & (credit < 2 * price), 0, wanted)
     affordable = credit.clamp(min=0) // price.clamp(min=1)
     most = torch.minimum(affordable, drafts.max_rows[i] - 1)
@@ -268,9 +269,9 @@ def _guess(
 
 
 def _ngram_guess(tree: TreeArrays, drafts: Drafts, i: Tensor, node: Tensor) -> Tensor:
-    """[A], what followed the latest earlier occurrence of the n tokens before these nodes, or -1.
+    """[A], the token that followed the latest earlier occurrence of the n tokens before these nodes.
 
-    In the output, else in the given guesses.
+    The output is searched first, then the given guesses; -1: there is none.
     """
     n = drafts.ngram[i]
     found = torch.full_like(n, -1)

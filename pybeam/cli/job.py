@@ -217,13 +217,10 @@ def translate_all(
     decoder: Decoder, sources: Sources, writer: OrderedWriter, progress: Progress
 ) -> None:
     """Decode run after run of the input until it ends."""
-    from pybeam.request import Result
-
     while not sources.has_ended:
         num_before = sources.num_lines
         try:
             for result in decoder.stream(sources.run()):
-                assert isinstance(result, Result)
                 result = dataclasses.replace(result, index=num_before + result.index)
                 result = sources.complete(result)
                 progress.add(result)

@@ -87,7 +87,7 @@ def _first_step(request: Request, width: int) -> Request:
 
 
 class _Plan:
-    """What one request goes on from, and how the two parts of an output become one."""
+    """The alternatives of one request: the requests that decode them, and outputs joined from both parts."""
 
     def __init__(
         self,

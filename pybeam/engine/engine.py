@@ -6,8 +6,8 @@ it reads the report of one step while the device is busy with the next (`reads_l
 little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
 source that is done is noticed one step later. Results are the same.
 
-A step that raises changes nothing: the sources that are to blame leave with an error, and the others
-go on (`failures.py`).
+A step that raises before it commits has changed nothing: the sources that are to blame leave with an
+error, and the others go on (`failures.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pybeam.state.report import Report
 
 @dataclass(frozen=True)
 class Wants:
-    """What one stream is to hand out, and how.
+    """Options of one stream: the outputs that it hands out, and when the host reads.
 
     Args:
         log_probs: whether `Hypothesis.log_probs` is filled.
@@ -64,10 +64,10 @@ class PendingReport(NamedTuple):
     """A report on its way to the host."""
 
     copy: HostCopy
-    slots: np.ndarray  # of the sources that were live
-    claimed_pages: int  # when it was sent for
-    capacity: int  # of the stable prefixes behind it; 0: there are none
-    errors: dict[int, Exception]  # by slot, of the sources that failed in this step
+    slots: np.ndarray  # slots of the sources that were live
+    claimed_pages: int  # pages that had been claimed when it was sent for
+    capacity: int  # tokens per stable prefix behind the report; 0: there are none
+    errors: dict[int, Exception]  # errors of sources that failed in this step, by slot
 
 
 class Engine:
@@ -180,7 +180,7 @@ class Engine:
             return state.report(live)
 
     def _choose(self, slot: Tensor, num_rows: int, longest: int) -> Survivors:
-        """What the beams in these slots [A] go on with. Done again, it is the same."""
+        """The survivors of the beams in these slots [A]. A second call gives the same."""
         state, session = self._work.state, self._work.session
         with self._clock("plan"):
             rows, moving = state.read(slot, num_rows, longest)
@@ -190,7 +190,7 @@ class Engine:
             return state.select(rows, moving, state.process(logits, rows))
 
     def _blame(self, error: Exception) -> dict[int, Exception]:
-        """The errors, by slot, of the sources that a step which raised this fails."""
+        """The sources that leave because a step raised this: their errors by slot."""
         every = self._live.slots.tolist()
         if not isinstance(error, StepFailed):
             return dict.fromkeys(every, kept(error))
@@ -202,7 +202,7 @@ class Engine:
         return blamed(self._try_alone, moving, cause)
 
     def _try_alone(self, slots: list[int]) -> None:
-        """What a step would do for these slots, without its effects; raises what it would raise."""
+        """Compute a step of these slots and drop it, to see whether it raises."""
         slot = to_device(slots, torch.int32, self._work.model.device)
         num_rows = int(self._work.state.beams.num_rows[slot.long()].sum())
         self._choose(slot, num_rows, self._live.max_tokens(self.stats.steps, 1))
@@ -252,7 +252,7 @@ class Engine:
             try:
                 work.session.encode(contents, [source.number for source in some], slots)
             except Exception:
-                # what is half done would be in the way of another try
+                # a half encoded source would keep its cells when it is tried again
                 work.session.release(slots)
                 raise
 
@@ -273,11 +273,12 @@ class Engine:
             opened.extend(some)
 
         yield from self._give_up(sources, isolate(open_beams, sources))
-        self._live.add(opened, num_rows, self.stats.steps)
-        self.stats.refills += 1
+        if opened:
+            self._live.add(opened, num_rows, self.stats.steps)
+            self.stats.refills += 1
 
     def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
-        """Sources that have failed before they began, with their errors by place in `sources`."""
+        """Results of sources that failed before they began; `errors` are by place in `sources`."""
         for i, error in errors.items():
             source = sources[i]
             self._work.session.release([source.slot])

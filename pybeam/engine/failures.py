@@ -82,5 +82,5 @@ def kept(error: Exception) -> Exception:
 
 
 def failed(result: Result, error: Exception) -> Result:
-    """What becomes of a result when its request fails after all."""
+    """The result of a request that fails after its search has ended."""
     return dataclasses.replace(result, hypotheses=[], stop_reason="error", error=error)

@@ -22,7 +22,7 @@ from pybeam.state.new_beam import NO_SLOT
 
 
 def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> HostCopy | None:
-    """What the groups of these sources have chosen, on its way to the host; None where none has groups.
+    """The tokens that groups of these sources chose, on their way to the host; None if none has groups.
 
     `capacity` is at least the tokens of any row, start token included.
     """

@@ -36,7 +36,7 @@ class LiveSources:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._by_slot: dict[int, Source] = {}
-        self._num_tokens = 0  # of the sources
+        self._num_tokens = 0  # source tokens of all of them
         self.max_bytes = 0
         self.num_rows = np.zeros(0, dtype=np.int64)
         self._expansions = np.zeros(0, dtype=np.int64)  # by slot, as the host last read
@@ -87,7 +87,7 @@ class LiveSources:
         return num_new
 
     def load(self, step: int) -> Load:
-        """What the schedule must know of them at this step."""
+        """How much is being decoded at this step, for the schedule."""
         return Load(len(self), self._num_tokens, int(self.num_rows.sum()), self._age(step))
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:

@@ -22,10 +22,10 @@ class FinishedBatch(NamedTuple):
     """Sources that left after the same step, and what they have found, on its way to the host."""
 
     sources: list[Source]
-    errors: list[Exception | None]  # of those that failed
-    report: Report  # of these sources
+    errors: list[Exception | None]  # None for a source that has not failed
+    report: Report  # the report on these sources alone
     found: HostCopy
-    capacity: int  # of the paths in `found`
+    capacity: int  # tokens per path in `found`
     choices: HostCopy | None  # see `BeamState.choices`
 
     @classmethod

@@ -24,10 +24,10 @@ from pybeam.arguments import ArgumentError, whole
 
 
 class Load(NamedTuple):
-    """What is being decoded when a schedule decides whether to admit more."""
+    """How much is being decoded when a schedule decides whether to admit more."""
 
     sources: int = 0
-    tokens: int = 0  # of these sources
+    tokens: int = 0  # source tokens of all of them
     rows: int = 0  # they have so many in flight
     age: int = 0  # steps since the oldest of them was admitted
 
@@ -73,7 +73,7 @@ class Schedule(ABC):
     @property
     def queue_window(self) -> int:
         """Requests that are read ahead and sorted by length."""
-        # of 16 batches, sorted, the sources of one differ little in length, and the queue stays small
+        # 16 batches are enough for neighbours of like length, and few enough to start soon
         return 16 * self.n if self.window is None else self.window
 
     def check_width(self, width: int) -> None:

@@ -1,4 +1,4 @@
-"""What one decode or stream call did, and how long each of its phases took."""
+"""Statistics of one decode or stream call, and a clock for its phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybeam.request import Result
 
 # "replay" stands for those from plan to report where a step is a CUDA graph
 PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
-RANGE_PREFIX = "pybeam::"  # of the ranges' names in a trace
+RANGE_PREFIX = "pybeam::"  # how the names of ranges in a trace begin
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Stats:
     stop_reasons: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    pages: int = 0  # of the key and value pool, which never shrinks
+    pages: int = 0  # pages that the pool of keys and values has; it never shrinks
 
     def count(self, result: Result) -> Result:
         """The result, counted."""

@@ -1,4 +1,4 @@
-"""What a stream of requests is decoded in, and what the next stream finds warm."""
+"""`Workspace`: the memory that a stream of requests is decoded in, kept for the next stream."""
 
 from __future__ import annotations
 

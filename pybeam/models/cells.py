@@ -20,13 +20,15 @@ class Cells(NamedTuple):
     cell: Tensor  # [S, U] int32
     num_cells: Tensor  # [S] int32
     mask: Tensor | None = None  # [S, U, W] int64, which entries see a cell; None: all do
-    bit: Tensor | None = None  # [R] int32, the entry of each row, where there is a mask
+    entry: Tensor | None = None  # [R] int32, the entry of each row, where there is a mask
 
     @classmethod
     def of_tree(cls, rows: Rows) -> Cells:
         """The tokens that each row continues, and its own."""
         tree = rows.tree
-        return cls(rows.offset, rows.slot, tree.live_cell, tree.num_live, tree.live_mask, rows.bit)
+        return cls(
+            rows.offset, rows.slot, tree.live_cell, tree.num_live, tree.live_mask, rows.entry
+        )
 
     @classmethod
     def of_encoder(cls, rows: Rows, source: SourceCells) -> Cells:
@@ -51,4 +53,4 @@ class Cells(NamedTuple):
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
         mask = None if self.mask is None else self.mask[slot, :max_cells]
         cell, num_cells = self.cell[slot, :max_cells], self.num_cells[slot]
-        return Cells(self.offset, order, cell, num_cells, mask, self.bit)
+        return Cells(self.offset, order, cell, num_cells, mask, self.entry)

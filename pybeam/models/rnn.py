@@ -234,7 +234,7 @@ class LstmSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
-        entry = rows.row_slot * self._state.shape[2] + rows.bit  # [R]
+        entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
         logits, new = self._write(rows, before.index_select(0, entry))
         # padding has no state to keep
         target = torch.where(rows.cell < 0, -1, entry)

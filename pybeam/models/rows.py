@@ -26,7 +26,7 @@ class Rows:
     token: Tensor  # [R] int32, last token of each row
     position: Tensor  # [R] int32, tokens before it, so 0 for the start token
     row_slot: Tensor  # [R] int32, place of each row's source
-    bit: Tensor  # [R] int32, the row's entry in its beam: its bit in the tree's masks
+    entry: Tensor  # [R] int32, the row's entry in its beam: its bit in the tree's masks
     node: Tensor  # [R] int32, its node in the tree
     cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
     longest: int  # no row has more tokens, start included
@@ -56,7 +56,7 @@ class Rows:
             token=pick(self.token),
             position=pick(self.position),
             row_slot=row_slot,
-            bit=pick(self.bit),
+            entry=pick(self.entry),
             node=pick(self.node),
             cell=pick(self.cell, -1),
         )
@@ -71,7 +71,7 @@ class Rows:
         return self.tree.paths(self.row_slot, self.node)
 
     def seen(self, counts_start: bool) -> tuple[Tensor, Tensor]:
-        """What processors take for a row's tokens, [R, T] int32, and the place of the last one, [R] int32.
+        """Every row's tokens [R, T] int32 as processors count them, and the place of the last [R] int32.
 
         Places without a token hold something negative; there is none behind the last one.
 
@@ -100,4 +100,4 @@ class Rows:
     @property
     def score(self) -> Tensor:
         """[R] float32, the accumulated score of every row."""
-        return self.beam_score[self.row_slot.long(), self.bit.long()]
+        return self.beam_score[self.row_slot.long(), self.entry.long()]

@@ -134,14 +134,14 @@ def tree_attention(
     num_cells: Tensor,
     *,
     mask: Tensor | None = None,
-    bit: Tensor | None = None,
+    entry: Tensor | None = None,
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Attention of every row over the cells of its source; each cell is read once for the whole beam.
 
     ``out[r, h] = sum_u p[r, h, u] value[cell_u, g]``, ``p = softmax_u(scale * query[r, h] . key[cell_u, g])``
-    over the cells ``u < num_cells[slot]`` of row r's source whose mask has bit ``bit[r]``; head h uses
+    over the cells ``u < num_cells[slot]`` of row r's source whose mask has bit ``entry[r]``; head h uses
     key head ``g = h // (H // G)``. Lengths are ragged, nothing is padded; a row that sees no cell gets
     zeros. Sums are float32 whatever the dtype. Without ``mask`` every row sees every cell: that is
     cross-attention, and, with cells numbered as the rows are, encoder self-attention.
@@ -154,7 +154,7 @@ def tree_attention(
         cell: [S, U] int32, cells of every slot.
         num_cells: [S] int32.
         mask: [S, U, W] int64, bit b of word w: entry ``64 w + b`` of the beam sees this cell.
-        bit: [R] int32, the entry each row stands for; needed with ``mask``.
+        entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask``.
         scale: default ``D ** -0.5``.
 
     Returns:
@@ -163,10 +163,10 @@ def tree_attention(
     Raises:
         ValueError: a shape, dtype, device or index is wrong.
     """
-    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, mask, bit)
+    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, mask, entry)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, bit, scale
+        query, key, value, offset, slot, cell, num_cells, mask, entry, scale
     )
 
 

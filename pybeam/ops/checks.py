@@ -150,7 +150,7 @@ def tree_attention(
     cell: Tensor,
     num_cells: Tensor,
     mask: Tensor | None,
-    bit: Tensor | None,
+    entry: Tensor | None,
 ) -> None:
     """Check the arguments of `ops.tree_attention`."""
     device = query.device
@@ -177,15 +177,15 @@ def tree_attention(
     _range("num_cells", used, 0, max_cells + 1, "`cell` has that many columns")
     is_used = torch.arange(max_cells, device=device) < used[:, None]
     _range("cell", cell[slot.long()][is_used], 0, key.shape[0], "`key` has that many cells")
-    if (mask is None) != (bit is None):
-        missing = "mask" if mask is None else "bit"
-        raise ValueError(f"`mask` and `bit` go together, but `{missing}` is None")
-    if mask is not None and bit is not None:
+    if (mask is None) != (entry is None):
+        missing = "mask" if mask is None else "entry"
+        raise ValueError(f"`mask` and `entry` go together, but `{missing}` is None")
+    if mask is not None and entry is not None:
         _dtype("mask", mask, torch.int64)
         _device("mask", mask, device)
         _shape("mask", mask, "[S, U, W]", (num_slots, max_cells, None), "as `cell`")
-        _ints("bit", bit, "[R]", (num_rows,), device, "one for every row of `query`")
-        _range("bit", bit, 0, WORD_BITS * mask.shape[2], "`mask` has that many bits")
+        _ints("entry", entry, "[R]", (num_rows,), device, "one for every row of `query`")
+        _range("entry", entry, 0, WORD_BITS * mask.shape[2], "`mask` has that many bits")
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -82,9 +83,14 @@ class AllowedSequences(Processor):
             raise ValueError("`sequences` must hold at least one, but is empty")
         if not all(self.sequences):
             raise ValueError("`sequences` must not hold an empty one; leave it out")
-        trie = Trie.build(self.sequences)
-        object.__setattr__(self, "_trie", trie)
-        object.__setattr__(self, "_most_children", int(trie.first.diff().max()))
+
+    @cached_property
+    def _trie(self) -> Trie:
+        return Trie.build(self.sequences)
+
+    @cached_property
+    def _max_children(self) -> int:
+        return int(self._trie.first.diff().max())
 
     def constants(self) -> tuple[Tensor, ...]:
         return self._trie
@@ -108,7 +114,7 @@ class AllowedSequences(Processor):
         # sequences begin behind the forced prefix
         here = torch.where(rows.num_generated > 0, trie.child(before, rows.token), ROOT)  # [R]
         state[slot, node] = here.to(INT)
-        token, is_there = trie.children(here, self._most_children)  # [R, most]
+        token, is_there = trie.children(here, self._max_children)  # [R, most]
         value = logits.gather(1, token).masked_fill(~is_there, -INF)
         allowed = torch.full_like(logits, -INF).scatter_reduce_(1, token, value, "amax")
         is_inside = ~trie.is_end[here]

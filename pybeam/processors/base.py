@@ -30,14 +30,14 @@ class Processor(ABC):
     constants, and state that follows hypotheses. Subclasses are frozen dataclasses.
 
     Attributes:
-        stage: "logits": it is given logits, and what it takes from one token the others get, since
-            they are normalised afterwards. "log_probs": it is given log-probabilities, and what it
-            makes of them is added to scores as it is, whatever it sums to.
+        stage: "logits": it changes logits. They are normalised afterwards, so that the other tokens get
+            the probability that one token loses. "log_probs": it changes log-probabilities, and its
+            results are added to scores as they are, whatever they sum to.
         per_request: fields that `Request.processors` may change; `parameters` must follow from them.
         state: dtypes of the numbers that it keeps for every hypothesis, see `__call__`.
-        perturbs: whether what it returns ranks hypotheses without being log-probabilities. Then
-            `Hypothesis.log_probs` and `score` are those of what it was given, and `final_score` is what
-            ranked. Such a processor is the last.
+        perturbs: whether its results rank hypotheses without being log-probabilities. Then
+            `Hypothesis.log_probs` and `score` follow from the log-probabilities that it was given, and
+            `final_score` from its results. Such a processor is the last.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back.
     """
@@ -49,11 +49,11 @@ class Processor(ABC):
     can_capture: ClassVar[bool] = True
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """What a request has to say, on the host: a number each, or ids padded with -1 on the right."""
+        """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
         return ()
 
     def constants(self) -> tuple[Tensor, ...]:
-        """What is the same for all requests, on the host."""
+        """Tensors that are the same for all requests, on the host."""
         return ()
 
     def check(self, model: Model) -> None:
@@ -61,7 +61,7 @@ class Processor(ABC):
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        """What `select` shall see instead.
+        """The logits or log-probabilities that `select` shall see instead.
 
         Args:
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
@@ -130,7 +130,7 @@ def overridden(
     Raises TypeError or ValueError if there is no such one, or two, or if it differs in what a request
     cannot change.
     """
-    processors = list(processors)
+    changed = list(processors)
     if not isinstance(changes, Iterable):
         raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")
     for change in changes:
@@ -140,13 +140,13 @@ def overridden(
                 f"but holds {change!r}; give functions to the algorithm"
             )
         name = type(change).__name__
-        places = [i for i, own in enumerate(processors) if type(own) is type(change)]
+        places = [i for i, own in enumerate(changed) if type(own) is type(change)]
         if len(places) != 1:
             raise ValueError(
                 f"`Request.processors` must change one of the algorithm's processors, but of class "
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
-        own = processors[places[0]]
+        own = changed[places[0]]
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
             if field.name not in change.per_request and ours != theirs:
@@ -154,8 +154,8 @@ def overridden(
                     f"`{field.name}` of a {name} must be the same for all requests, {ours!r}, "
                     f"but is {theirs!r}; a request may change: {', '.join(change.per_request)}"
                 )
-        processors[places[0]] = change
-    return tuple(processors)
+        changed[places[0]] = change
+    return tuple(changed)
 
 
 def check_stage(stage: object) -> None:

@@ -22,11 +22,11 @@ class ProcessorChain:
     """The processors of an algorithm, applied to a step's logits in their order.
 
     Attributes:
-        normalises: whether what comes out are logits still, which `select` must normalise.
-        perturbs: whether what comes out are no log-probabilities, see `Processor`.
-        log_probs: [R, V], what they would be; of the last call, where `perturbs`.
+        normalises: whether the results are logits still, which `select` must normalise.
+        perturbs: whether the results are no log-probabilities, see `Processor`.
+        log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
-        prompts: [S, P] int32, what hypotheses go on from, see `Rows.prompt`.
+        prompts: [S, P] int32, the tokens that hypotheses go on from, see `Rows.prompt`.
     """
 
     def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
@@ -49,7 +49,7 @@ class ProcessorChain:
         processors: Sequence[tuple[AnyProcessor, ...]],
         prompts: Sequence[Tensor | None] = (),
     ) -> None:
-        """What the requests in these slots say, as processors in the order of the algorithm's.
+        """Keep the parameters of these slots' requests, whose processors stand in the algorithm's order.
 
         `prompts` are as `Model.prompt` gives them.
         """
@@ -76,13 +76,13 @@ class ProcessorChain:
         return *arrays, self.prompts
 
     def dtype(self, logits: Tensor) -> torch.dtype:
-        """Of what comes out."""
+        """The dtype of the results for such logits."""
         # a penalty or a division in half precision would make ties of distinct logits
         halves = bool(self._processors) and logits.dtype in HALVES
         return torch.float32 if halves else logits.dtype
 
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
-        """What `select` shall see [R, V]; the logits may be overwritten."""
+        """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten."""
         if not self._processors:
             return logits
         result = logits.to(self.dtype(logits))
@@ -122,7 +122,7 @@ def restore_log_probs(
     slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
     row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
     numbers = torch.arange(log_probs.shape[0], device=slot.device)
-    row_of[rows.row_slot.long(), rows.bit.long()] = numbers
+    row_of[rows.row_slot.long(), rows.entry.long()] = numbers
     row = row_of[slot, parent]
     own = log_probs[row, chosen.token.clamp(min=0).long()]
     is_new = is_alive[slot, parent] & (chosen.token >= 0) & (rows.num_generated[row] >= 0)

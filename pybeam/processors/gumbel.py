@@ -48,12 +48,12 @@ class Gumbel(Processor):
         before = torch.where(is_start, 0.0, totals[slot, parent])
         total = before + rows.tree.log_prob[slot, node]
         hashes[slot, node], totals[slot, node] = own, total
-        # no sequence has the token before the first, so this number is the root's own
+        # the root's own noise is that of token -1, which no sequence holds
         of_root = gumbel_noise(root, torch.full((1,), -1, dtype=INT, device=slot.device))[:, 0]
         has_luck = is_behind & (total > -INF)
         luck = torch.where(has_luck, rows.score - total, of_root)[:, None]  # [R, 1]
         token = torch.arange(logits.shape[1], dtype=INT, device=slot.device)
-        # float64, of which the upper tail of the noise needs 31 bits
+        # in float64: the upper tail of the noise needs 31 bits
         perturbed = gumbel_noise(own, token).add_(logits)  # [R, V]
         largest = perturbed.amax(1, keepdim=True)
         largest = largest.masked_fill(largest == -INF, 0.0)
@@ -86,7 +86,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def mixed(x: Tensor) -> Tensor:
-    """The finaliser of splitmix64: a bijection of int64 in which every bit hangs on every bit."""
+    """The finaliser of splitmix64: a bijection of int64 in which every bit depends on every bit."""
     x = x + GOLDEN
     x = (x ^ _shifted(x, 30)) * MIX64[0]
     x = (x ^ _shifted(x, 27)) * MIX64[1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pybeam import processors
+from pybeam.arguments import ArgumentError
 from pybeam.processors import Processor
 from pybeam.text.json_files import positive, read_json
 
@@ -88,15 +89,14 @@ def _token(name: str, value: str | None, table: str, path: Path, config: dict) -
             return ids[token]
     names = [token.strip("<|>") for token in ids]
     some = ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
-    raise ValueError(
-        f"`{name}` must be one that the model in {path.parent} knows ({some}), but is {value!r}"
-    )
+    problem = f"must be one that the model in {path.parent} knows ({some}), but is {value!r}"
+    raise ArgumentError(name, problem)
 
 
 def _refuse(asked: dict[str, str | None], reason: str) -> None:
     for name, value in asked.items():
         if value is not None:
-            raise ValueError(f"`{name}` must be None, since {reason}, but is {value!r}")
+            raise ArgumentError(name, f"must be left out, since {reason}, but is {value!r}")
 
 
 def _processors(path: Path, config: dict) -> tuple[Processor, ...]:

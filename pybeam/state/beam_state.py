@@ -71,7 +71,7 @@ class BeamState:
 
     @property
     def drafts(self) -> Drafts:
-        """What is guessed, where the algorithm guesses."""
+        """The guesses of an algorithm that guesses tokens ahead."""
         assert isinstance(self._step, DraftStep)
         return self._step.drafts
 
@@ -90,7 +90,7 @@ class BeamState:
 
     @property
     def options(self) -> tuple[bool, ...]:
-        """What is a constant to a step of this state beside the sizes of its arguments."""
+        """The rules that a captured step has as constants, beside the sizes of its arguments."""
         return tuple(vars(self._arrays.uses).values())
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
@@ -115,7 +115,7 @@ class BeamState:
         return arrays.rows(slot, read, self._step.position(read), longest), inputs
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
-        """What the algorithm's processors make of the logits [R, V], which may be overwritten."""
+        """The logits [R, V] after the algorithm's processors, which may overwrite them."""
         return self._step.process(logits, rows)
 
     def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
@@ -148,7 +148,7 @@ class BeamState:
         return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
 
     def report(self, slot: Tensor) -> Tensor:
-        """What the host shall know of these slots [A]; `Report.parse` reads a copy of it."""
+        """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
         lines = self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot)
         # in place of the first column that the host does not need
         lines[:, NUM_REPORTED] = self.tree.num_pages.index_select(0, slot)
@@ -162,7 +162,7 @@ class BeamState:
         *,
         wants_log_probs: bool,
     ) -> Tensor:
-        """What these slots have found, so many hypotheses each, in the order of finishing.
+        """The finished hypotheses of these slots, `counts` of each, in the order in which they are kept.
 
         `capacity` is at least the tokens of the longest one, start included. `Found.parse` reads a copy.
         """

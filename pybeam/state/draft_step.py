@@ -86,13 +86,13 @@ class DraftStep:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
 
     def position(self, read: RowArrays) -> Tensor:
-        return read.depth + read.bit
+        return read.depth + read.entry
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         chain = self._arrays.processors
         if not chain.has_state:
             return chain(logits, rows)
-        # what a state is at a guess follows from that at the one before
+        # the state at a guess follows from the state at the guess before it: one after another
         result = logits.new_empty(logits.shape, dtype=chain.dtype(logits))
         last = max(rows.token.numel() - 1, 0)
         for q in range(self._arrays.width_capacity):
@@ -104,7 +104,7 @@ class DraftStep:
         return result
 
     def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
-        """What greedy decoding would select for every row alone: `Survivors` of R beams of one row."""
+        """The token that greedy decoding would select for every row: `Survivors` of R beams of one row."""
         beams, uses, chain = self._arrays.beams, self._arrays.uses, self._arrays.processors
         position, p = rows.position, rows.row_slot.long()
         score = logits.new_zeros(logits.shape[0], dtype=torch.float32)

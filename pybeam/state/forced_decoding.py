@@ -1,10 +1,10 @@
-"""Scoring of given outputs: a source whose target is known follows it, at the model's own log-probs.
+"""Forced decoding: a source with a target takes the target's tokens, at the model's own log-probs.
 
-A target may end before EOS does: then it is a prefix that is scored, and the search goes on from it.
+A target without EOS is a scored prefix: the search goes on from its last token.
 
-A beam with a target has one row. `select` chooses for it as for any other beam, so that its logits are
-read once and by the same rules; then the token that the target has there takes the place of the chosen
-one. The chosen token ``t`` is the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and so
+A beam with a target has one row. `select` chooses a token for it as for any other beam, so that its
+logits are read once and by the same rules. Then the target's token replaces the chosen one. The chosen
+token ``t`` has the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and therefore
 
     log_prob[y] = (logit[y] - logit[t]) + log_prob[t]
 
@@ -33,7 +33,10 @@ def next_forced(beams: Beams, slot: Tensor) -> Tensor:
 
 
 def revive(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
-    """Scores [B] for `select`, which drops what continues -inf; a target [A] may have to."""
+    """Scores [B] for `select`: 0 in place of -inf where there is a target [A].
+
+    `select` drops every candidate of score -inf, but a target goes on behind a token that cannot follow.
+    """
     if not score.numel():
         return score
     # an empty beam stands where the next one does, and has no target
@@ -54,11 +57,16 @@ def force(
     normalises: bool,
     log_probs: Tensor | None = None,
 ) -> Survivors:
-    """What `select` has chosen, with the target's token [A] in place of it where there is one.
+    """The survivors `chosen`, with the target's token [A] in place of the chosen one where it is not -1.
 
-    EOS finishes the beam. A token that cannot follow gets -inf and the target goes on; within a prefix it
-    gets 0, since every hypothesis has it. Where `select` does not normalise, what it was given are the
-    log-probs; where these [R, V] are given, what it was given only ranks, and ranks nothing in a prefix.
+    EOS finishes the beam. A token that cannot follow gets -inf, and the target goes on. Within a prefix it
+    gets 0, since every hypothesis has it.
+
+    Args:
+        logits: [R, V], as `select` was given them.
+        normalises: whether `select` has normalised them; otherwise they are what ranks.
+        log_probs: [R, V], if the logits rank without being log-probabilities. Tokens of a prefix then
+            count these, because every hypothesis has them and they rank nothing.
     """
     if not logits.shape[0]:
         return chosen  # nothing moves
@@ -96,9 +104,9 @@ def force(
 
 
 def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
-    """What a step of slots [A] has chosen where EOS right behind a prefix must be the best candidate.
+    """The survivors `chosen` of slots [A], where EOS right behind a prefix must be the best candidate.
 
-    Another EOS does not finish, and the next beam has one row less than it has places; see `PrefixRule`.
+    An EOS that is not the best one does not finish, and takes a place from the next beam; see `PrefixRule`.
     """
     i = slot.long()
     is_behind = (beams.depth[i] == beams.prefix_length[i]) & (beams.prefix_length[i] > 0)

@@ -117,7 +117,7 @@ class LiveArrays:
             token=read.token,
             position=position,
             row_slot=read.row_slot,
-            bit=read.bit,
+            entry=read.entry,
             node=read.node,
             cell=read.cell,
             longest=longest,

@@ -74,7 +74,7 @@ def test_encoder_self_attention(kernel, device, length):
 def test_a_row_that_sees_nothing_is_zero(kernel, device):
     case = random_case([3, 2, 1], [9, 0, 2])
     case["mask"][case["slot"][0].long(), :9] &= ~(1 << 5)
-    case["bit"][1] = 5
+    case["entry"][1] = 5
     actual = check(case, kernel, device)
     assert bool((actual[1] == 0).all())
     assert bool((actual[3:5] == 0).all())
@@ -84,7 +84,7 @@ def test_bit_63_is_the_sign_bit(kernel, device):
     case = random_case([2], [2])
     slot = int(case["slot"][0])
     case["mask"][slot, 0], case["mask"][slot, 1] = -(2**63), 1
-    case["bit"][:] = ints([63, 0])
+    case["entry"][:] = ints([63, 0])
     actual = check(case, kernel, device)
     value = case["value"][case["cell"][slot, :2].long()]
     assert_close(actual, value)
@@ -128,7 +128,7 @@ def test_rows_behind_the_last_offset_change_nothing(kernel, device):
         query=torch.cat((case["query"], torch.full((4, 4, 64), math.nan))),
         offset=ints([0, 0, 3, 5, 5]),
         slot=ints([empty, *case["slot"].tolist(), empty]),
-        bit=torch.cat((case["bit"], ints([0] * 4))),
+        entry=torch.cat((case["entry"], ints([0] * 4))),
     )
     arguments = [value.to(device) for value in padded.values()]
     actual = backends.resolve(kernel, device).tree_attention(*arguments, 0.125)
@@ -158,8 +158,8 @@ def test_results_do_not_depend_on_threads_or_mode(device):
         (dict(slot=ints([9])), r"`slot` must be from 0 to 2, but is 9"),
         (dict(num_cells=ints([9, 9, 9])), r"`num_cells` must be from 0 to 5, but is 9"),
         (dict(cell=torch.full((3, 5), 99, dtype=torch.int32)), r"`cell` must be from 0 to 14"),
-        (dict(bit=None), r"`mask` and `bit` go together, but `bit` is None"),
-        (dict(bit=ints([0, 1, 2, 3, 64])), r"`bit` must be from 0 to 63, but is 64"),
+        (dict(entry=None), r"`mask` and `entry` go together, but `entry` is None"),
+        (dict(entry=ints([0, 1, 2, 3, 64])), r"`entry` must be from 0 to 63, but is 64"),
         (dict(mask=torch.zeros(3, 5, 1, dtype=torch.int32)), r"`mask` must be torch.int64"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_request_has_a_list_of_them():
 )
 def test_what_functions_must_return(processor, message):
     decoder = pybeam.Decoder(random_model(1, V), pybeam.greedy(processors=[processor]))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(pybeam.DecodeError, match=message):
         decoder.decode([[1]])
 
 

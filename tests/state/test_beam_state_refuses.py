@@ -105,7 +105,7 @@ def test_what_is_left_of_the_room_is_padding(program):
     assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
     assert rows.token.tolist() == [5, 6, 0, 0]
     assert rows.cell.tolist()[2:] == [-1, -1]
-    for field in (rows.position, rows.row_slot, rows.bit, rows.node):
+    for field in (rows.position, rows.row_slot, rows.entry, rows.node):
         assert field.tolist()[2:] == [0, 0]
     assert moving.score.numel() == moving.is_ended.numel() == 3 * 2
     assert not moving.is_ended.any()

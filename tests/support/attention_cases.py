@@ -42,5 +42,5 @@ def random_case(
     )
     if masked:
         case["mask"] = torch.randint(-(2**63), 2**63 - 1, (num_slots, max_cells, words))
-        case["bit"] = torch.randint(0, 64 * words, (num_rows,), dtype=torch.int32)
+        case["entry"] = torch.randint(0, 64 * words, (num_rows,), dtype=torch.int32)
     return case

@@ -47,7 +47,7 @@ def rows_of(
         token=ints([*(history[-1] for history in histories), 0]),
         position=ints(length - 1 for length in lengths),
         row_slot=ints(slots),
-        bit=ints([0] * len(slots)),
+        entry=ints([0] * len(slots)),
         node=ints(length - 1 for length in lengths),
         cell=ints([*[0] * num_rows, -1]),
         longest=longest,

@@ -60,7 +60,7 @@ class SessionDriver:
             token=self._int([prefix[-1] for prefix in prefixes]),
             position=self._int([len(prefix) - 1 for prefix in prefixes]),
             row_slot=self._int(row_slot),
-            bit=self._int(bit),
+            entry=self._int(bit),
             node=self.tree.row_node[row_slot, bit],
             cell=self.tree.row_cell[row_slot, bit],
             longest=max(len(prefix) for prefix in prefixes),

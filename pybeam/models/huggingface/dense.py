@@ -102,7 +102,7 @@ class DenseSession(Session):
     def step(self, rows: Rows) -> Tensor:
         num_rows = int(rows.offset[-1])  # rows behind it are padding
         slots = rows.row_slot[:num_rows].tolist()
-        keys = list(zip(slots, rows.bit[:num_rows].tolist(), strict=True))
+        keys = list(zip(slots, rows.entry[:num_rows].tolist(), strict=True))
         tokens, positions = rows.token.tolist(), rows.position.tolist()
         groups: dict[int, dict[Cache | None, list[int]]] = {}  # group -> cache -> rows
         for r, key in enumerate(keys):

@@ -46,7 +46,7 @@ def by_entry(rows: Rows, values: Tensor) -> tuple[Tensor, Tensor]:
     num_sources, width = rows.slot.numel(), rows.tree.row_cell.shape[1]
     number = torch.arange(rows.token.numel(), dtype=torch.int32, device=rows.token.device)
     source = torch.searchsorted(rows.offset, number, right=True) - 1
-    place = source * width + rows.bit
+    place = source * width + rows.entry
     # a line more, for padding rows
     table = values.new_zeros((num_sources + 1) * width, *values.shape[1:])
     table = table.index_copy_(0, place, values)[: num_sources * width]

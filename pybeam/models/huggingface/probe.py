@@ -235,7 +235,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
             token=ints(*fed),
             position=ints(*(t - 2 * i for i in moving)),
             row_slot=slot,
-            bit=slot * 0,
+            entry=slot * 0,
             node=tree.row_node[slot.long(), 0],
             cell=tree.row_cell[slot.long(), 0],
             longest=NUM_TOKENS + 2,

@@ -72,7 +72,7 @@ class PromptPool(KeyValuePool):
         mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
         mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
-        cells = Cells(rows.offset, order, cell, from_prompt + live, mask, rows.bit)
+        cells = Cells(rows.offset, order, cell, from_prompt + live, mask, rows.entry)
         distances = None
         if own_position is not None and position.numel():
             in_prompt = place + from_prompt[:, None]

@@ -125,7 +125,7 @@ class OnnxSession(Session):
         is_live, beside = counted(live.shape[1], tree.num_live[slot]), self._beside[live]  # [A, U]
         self._beside[cell] = -1
         is_past, is_new = is_live & (beside < 0), is_live & (beside >= 0)
-        bit = rows.bit[row].long()  # [A, K]
+        bit = rows.entry[row].long()  # [A, K]
         word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
         mask = tree.live_mask[slot, : live.shape[1]].transpose(1, 2).gather(1, word)
         is_seen = ((mask >> (bit & 63)[:, :, None]) & 1).bool()  # [A, K, U]

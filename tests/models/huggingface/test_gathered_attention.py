@@ -32,9 +32,9 @@ def a_step() -> tuple[SimpleNamespace, Cells]:
         slot=slot,
         offset=torch.tensor([0, 2, 3], dtype=torch.int32),
         token=torch.zeros(len(ROWS) + 1, dtype=torch.int32),  # one row of padding
-        bit=torch.tensor([entry for _, entry in ROWS] + [0], dtype=torch.int32),
+        entry=torch.tensor([entry for _, entry in ROWS] + [0], dtype=torch.int32),
     )
-    return rows, Cells(rows.offset, slot, cell, num_cells, mask, rows.bit)
+    return rows, Cells(rows.offset, slot, cell, num_cells, mask, rows.entry)
 
 
 def row_by_row(query, key, value, bias, softcap, sink) -> torch.Tensor:

@@ -58,7 +58,7 @@ def test_tree_attention(walled, rows, words, num_splits):
         case["mask"] = case["mask"][:num, :most]
     case = {name: walled(tensor) for name, tensor in case.items()}
     case.setdefault("mask", None)
-    case.setdefault("bit", None)
+    case.setdefault("entry", None)
     assert not bool(triton.tree_attention(**case, scale=0.3, num_splits=num_splits).isnan().any())
 
 
