@@ -1,4 +1,4 @@
-"""What a request changes about the algorithm, for it alone."""
+"""The algorithm of one request: that of the decoder with the overrides of the request."""
 
 from __future__ import annotations
 
