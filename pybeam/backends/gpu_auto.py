@@ -18,7 +18,7 @@ from pybeam.contracts import SelectOptions, Survivors
 __all__ = triton.__all__
 
 
-def select(
+def select(  # type: ignore[no-redef]
     logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
 ) -> Survivors:
     rows, vocab = logits.shape

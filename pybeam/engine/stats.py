@@ -73,7 +73,7 @@ class PhaseClock:
         assert self._phase is not None, "a phase is entered before it has a name"
         if profiler._is_profiler_enabled:
             self._range = profiler.record_function(RANGE_PREFIX + self._phase)
-            self._range.__enter__()
+            self._range.__enter__()  # type: ignore[no-untyped-call]
         self._start = perf_counter()
 
     def __exit__(self, *error: Any) -> None:

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pybeam.arguments import ArgumentError
 from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH, missing_package
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     graphs = recorders(model)
     source, target = model.config.path.parent, Path(directory)
     if target.exists() and source.exists() and target.samefile(source):
-        raise ValueError(f"`directory` must not be that of the model itself, but is {target}")
+        raise ArgumentError("directory", f"must not be that of the model itself, but is {target}")
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):

@@ -58,8 +58,9 @@ def _draw_matrix(graph: GraphData, axes) -> None:
                 continue
             is_new = graph.first[i] == k and graph.in_parallel[i]
             probability = graph.probabilities[k][i]
-            style = dict(color=ORANGE if is_new else BLUE, alpha=0.15 + 0.75 * probability)
-            axes.add_patch(Rectangle((i - 0.47, k - 0.47), 0.94, 0.94, linewidth=0, **style))
+            square = Rectangle((i - 0.47, k - 0.47), 0.94, 0.94, linewidth=0)
+            square.set(color=ORANGE if is_new else BLUE, alpha=0.15 + 0.75 * probability)
+            axes.add_patch(square)
             if has_numbers(graph):
                 colour = "white" if probability > 0.6 else INK
                 style = dict(ha="center", va="center", fontsize=6, color=colour)

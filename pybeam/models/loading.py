@@ -104,15 +104,17 @@ def _load_onnx(
     directory: Path, device: torch.device, dtype: torch.dtype | None
 ) -> OnnxModel | OnnxRnn:
     if device.type != "cpu":
-        raise ValueError(
-            f"`device` must be 'cpu' for ONNX graphs such as those in {directory}, but is {device}; "
-            "for a GPU load the model that they were exported from"
+        problem = (
+            f"must be 'cpu' for ONNX graphs such as those in {directory}, but is {device}; for a GPU load "
+            "the model that they were exported from"
         )
+        raise ArgumentError("device", problem)
     if dtype not in (None, torch.float32):
-        raise ValueError(
-            f"`dtype` must be 'auto' or 'float32' for ONNX graphs such as those in {directory}, but is "
-            f"{dtype}; for another load the model that they were exported from"
+        problem = (
+            f"must be 'auto' or 'float32' for ONNX graphs such as those in {directory}, but is {dtype}; "
+            "for another load the model that they were exported from"
         )
+        raise ArgumentError("dtype", problem)
     if is_rnn(directory):
         return OnnxRnn(RnnConfig.read(directory))
     config = read_config(directory)

@@ -46,7 +46,7 @@ class Processor(ABC):
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
-    can_capture: ClassVar[bool] = True
+    can_capture: bool = True
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
@@ -147,6 +147,7 @@ def overridden(
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
         own = changed[places[0]]
+        assert dataclasses.is_dataclass(change)
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
             if field.name not in change.per_request and ours != theirs:

@@ -12,14 +12,14 @@ from torch import Tensor
 from pybeam.arguments import number
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INT, Processor, Stage, check_ids
+from pybeam.processors.base import INT, Processor, check_ids
 
 
 @dataclass(frozen=True)
 class BiasedPrefix(Processor):
     beta: float
     prefix: tuple[int, ...] = ()
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("beta", "prefix")
 
     def __post_init__(self) -> None:

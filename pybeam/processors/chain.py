@@ -55,8 +55,11 @@ class ProcessorChain:
         """
         for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
             kept.open(slots, column)
-        if self._processors and any(prompt is not None for prompt in prompts):
-            self._open_prompts(slots, prompts)
+        known = [prompt for prompt in prompts if prompt is not None]
+        if self._processors and known:
+            # a model gives prompts to all of its sources or to none
+            assert len(known) == len(slots)
+            self._open_prompts(slots, known)
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
         # prompts end in the same column, so that generated tokens follow all of them

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from pybeam.arguments import number
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INT, Processor, Stage
+from pybeam.processors.base import INT, Processor
 
 
 @dataclass(frozen=True)
 class Diversity(Processor):
     penalty: float
     chosen: tuple[tuple[int, ...], ...] = field(default=(), repr=False)  # tokens, step by step
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("penalty",)
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class MinLength(Processor):
 @dataclass(frozen=True)
 class FirstToken(Processor):
     token: int | None = None
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("token",)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class FirstToken(Processor):
 @dataclass(frozen=True)
 class LastToken(Processor):
     is_scored: bool = True
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         is_last = rows.is_last
@@ -83,7 +83,7 @@ class LastToken(Processor):
 class EosGrowth(Processor):
     start: int
     factor: float
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("start", "factor")
 
     def __post_init__(self) -> None:

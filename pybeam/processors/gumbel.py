@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, INT, Processor, Stage
+from pybeam.processors.base import INF, INT, Processor
 
 # multipliers of splitmix64 (Steele et al. 2014) as signed numbers, and of lowbias32 (Wellons 2018)
 GOLDEN, MIX64 = -0x61C8864680B583EB, (-0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)
@@ -20,7 +20,7 @@ MIX32 = (0x7FEB352D, -0x7B935975)
 @dataclass(frozen=True)
 class Gumbel(Processor):
     seed: int = 0
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("seed",)
     perturbs: ClassVar[bool] = True
     # for every node: a hash of the seed and the tokens behind the prefix, and the log-probability of all

@@ -34,7 +34,7 @@ class Temperature(Processor):
 @dataclass(frozen=True)
 class EosPenalty(Processor):
     penalty: float
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("penalty",)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class EosPenalty(Processor):
 class TokenPenalty(Processor):
     token: int
     penalty: float
-    stage: ClassVar[Stage] = "log_probs"
+    stage = "log_probs"
     per_request: ClassVar = ("penalty",)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Algorithm`: data for the kernels and the engine.
+"""An algorithm, as data for the kernels and the engine.
 
 An algorithm never calls the model and never loops; `pybeam.engine.engine` does both, once. The functions
 in `beams`, `parallel` and `several` beside this file build them.

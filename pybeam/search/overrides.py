@@ -1,4 +1,4 @@
-"""Override options of the algorithm for one request."""
+"""The algorithm of one request: that of the decoder with the overrides of the request."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import click
 
 # arguments whose options have other names
 OPTIONS = {
+    "directory": "--output",
     "n": "--batch-size",
     "tokens": "--batch-tokens",
     "path": "--model",

@@ -219,7 +219,8 @@ def test_command_line(saved, tmp_path, capfd):
     output = capfd.readouterr()
     assert "error: file 2: " in output.err and "at most 1 s" in output.err
     asked = load_transcription(saved[0], "de", "translate")
-    search = pybeam.fixed_beam(4, max_length=8, processors=asked.processors)
+    scoring = pybeam.scoring.power(1.0)  # the command line's
+    search = pybeam.fixed_beam(4, max_length=8, processors=asked.processors, scoring=scoring)
     extract, tokenizer = load_feature_extractor(saved[0]), pybeam.load_tokenizer(saved[0])
     sounds = [extract(read_wav(path, 16000)) for path in (paths[0], paths[2])]
     requests = [pybeam.Request(sound, prefix=asked.prefix) for sound in sounds]
