@@ -1,4 +1,4 @@
-"""`decoding_graph`: finds what a model decodes in parallel, and writes it as a page or a picture."""
+"""`decoding_graph`: find what a model decodes in parallel, and write it as a page or a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoding graph as PNG or SVG, by matplotlib."""
+"""Draw the decoding graph as PNG or SVG, with matplotlib."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(graph: GraphData, path: Path) -> None:
     cell = 0.44 if has_numbers(graph) else 0.23  # inches
     width = max(4.0, 0.9 + cell * (n + 1))
     heights = 0.5 + 0.28 * highest_arc(graph), 0.6 * cell * num_iterations + 0.2
-    # the same numbers make the same file, and letters stay letters
+    # equal graphs make equal files, and text stays text
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "pybeam", "font.size": 8}):
         figure = Figure(figsize=(width, sum(heights) + 1.1), layout="constrained")
         FigureCanvasAgg(figure)
