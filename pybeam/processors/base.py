@@ -53,7 +53,7 @@ class Processor(ABC):
         return ()
 
     def constants(self) -> tuple[Tensor, ...]:
-        """Tensors that are the same for all requests, on the host."""
+        """Return the tensors that are the same for all requests, on the host."""
         return ()
 
     def check(self, model: Model) -> None:
