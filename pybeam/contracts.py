@@ -67,7 +67,8 @@ class Survivors(NamedTuple):
     parent: Tensor  # [S, C] int32, entry of the beam it continues
     score: Tensor  # [S, C] float32 (float64 on the reference backend with float64 logits)
     log_prob: Tensor  # [S, C] log-probability of `token`; 0 for a held entry
-    count: Tensor  # [S] int32
+    # [S] int32; nobody needs the method of tuples that this name hides
+    count: Tensor  # type: ignore[assignment]
     num_finished: Tensor  # [S] int32
     # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
     has_nan: Tensor

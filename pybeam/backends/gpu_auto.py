@@ -17,7 +17,8 @@ from pybeam.contracts import SelectOptions, Survivors
 __all__ = triton.__all__
 
 
-def select(
+# in place of Triton's
+def select(  # type: ignore[no-redef]
     logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
 ) -> Survivors:
     rows, vocab = logits.shape
@@ -43,7 +44,7 @@ def choose(rows: int, vocab: int, item_bytes: int) -> str:
     """The backend of the first rule that this many rows, columns and bytes per logit fit."""
     shape = {"rows": rows, "vocab": vocab}
     for rule in gpu_choice.SELECT:
-        fits = all(size <= rule.get(f"max_{name}", size) for name, size in shape.items())
+        fits = all(size <= int(rule.get(f"max_{name}", size)) for name, size in shape.items())
         if fits and rule.get("item_bytes", item_bytes) == item_bytes:
-            return rule["backend"]
+            return str(rule["backend"])
     return "triton"

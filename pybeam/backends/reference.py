@@ -179,6 +179,7 @@ def tree_attention(
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
         if mask is not None:
+            assert entry is not None
             word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
             visible = (word >> (entry[rows] % 64).long()) & 1 == 1
             logit = logit.masked_fill(~visible.T[:, None], -INF)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,8 +98,8 @@ INPUTS = {
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor,
-    logits_processor: Sequence = (),
-    stopping_criteria: Sequence = (),
+    logits_processor: Sequence[Any] = (),
+    stopping_criteria: Sequence[Any] = (),
     generation_config: GenerationConfig | None = None,
     schedule: Schedule | None = None,
     **model_kwargs: Any,
@@ -189,7 +189,7 @@ def _requests(
         return None, [Request(ids[own]) for ids, own in zip(given, mask, strict=True)]
     from pybeam.models.huggingface.model import EncoderStates
 
-    starts = given[:, 0].unique().tolist()
+    starts = sorted(set(given[:, 0].tolist()))
     if len(starts) > 1:
         raise ValueError(
             f"`decoder_input_ids` must begin with one token, but begin with {starts}; put what differs "
@@ -245,7 +245,7 @@ def _eos_ids(config: GenerationConfig) -> list[int]:
     ids = config._eos_token_tensor
     if ids is None:
         raise ValueError("`eos_token_id` must be a token id or several, but is None; give it")
-    return ids.view(-1).tolist()
+    return [int(token) for token in ids.view(-1)]
 
 
 def _ids(given: int | list[int] | None) -> list[int]:
@@ -254,14 +254,14 @@ def _ids(given: int | list[int] | None) -> list[int]:
     return [given] if isinstance(given, int) else list(given)
 
 
-def _holds_tokens(cache) -> bool:
+def _holds_tokens(cache: Any) -> bool:
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
     return any(
         getattr(layer, "is_initialized", False) and layer.keys is not None for layer in layers
     )
 
 
-def _refuse_others(what: str, names, known) -> None:
+def _refuse_others(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     others = sorted(set(names) - set(known))
     if others:
         raise ValueError(f"{what} `{others[0]}` is not understood by pybeam; leave it out")

@@ -71,9 +71,6 @@ def _numbered(index: int, request: Request) -> Request:
 
 def _first_step(request: Request, width: int) -> Request:
     """A search of one step that finds the best `width` tokens, whatever the algorithm."""
-    unpruned = dict.fromkeys(
-        ("threshold", "max_candidates", "relative_threshold", "local_threshold"), math.inf
-    )
     return dataclasses.replace(
         request,
         width=width,
@@ -82,7 +79,10 @@ def _first_step(request: Request, width: int) -> Request:
         max_length=1,
         scoring=scoring.raw(),
         ended_only=False,
-        **unpruned,
+        threshold=math.inf,
+        max_candidates=math.inf,
+        relative_threshold=math.inf,
+        local_threshold=math.inf,
     )
 
 
@@ -106,14 +106,15 @@ class _Plan:
         assert isinstance(own.max_length, int)
         self._scoring, self._ended_only = own.scoring, own.ended_only
         self._source_length = length
-        changes = dict(
-            n_best=1,
-            max_length=own.max_length - 1,
-            min_length=max(own.min_length - 1, 0),
-        )
         # the request again, once for every alternative, which is now part of its prefix
         self.requests = [
-            dataclasses.replace(request, prefix=start.tokens, **changes)
+            dataclasses.replace(
+                request,
+                prefix=start.tokens,
+                n_best=1,
+                max_length=own.max_length - 1,
+                min_length=max(own.min_length - 1, 0),
+            )
             for start in self._starts
             if own.max_length > 1
         ]
@@ -148,7 +149,7 @@ class _Plan:
     ) -> Hypothesis:
         total = start.score + score
         log_probs = start.log_probs
-        if log_probs is not None and num_more:
+        if log_probs is not None and end.log_probs is not None and num_more:
             log_probs = log_probs + end.log_probs
         return dataclasses.replace(
             end,

@@ -314,7 +314,7 @@ class Engine:
             partials = new_partials(sources, report.reason != RUNNING, prefixes)
         is_done = (report.reason != RUNNING) | np.isin(slots, list(pending.errors))
         # one that left after the step before is still named by this report
-        done = [i for i in np.flatnonzero(is_done) if self._live.get(int(slots[i]))]
+        done = [i for i in np.flatnonzero(is_done).tolist() if self._live.get(int(slots[i]))]
         if done:
             self._close(slots[done].tolist(), report.of(done), pending.errors)
         return partials

@@ -40,6 +40,7 @@ class LiveSources:
         self.max_bytes = 0
         self.num_rows = np.zeros(0, dtype=np.int64)
         self._expansions = np.zeros(0, dtype=np.int64)  # by slot, as the host last read
+        self._growth: Growth | None = None  # of all of them, until one enters or leaves
         self._changed()
 
     def __len__(self) -> int:
@@ -122,4 +123,4 @@ class LiveSources:
         self._tokens_per_step = max(
             (source.algorithm.tokens_per_step for source in self), default=0
         )
-        self._growth: Growth | None = None
+        self._growth = None

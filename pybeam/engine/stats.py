@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -60,7 +61,7 @@ class PhaseClock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._phase: str | None = None  # the one that is open
-        self._range: profiler.record_function | None = None
+        self._range: AbstractContextManager[Any] | None = None
 
     # the clock is its own context manager, since a new object per phase would cost more than the rest
     def __call__(self, phase: str) -> PhaseClock:
@@ -72,8 +73,11 @@ class PhaseClock:
     def __enter__(self) -> None:
         assert self._phase is not None, "a phase is entered before it has a name"
         if profiler._is_profiler_enabled:
-            self._range = profiler.record_function(RANGE_PREFIX + self._phase)
-            self._range.__enter__()
+            opened: AbstractContextManager[Any] = profiler.record_function(
+                RANGE_PREFIX + self._phase
+            )
+            opened.__enter__()
+            self._range = opened
         self._start = perf_counter()
 
     def __exit__(self, *error: Any) -> None:

@@ -19,6 +19,7 @@ from pybeam.graph.data import GraphData, dependencies
 from pybeam.graph.page import fragment, page
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
+from pybeam.processors.base import Stage, stage_of
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
@@ -128,7 +129,7 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
         raise ValueError("there is no graph: the source is empty, or nothing could be generated")
     hypothesis = result.hypotheses[0]
     generated = hypothesis.tokens[request.prefix_length :]
-    tokens = [*generated, hypothesis.eos_id] if hypothesis.ended else list(generated)
+    tokens = list(generated) if hypothesis.eos_id is None else [*generated, hypothesis.eos_id]
     if len(tokens) > 128:
         raise ValueError(
             f"a graph shows 128 tokens at most, but this output has {len(tokens)}; "
@@ -137,9 +138,8 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
     return tokens
 
 
-def _last_stage(algorithm: Algorithm) -> str:
-    stages = [getattr(processor, "stage", "logits") for processor in algorithm.processors]
-    return stages[-1] if stages else "logits"
+def _last_stage(algorithm: Algorithm) -> Stage:
+    return stage_of(algorithm.processors[-1]) if algorithm.processors else "logits"
 
 
 class _Recorder:

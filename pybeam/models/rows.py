@@ -100,4 +100,5 @@ class Rows:
     @property
     def score(self) -> Tensor:
         """[R] float32, the accumulated score of every row."""
+        assert self.beam_score is not None
         return self.beam_score[self.row_slot.long(), self.entry.long()]

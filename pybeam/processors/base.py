@@ -42,11 +42,18 @@ class Processor(ABC):
             nothing read back.
     """
 
-    stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
-    can_capture: ClassVar[bool] = True
+
+    # properties, so that a subclass may have a field or a class attribute in their place
+    @property
+    def stage(self) -> Stage:
+        return "logits"
+
+    @property
+    def can_capture(self) -> bool:
+        return True
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
@@ -146,6 +153,8 @@ def overridden(
                 f"`Request.processors` must change one of the algorithm's processors, but of class "
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
+        if not dataclasses.is_dataclass(change):
+            raise TypeError(f"a {name} must be a frozen dataclass, so that requests may change it")
         own = changed[places[0]]
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)

@@ -55,8 +55,10 @@ class ProcessorChain:
         """
         for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
             kept.open(slots, column)
-        if self._processors and any(prompt is not None for prompt in prompts):
-            self._open_prompts(slots, prompts)
+        given = [prompt for prompt in prompts if prompt is not None]
+        if self._processors and given:
+            assert len(given) == len(prompts), "a model has prompts for all sources or for none"
+            self._open_prompts(slots, given)
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
         # they end in one column, so that what is generated follows all of them
