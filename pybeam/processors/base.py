@@ -42,7 +42,6 @@ class Processor(ABC):
             nothing read back.
     """
 
-    stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
@@ -146,6 +145,8 @@ def overridden(
                 f"`Request.processors` must change one of the algorithm's processors, but of class "
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
+        if not dataclasses.is_dataclass(change):
+            raise TypeError(f"a {name} must be a frozen dataclass, so that requests may change it")
         own = changed[places[0]]
         assert dataclasses.is_dataclass(change)
         for field in dataclasses.fields(change):

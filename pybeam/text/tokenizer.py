@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from pybeam.arguments import ArgumentError
 from pybeam.text.json_files import read_json
@@ -114,7 +114,7 @@ def _as_id(token: int) -> int:
 
 
 def load_tokenizer(
-    path: str | os.PathLike, source_lang: str | None = None, target_lang: str | None = None
+    path: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
 ) -> Tokenizer:
     """Load the tokenizer of a model directory.
 
@@ -207,7 +207,7 @@ class _Files:
             self.tokenizer_config.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
         )
 
-    def _read(self, name: str) -> dict:
+    def _read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         return read_json(path) if path.exists() else {}
 
