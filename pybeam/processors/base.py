@@ -42,6 +42,7 @@ class Processor(ABC):
             nothing read back.
     """
 
+    stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
@@ -148,7 +149,6 @@ def overridden(
         if not dataclasses.is_dataclass(change):
             raise TypeError(f"a {name} must be a frozen dataclass, so that requests may change it")
         own = changed[places[0]]
-        assert dataclasses.is_dataclass(change)
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
             if field.name not in change.per_request and ours != theirs:

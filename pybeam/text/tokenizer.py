@@ -149,7 +149,7 @@ def load_tokenizer(
     return _framed(files, pieces, eos_id, source_lang, target_lang)
 
 
-def load_vocabularies(path: str | os.PathLike) -> Vocabularies | None:
+def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
     """Load the ids of source and target tokens from the tokenizer files of a model directory.
 
     Returns None if there are no such files. Raises ValueError if one is broken.
@@ -176,7 +176,7 @@ class _Files:
     def has(self, *names: str) -> bool:
         return all((self.directory / name).exists() for name in names)
 
-    def setting(self, name: str):
+    def setting(self, name: str) -> Any:
         """Return a setting of the generation config, or else of the model's config."""
         value = self.generation_config.get(name)
         return self.config.get(name) if value is None else value
