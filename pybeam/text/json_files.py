@@ -22,7 +22,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def positive(path: Path, config: dict, name: str) -> int:
+def positive(path: Path, config: dict[str, Any], name: str) -> int:
     """Return a size that a config must have. Raises ValueError if it is missing or not positive."""
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -31,7 +31,7 @@ def positive(path: Path, config: dict, name: str) -> int:
 
 
 def token_id(
-    name: str, path: Path, config: dict, generation: dict, default: int | None
+    name: str, path: Path, config: dict[str, Any], generation: dict[str, Any], default: int | None
 ) -> int | None:
     """Return a token id of the generation config, or else of the config; raises ValueError for several."""
     value = generation.get(name)

@@ -6,7 +6,11 @@ import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
 
 # Whisper's tokens for points in time
 TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")
@@ -32,7 +36,7 @@ class Pieces(Protocol):
     def vocabularies(self) -> Vocabularies: ...
 
 
-def _package(name: str, path: Path):
+def _package(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -45,7 +49,7 @@ class JsonPieces:
     def __init__(self, path: Path) -> None:
         tokenizers = _package("tokenizers", path)
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
             raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
         self._tokenizer.no_padding()
@@ -92,13 +96,15 @@ class SentencePieces:
         self._model = _sentencepiece(path)
 
     def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
+        ids: list[int] = self._model.encode(text)
+        return ids
 
     encode_target = encode
 
     def decode(self, ids: Sequence[int]) -> str:
         size = self._model.get_piece_size()
-        return self._model.decode([token for token in ids if token < size])
+        text: str = self._model.decode([token for token in ids if token < size])
+        return text
 
     def token_id(self, token: str) -> int | None:
         return self._model.piece_to_id(token)
@@ -143,7 +149,8 @@ class MappedPieces:
         kept = [
             p for p in pieces if p not in ("<s>", "</s>", "<pad>") and not LANGUAGE.fullmatch(p)
         ]
-        return self._target.decode_pieces(kept)
+        text: str = self._target.decode_pieces(kept)
+        return text
 
     def token_id(self, token: str) -> int | None:
         return self._id.get(token)
@@ -163,9 +170,10 @@ def _ids(pieces: Sequence[str], ids: dict[str, int]) -> list[int]:
     return [ids.get(piece, unknown) for piece in pieces]
 
 
-def _sentencepiece(path: Path):
+def _sentencepiece(path: Path) -> SentencePieceProcessor:
     package = _package("sentencepiece", path)
     try:
-        return package.SentencePieceProcessor(model_file=str(path))
+        model: SentencePieceProcessor = package.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is not a sound SentencePiece model: {error}") from error
+    return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from pybeam.arguments import ArgumentError
 from pybeam.text.json_files import read_json
@@ -114,7 +114,7 @@ def _as_id(token: int) -> int:
 
 
 def load_tokenizer(
-    path: str | os.PathLike, source_lang: str | None = None, target_lang: str | None = None
+    path: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
 ) -> Tokenizer:
     """Load the tokenizer of a model directory.
 
@@ -149,7 +149,7 @@ def load_tokenizer(
     return _framed(files, pieces, eos_id, source_lang, target_lang)
 
 
-def load_vocabularies(path: str | os.PathLike) -> Vocabularies | None:
+def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
     """Load the ids of source and target tokens from the tokenizer files of a model directory.
 
     Returns None if there are no such files. Raises ValueError if one is broken.
@@ -176,7 +176,7 @@ class _Files:
     def has(self, *names: str) -> bool:
         return all((self.directory / name).exists() for name in names)
 
-    def setting(self, name: str):
+    def setting(self, name: str) -> Any:
         """Return a setting of the generation config, or else of the model's config."""
         value = self.generation_config.get(name)
         return self.config.get(name) if value is None else value
@@ -207,7 +207,7 @@ class _Files:
             self.tokenizer_config.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
         )
 
-    def _read(self, name: str) -> dict:
+    def _read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         return read_json(path) if path.exists() else {}
 
