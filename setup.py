@@ -12,25 +12,25 @@ from setuptools import find_packages, setup
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
 
-def compiler() -> str | None:
-    """The C++ compiler that the build will call, or None if there is none."""
-    names = ((os.environ.get("CXX") or "c++").split()[0], "g++")
-    return next((name for name in names if shutil.which(name)), None)
+def compiler() -> list[str]:
+    """The command of the C++ compiler that the build will call, such as `ccache g++`; empty: none."""
+    commands = ((os.environ.get("CXX") or "c++").split(), ["g++"])
+    return next((command for command in commands if shutil.which(command[0])), [])
 
 
-def has_openmp(cxx: str) -> bool:
+def has_openmp(cxx: list[str]) -> bool:
     """Whether this compiler builds and links a program with OpenMP. Apple's clang does not."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "openmp.cpp")
         source.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n")
-        command = [cxx, "-fopenmp", str(source), "-o", str(source.with_suffix(""))]
+        command = [*cxx, "-fopenmp", str(source), "-o", str(source.with_suffix(""))]
         return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def reason_not_to_build() -> str | None:
     if os.environ.get("PYBEAM_NO_EXTENSION") == "1":
         return "PYBEAM_NO_EXTENSION=1 is set; unset it and run `make build`"
-    if compiler() is None:
+    if not compiler():
         return f"there is no C++ compiler ({os.environ.get('CXX') or 'c++'}, g++); {REMEDY}"
     try:
         import torch.utils.cpp_extension  # noqa: F401
@@ -39,7 +39,7 @@ def reason_not_to_build() -> str | None:
     return None
 
 
-def how_to_go_on(has_cuda: bool, cxx: str) -> str:
+def how_to_go_on(has_cuda: bool, cxx: list[str]) -> str:
     """What a user can do about a compilation that failed."""
     remedies = []
     if has_cuda:
@@ -48,7 +48,8 @@ def how_to_go_on(has_cuda: bool, cxx: str) -> str:
             "build without them (Triton's kernels run on a GPU all the same)"
         )
     remedies += [
-        f"the compiler is {cxx} and must know C++20: choose another with CXX=g++ (GCC 12 is tested)",
+        f"the compiler is {' '.join(cxx)} and must know C++20: choose another, such as CXX=g++ "
+        "(GCC 12 is tested)",
         "PYBEAM_NO_EXTENSION=1 installs pybeam without the extension; CPU decoding is slow then",
     ]
     return "\n".join(f"pybeam: - {remedy}" for remedy in remedies)
@@ -68,7 +69,10 @@ def extension() -> dict:
     cxx = compiler()
     openmp = ["-fopenmp"] if has_openmp(cxx) else []
     if not openmp:
-        print(f"pybeam: {cxx} has no OpenMP; the kernels will use one thread", file=sys.stderr)
+        print(
+            f"pybeam: {' '.join(cxx)} has no OpenMP; the kernels will use one thread",
+            file=sys.stderr,
+        )
     module = (cpp.CUDAExtension if has_cuda else cpp.CppExtension)(
         "pybeam._C",
         [str(p) for p in files if p.suffix in (".cpp", ".cu")],

@@ -125,6 +125,8 @@ def latencies(
     latency = numpy.full(len(sources), numpy.nan)
     try:
         for result in decoder.stream(queue):
+            if result.error:
+                raise result.error
             latency[result.index] = time.perf_counter() - start - due[result.index]
     finally:
         is_over.set()

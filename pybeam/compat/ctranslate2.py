@@ -50,31 +50,32 @@ def beam_search(
     max_decoding_length: int = 256,
     min_decoding_length: int = 1,
 ) -> Algorithm:
-    """``translator.translate_batch(beam_size=…)``, its defaults included.
+    """The search of ``translator.translate_batch(beam_size=…)``, with its defaults.
 
-    ``final_score = score / n**length_penalty``, n counting EOS and the prefix. A candidate that ends among
-    the best `beam_size` of a step finishes and its place is refilled. With ``length_penalty=0`` the
-    search stops once the best candidate of some step has ended and `num_hypotheses` have finished,
-    otherwise once `beam_size` times `patience`, rounded, have; the best of all that finished are
-    returned. What it bans it bans before the softmax, so that other tokens become more probable.
+    ``final_score = score / n**length_penalty``; n counts EOS and the prefix. A candidate that ends among
+    the best `beam_size` of a step finishes and its place is refilled. The search stops once
+    ``round(beam_size * patience)`` hypotheses have finished. With ``length_penalty=0`` it stops instead
+    once the best candidate of some step has ended and `num_hypotheses` have finished. The best of all
+    that finished are returned. Bans act before the softmax, so other tokens become more probable.
 
-    `Request.prefix` is its ``target_prefix``: at log-prob 0, and counted in all lengths. Right behind it, EOS
-    finishes as the best candidate only (see `pybeam.limits.PrefixRule`; there a dummy hypothesis stands
-    in its place, which may be returned as the last of `beam_size`). ``sampling_temperature`` it ignores
-    in beam search.
+    `Request.prefix` is its ``target_prefix``: at log-prob 0, and counted in all lengths. Right behind it EOS
+    finishes only as the best candidate, see `HardPrefix`. CTranslate2 puts a dummy hypothesis in the
+    place of another EOS, which it may return as the last of `beam_size`; here the place stays empty.
+    ``sampling_temperature`` has no effect in beam search, so there is no such option.
 
     Args:
-        beam_size: 2 to 128; its search of size 1 is `pybeam.greedy`.
+        beam_size: rows of the beam, 2 to 128. For 1, which is greedy search, use `pybeam.greedy`.
         patience: see above (Kasai et al. 2022).
-        num_hypotheses: hypotheses to return, at most `beam_size`.
+        num_hypotheses: hypotheses to return, at most `beam_size` and ``round(beam_size * patience)``.
+        length_penalty: see above.
         repetition_penalty, no_repeat_ngram_size, suppress_sequences: see `pybeam.processors`.
         disable_unk: never generate `unk_id`.
-        prefix_bias_beta: makes a prefix likely instead of forcing it, which then is
-            ``Request(source, processors=[pybeam.processors.biased_prefix(beta, prefix)])``. pybeam biases the
-            row that follows the prefix; CTranslate2 does so while the row keeps its rank, and from then
-            on no longer.
-        max_decoding_length: tokens, EOS and prefix included, after which live rows finish as they are.
-        min_decoding_length: EOS is banned until there are so many, prefix included.
+        unk_id: the id of the unknown word.
+        prefix_bias_beta: makes a prefix likely instead of forcing it. The prefix is then given as
+            ``Request(source, processors=[pybeam.processors.biased_prefix(beta, prefix)])``. pybeam biases
+            the row that follows the prefix. CTranslate2 stops when that row changes its rank.
+        max_decoding_length: tokens, EOS and prefix included, at which rows are cut.
+        min_decoding_length: EOS is banned until there are so many tokens, prefix included.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.

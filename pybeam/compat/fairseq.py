@@ -30,29 +30,31 @@ def beam_search(
     pad_id: int | None = None,
     unk_id: int | None = None,
 ) -> Algorithm:
-    """``fairseq-generate --beam …``: `SequenceGenerator` with its `BeamSearch`.
+    """The search of ``fairseq-generate --beam …``: `SequenceGenerator` with its `BeamSearch`.
 
-    ``final_score = score / n**lenpen``, n counting EOS and the prefix; the score itself with
-    ``normalize_scores=False``. A candidate that ends among the best `beam` of a step finishes, its place is
+    ``final_score = score / n**lenpen``; n counts EOS and the prefix. With ``normalize_scores=False`` the
+    final score is the score. A candidate that ends among the best `beam` of a step finishes, its place is
     refilled, and the search stops when `beam` have finished. A row that reaches the limit must end there:
-    EOS is all it may generate, at its own log-prob.
+    it may generate EOS alone, at its own log-prob.
 
-    `Request.prefix` is its ``prefix_tokens``: scored, and counted in all lengths. What it bans it bans behind
-    the softmax; `temperature` acts before it. NaN from the model, which it takes for -inf, is an error
-    here; its ``match_source_len``, which scores hypotheses longer than the source -inf, is not there.
+    `Request.prefix` is its ``prefix_tokens``: scored, and counted in all lengths. Bans act behind the
+    softmax, `temperature` before it. NaN from the model is an error here; fairseq takes it for -inf. There
+    is no ``match_source_len``, which scores hypotheses longer than the source -inf.
 
     Args:
-        beam: 1 to 128.
+        beam: rows of the beam, 1 to 128.
         nbest: hypotheses to return, at most `beam`.
-        max_len_a, max_len_b: at most ``floor(max_len_a * |x| + max_len_b)`` tokens before EOS, and no more
-            than the model's positions; |x| is that of the source alone, where there it is that of the
-            longest in the batch.
+        max_len_a, max_len_b: there are at most ``floor(max_len_a * |x| + max_len_b)`` tokens before EOS, and
+            no more than the model's positions. |x| is the length of this source; in fairseq it is that of
+            the longest source in the batch.
         min_len: tokens before EOS may be generated.
-        unkpen: taken from the log-prob of `unk_id`.
-        no_repeat_ngram_size: the start token counts.
-        tokens_to_suppress: never generated; in a prefix they count 0, in fairseq their own log-prob.
-        pad_id: never generated either; 1 in its own dictionaries.
-        unk_id: 3 in its own dictionaries.
+        normalize_scores, lenpen: see above.
+        unkpen: nats taken from the log-prob of `unk_id`.
+        temperature: logits are divided by it.
+        no_repeat_ngram_size: see `pybeam.processors.no_repeat_ngram`; the start token counts.
+        tokens_to_suppress: tokens that are never generated. Here a prefix cannot hold them either.
+        pad_id: the padding token, which is never generated; 1 in fairseq's own dictionaries.
+        unk_id: the id of the unknown word; 3 in fairseq's own dictionaries.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.

@@ -32,24 +32,25 @@ def beam_search(
     length_penalty: float = 0.0,
     eos_penalty: float = 1.0,
 ) -> Algorithm:
-    """``batch_beam_search(encoder_outputs, src_masks, beam_size, …)``.
+    """The search of ``batch_beam_search(encoder_outputs, src_masks, beam_size, …)``.
 
-    A hypothesis that ends stays in the beam, emits EOS at 0 and competes with its score, until all
-    `beam_size` have ended. Once nothing better goes on it can never leave again, so the held finishing of
-    `pybeam.variable_beam`, which takes it out together with its place, finds the same; without
-    `length_penalty` the search is over when `nbest` are out.
+    In FireRedASR a hypothesis that ends stays in the beam, emits EOS at 0 and competes with its score,
+    until all `beam_size` have ended. Nothing that goes on can pass it once it leads. So the held finishing
+    of `pybeam.variable_beam`, which pops it together with its place, finds the same hypotheses. Without
+    `length_penalty` the search is over when `nbest` are popped.
 
-    ``final_score = score / ((5 + n) / 6)**length_penalty`` if `length_penalty` is positive, else the score. n
-    is the tokens other than EOS, start included: one more than there are for a hypothesis that is cut
-    at the limit. It returns no scores itself.
+    ``final_score = score / ((5 + n) / 6)**length_penalty`` if `length_penalty` is positive, else the score.
+    n is the number of tokens other than EOS, start included. For a hypothesis that is cut at the limit
+    this is one more than it has generated. FireRedASR itself returns no scores.
 
     Args:
-        beam_size: 1 to 128.
+        beam_size: rows of the beam, 1 to 128.
         nbest: hypotheses to return, at most `beam_size`.
-        decode_max_len: generated tokens, EOS included; 0: the positions of the encoder, of this source alone
-            where there it is those of the longest in the batch.
+        decode_max_len: generated tokens, EOS included, at which rows are cut. 0: the positions of this
+            source's encoder states; in FireRedASR those of the longest source in the batch.
         softmax_smoothing: logits are divided by it.
-        eos_penalty: more than 0, at most 1; multiplies the log-prob of EOS.
+        length_penalty: see above.
+        eos_penalty: the log-prob of EOS is multiplied by it; more than 0, at most 1.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.

@@ -1,9 +1,9 @@
-"""`model.generate(…, custom_generate=pybeam.generate)` of transformers 5."""
+"""Search inside transformers 5: `model.generate(…, custom_generate=pybeam.generate)`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.utils import ModelOutput
 
-# options that say how, not what: any value will do
+# options about speed or memory, which do not change the result: any value will do
 NO_MATTER = {
     "bos_token_id",
     "cache_config",
@@ -38,9 +38,9 @@ NO_MATTER = {
     "transformers_version",
     "use_cache",
 }
-# read here, or by `huggingface.beam_search` under other names
+# options read in this file, or passed to `huggingface.beam_search` under other names
 READ_HERE = {"eos_token_id", "forced_eos_token_id", "max_length", "min_length", "output_scores"}
-# of sampling, which `generate` ignores without it
+# options of sampling; `generate` ignores them without `do_sample`
 OF_SAMPLING = {
     "epsilon_cutoff",
     "eta_cutoff",
@@ -51,7 +51,7 @@ OF_SAMPLING = {
     "top_p",
     "typical_p",
 }
-# of draft models, which `generate` ignores without one
+# options of draft models; `generate` ignores them without one
 OF_DRAFTS = {
     "assistant_confidence_threshold",
     "assistant_ensemble_weight",
@@ -62,14 +62,14 @@ OF_DRAFTS = {
     "speculation_type",
     "target_lookbehind",
 }
-# options that 1 switches off, as None, False, 0 and nothing do all but `length_penalty`
+# options that 1 switches off; None, False, 0 and () switch off all but `length_penalty`
 OFF_AT_ONE = {
     "encoder_repetition_penalty",
     "guidance_scale",
     "num_beam_groups",
     "repetition_penalty",
 }
-# made from the option of the config by which they are understood or refused
+# the option of the config that makes each of them; the option is then understood or refused
 PROCESSORS = {
     "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
     "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
@@ -98,25 +98,26 @@ INPUTS = {
 def generate(
     model: PreTrainedModel,
     input_ids: Tensor,
-    logits_processor: Sequence = (),
-    stopping_criteria: Sequence = (),
+    logits_processor: Sequence[Any] = (),
+    stopping_criteria: Sequence[Any] = (),
     generation_config: GenerationConfig | None = None,
     schedule: Schedule | None = None,
     **model_kwargs: Any,
 ) -> ModelOutput | Tensor:
     """Greedy and beam search for ``model.generate(…, custom_generate=pybeam.generate, num_beams=…)``.
 
-    `generate` prepares everything and calls this with it. The same tokens and scores come back, in the
-    same classes: `sequences` [B * num_return_sequences, L], padded on the right, and with
-    ``output_scores=True`` the `sequences_scores`. What is kept of each step (`scores`, `beam_indices`)
-    and the cache are None. Keys and values are kept as `pybeam.models.huggingface.wrap` says.
+    transformers' `generate` prepares its arguments and calls this function with them. It returns the same
+    tokens and scores in the same classes: `sequences` [B * num_return_sequences, L], padded on the right,
+    and with ``output_scores=True`` the `sequences_scores`. Values of single steps (`scores`,
+    `beam_indices`) and the cache are None. Keys and values are kept as
+    `pybeam.models.huggingface.wrap` says.
 
-    Options are those of `pybeam.compat.huggingface.beam_search`.
+    The config may set the options of `pybeam.compat.huggingface.beam_search`.
 
     Args:
-        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: what
-            `generate` gives: all of it is checked, and what its config says is read.
-        schedule: see `Decoder`; an argument of `generate` too.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: the
+            arguments that `generate` passes. All of them are checked.
+        schedule: see `Decoder`; it may be passed to `generate`.
 
     Raises:
         ValueError: an option, processor, stopping criterion or model input is not understood; the
@@ -131,7 +132,7 @@ def generate(
     for name in ("past_key_values", "cache_params"):
         if _holds_tokens(model_kwargs.get(name)):
             raise ValueError(f"`{name}` must be empty, but holds tokens; give them as a prompt")
-    # `generate` has repeated what it was given for every beam
+    # `generate` has repeated each input for every beam
     step = max(num_beams, config.num_return_sequences or 1)
     given = input_ids[::step]
     start_id, requests = _requests(model, given, model_kwargs, step)
@@ -147,7 +148,8 @@ def generate(
 def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: int) -> Algorithm:
     understood = inspect.signature(huggingface.beam_search).parameters
     options = {}
-    for name in vars(type(config)()):  # models keep facts of their own beside its options
+    # models keep other facts in the config too, so only its own names are options
+    for name in vars(type(config)()):
         if name.startswith("_") or not _is_on(config, name):
             continue
         value = getattr(config, name)
@@ -164,7 +166,8 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
                 "set it to None"
             )
         options["forced_eos"] = True
-    if prompt_length > 1:  # it comes behind a lone start token only
+    # transformers forces it only behind a prompt of one token
+    if prompt_length > 1:
         options.pop("forced_bos_token_id", None)
     options |= dict(max_new_tokens=most, min_new_tokens=least)
     return huggingface.beam_search(options.pop("num_beams", 1), **options)
@@ -173,7 +176,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
 def _requests(
     model: PreTrainedModel, given: Tensor, inputs: dict[str, Any], step: int
 ) -> tuple[int | None, list[Request]]:
-    """The start token, and a request per input."""
+    """Return the start token, and a request per input."""
     mask = inputs.get("attention_mask")
     mask = None if mask is None else mask[::step].bool()
     if not model.config.is_encoder_decoder:
@@ -186,7 +189,7 @@ def _requests(
         return None, [Request(ids[own]) for ids, own in zip(given, mask, strict=True)]
     from pybeam.models.huggingface.model import EncoderStates
 
-    starts = given[:, 0].unique().tolist()
+    starts = sorted(set(given[:, 0].tolist()))
     if len(starts) > 1:
         raise ValueError(
             f"`decoder_input_ids` must begin with one token, but begin with {starts}; put what differs "
@@ -207,7 +210,7 @@ def _output(
 
     num, has_beams = config.num_return_sequences or 1, (config.num_beams or 1) > 1
     pad = config._pad_token_tensor
-    # as it does: a padding token 0 counts as none where there are beams
+    # as in transformers: with beams a padding token 0 counts as none
     fill = int(pad) if pad is not None and (int(pad) or not has_beams) else _eos_ids(config)[0]
     lines, scores = [], []
     for prompt, result in zip(given, results, strict=True):
@@ -216,7 +219,8 @@ def _output(
             ids = torch.tensor([*found.tokens, *_ids(found.eos_id)], dtype=torch.long)
             lines.append(torch.cat((start.cpu(), ids)))
             scores.append(found.final_score)
-        for _ in range(num - len(result.hypotheses)):  # it fills up with what was not found
+        # transformers fills up with the prompt where it has found too few
+        for _ in range(num - len(result.hypotheses)):
             lines.append(prompt.cpu())
             scores.append(float("-inf"))
     sequences = pad_sequence(lines, batch_first=True, padding_value=fill).to(given)
@@ -241,7 +245,8 @@ def _eos_ids(config: GenerationConfig) -> list[int]:
     ids = config._eos_token_tensor
     if ids is None:
         raise ValueError("`eos_token_id` must be a token id or several, but is None; give it")
-    return ids.view(-1).tolist()
+    found: list[int] = ids.view(-1).tolist()
+    return found
 
 
 def _ids(given: int | list[int] | None) -> list[int]:
@@ -250,14 +255,14 @@ def _ids(given: int | list[int] | None) -> list[int]:
     return [given] if isinstance(given, int) else list(given)
 
 
-def _holds_tokens(cache) -> bool:
+def _holds_tokens(cache: Any) -> bool:
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
     return any(
         getattr(layer, "is_initialized", False) and layer.keys is not None for layer in layers
     )
 
 
-def _refuse_others(what: str, names, known) -> None:
+def _refuse_others(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     others = sorted(set(names) - set(known))
     if others:
         raise ValueError(f"{what} `{others[0]}` is not understood by pybeam; leave it out")

@@ -38,41 +38,46 @@ def beam_search(
     begin_suppress_tokens: Iterable[int] = (),
     renormalize_logits: bool = False,
 ) -> Algorithm:
-    """``model.generate(num_beams=…, do_sample=False)``.
+    """The search of ``model.generate(num_beams=…, do_sample=False)``.
 
-    ``final_score = score / n**length_penalty`` (its ``sequences_scores``). Of the hypotheses that end
-    among the best `num_beams` candidates of a step the best `num_beams` are kept, and the search
-    stops, once there are as many,
+    ``final_score = score / n**length_penalty``, which transformers calls ``sequences_scores``. Hypotheses
+    that end among the best `num_beams` candidates of a step finish, and the best `num_beams` of them are
+    kept. Once there are `num_beams` of them the search stops
 
-    * with ``early_stopping=True`` at once;
-    * with ``False`` when the worst of them is at least as good as the best live row would be if it
-      ended as long as it is now: a heuristic, `Result.stop_reason` is "heuristic";
-    * with ``"never"`` when it is at least as good as that row could be at `max_new_tokens`: a proof
-      for ``length_penalty > 0`` ("optimal"), the same heuristic otherwise.
+    * with ``early_stopping=True``: at once.
+    * with ``False``: when the worst of them is at least as good as the best live row would be if it
+      ended at its present length. This is a heuristic, and `Result.stop_reason` is "heuristic".
+    * with ``"never"``: when the worst of them is at least as good as that row could be at
+      `max_new_tokens`. For ``length_penalty > 0`` this is a proof ("optimal"), else the same heuristic.
 
-    Its processors change log-probabilities, which are not normalised again. `Request.prefix` is what
-    follows the start token in its ``decoder_input_ids``: it counts in no length, and n-grams and penalties
-    see it. Those of decoder-only models see the prompt, which is the source, but not what may pad it in a
-    batch. ``temperature`` it ignores without sampling.
+    Processors change log-probabilities, which are not normalised again. ``temperature`` has no effect
+    without sampling, so there is no such option.
 
-    With ``num_beams=1`` it is greedy search, where processors change logits, and of the options those that
-    say how beams are ranked and stopped have no effect.
+    `Request.prefix` is what follows the start token in ``decoder_input_ids``. It counts in no length, but
+    n-grams and penalties see it. With decoder-only models they see the prompt, which is the source; they
+    do not see the padding of a batch.
+
+    With ``num_beams=1`` the search is greedy and processors change logits. `length_penalty` and
+    `early_stopping` then have no effect.
 
     Args:
-        num_beams: 1 to 128.
+        num_beams: rows of the beam, 1 to 128.
+        length_penalty, early_stopping: see above.
         num_return_sequences: hypotheses to return.
-        max_new_tokens: generated tokens, EOS included (its ``max_length`` counts the start token too).
+        max_new_tokens: generated tokens, EOS included, at which rows are cut (``max_length`` of
+            transformers counts the start token too).
         min_new_tokens: EOS is banned until so many tokens have been generated; nothing is renormalised.
-        repetition_penalty, no_repeat_ngram_size: the start token or prompt counts.
-        bad_words_ids: sequences that are never generated; the start token or prompt counts, ``[EOS]`` does
+        repetition_penalty, no_repeat_ngram_size: see `pybeam.processors`. The start token or prompt counts.
+        bad_words_ids: sequences that are never generated. The start token or prompt counts, ``[EOS]`` does
             not.
-        forced_bos_token_id: first token, at log-prob 0; it counts in n. Without `Request.prefix` only, and
-            with a prompt only where that is one token (`generate` alone sees to that).
-        forced_eos: its ``forced_eos_token_id``: the token at `max_new_tokens` is EOS, at log-prob 0.
+        forced_bos_token_id: the first token, at log-prob 0; it counts in n. Not together with
+            `Request.prefix`, nor with a prompt of several tokens (`generate` alone sees to that).
+        forced_eos: whether the token at `max_new_tokens` is EOS, at log-prob 0; ``forced_eos_token_id`` of
+            transformers.
         exponential_decay_length_penalty: see `pybeam.processors.eos_growth`.
-        suppress_tokens: never generated.
-        begin_suppress_tokens: not generated first, or right after `forced_bos_token_id`.
-        renormalize_logits: log-softmax once more behind all of these.
+        suppress_tokens: tokens that are never generated.
+        begin_suppress_tokens: tokens that are not generated first, or right after `forced_bos_token_id`.
+        renormalize_logits: whether a log-softmax follows all other processors.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.
@@ -86,7 +91,7 @@ def beam_search(
     # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
     stage: Stage = "logits" if is_greedy else "log_probs"
-    # in the order of transformers, each where its option is not neutral
+    # in the order of transformers; an option that changes nothing has no processor
     chain = _repetition_bans(repetition_penalty, no_repeat_ngram_size, bad_words_ids, stage)
     if bans_first:
         chain.append(processors.min_length(min_new_tokens, stage=stage))
@@ -102,7 +107,7 @@ def beam_search(
         chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
     min_length = 0 if bans_first else min_new_tokens
     if is_greedy:
-        # those that force a token work on log-probabilities, so they come last
+        # processors that force a token work on log-probabilities, so they come last
         chain.sort(key=lambda processor: processor.stage == "log_probs")
         return greedy(processors=chain, min_length=min_length, max_length=max_new_tokens)
     return fixed_beam(

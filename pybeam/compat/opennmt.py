@@ -29,27 +29,30 @@ def beam_search(
     ban_unk_token: bool = False,
     unk_id: int | None = None,
 ) -> Algorithm:
-    """``onmt_translate -beam_size …`` of an encoder-decoder model, without coverage penalty and ratio.
+    """The search of ``onmt_translate -beam_size …`` for encoder-decoder models.
 
-    The lengths of its penalties count the start token beside EOS: "avg" is
-    ``final_score = score / (n + 1)**alpha``, "wu" is ``score / ((5 + n + 1) / 6)**alpha``. The best
-    `beam_size` candidates of a step are taken; those that end finish and leave, so that the next step
-    has fewer rows, and the one after it `beam_size` again: there a row that has ended goes on so far
-    below 0 that any other candidate is better. The search stops in a step whose best candidate ends,
-    once `n_best` have finished.
+    Lengths count the start token beside EOS: "avg" is ``final_score = score / (n + 1)**alpha``, "wu" is
+    ``score / ((5 + n + 1) / 6)**alpha``. The best `beam_size` candidates of a step are taken. Those that end
+    finish and leave, so that the next step has fewer rows; the step after has `beam_size` candidates
+    again. (In OpenNMT-py a row that has ended goes on so far below 0 that any other candidate is better.)
+    The search stops in a step whose best candidate ends, once `n_best` have finished.
 
     `Request.prefix` is its ``tgt_prefix``: scored and counted in n, but not in `min_length` and `max_length`.
-    There other tokens cost 10000 instead of all, and if EOS is among them a hypothesis of such a
-    score has finished. What it bans it bans behind the softmax.
+    OpenNMT-py takes 10000 from other tokens, and an EOS among them finishes a hypothesis of such a score;
+    here no other token can follow. Bans act behind the softmax. Coverage penalties and ``ratio`` are not
+    there.
 
     Args:
-        beam_size: 1 to 128.
-        n_best: hypotheses to return, at most `beam_size`; the search does not stop before.
+        beam_size: candidates of a step, 1 to 128.
+        n_best: hypotheses to return, at most `beam_size`; the search does not stop before so many have
+            finished.
         length_penalty, alpha: see above; "none" ranks by the score alone.
         min_length: tokens before EOS may be generated.
-        max_length: generated tokens, EOS included, after which live rows finish as they are.
-        block_ngram_repeat: from 2 on; the start token counts. Without its ``ignore_when_blocking``.
+        max_length: generated tokens, EOS included, at which rows are cut.
+        block_ngram_repeat: length of the n-grams that may not repeat, from 2 on; 0: any may. The start token
+            counts. There is no ``ignore_when_blocking``.
         ban_unk_token: never generate `unk_id`.
+        unk_id: the id of the unknown word.
 
     Raises:
         ValueError, TypeError: an option is out of range or of the wrong type.

@@ -1,4 +1,4 @@
-"""The numbers of a decoding graph."""
+"""The numbers of a decoding graph, and which tokens depend on which."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ SOURCE = -1
 
 @dataclass(frozen=True)
 class GraphData:
-    """One output, as `jacobi` finds it iteration by iteration.
+    """The tokens that Jacobi decoding found after each iteration.
 
-    Lists of K iterations hold lists of the n generated tokens, EOS included.
+    n is the number of generated tokens, EOS included; K the number of iterations.
 
     Attributes:
         tokens: [n] ids of the greedy output.
-        labels: [n] what a person reads in their place.
-        guesses, guess_labels: [K, n] the tokens after each iteration.
-        probabilities: [K, n] of those tokens, given the tokens of the iteration before.
-        is_correct: [K, n] whether the token is the output's.
-        first: [n] the iteration, from 0, from which on the token is the output's.
-        in_parallel: [n] whether it was so no later than the token before it, which therefore it did
-            not need.
-        edges: pairs (i, j): token j became right in an iteration that began with token i right,
-            without those that follow from others; i = -1 is the source.
+        labels: [n] the text shown for each token.
+        guesses, guess_labels: [K, n] the tokens after each iteration, as ids and as text.
+        probabilities: [K, n] the model's probability of each guess, given the tokens before it.
+        is_correct: [K, n] whether the guess is the token of the output.
+        first: [n] the iteration, counted from 0, from which on the token is correct.
+        in_parallel: [n] whether the token became correct no later than the token before it. It then
+            did not need that token.
+        edges: pairs (i, j), i before j: token j became correct in an iteration that began with token i
+            correct. Edges that follow from others are left out. i = -1 is the source.
     """
 
     tokens: list[int]
@@ -44,20 +44,24 @@ class GraphData:
         return len(self.guesses)
 
     def to_json(self) -> str:
-        """All of it, by the names of the attributes."""
+        """All numbers as one JSON object with the attributes' names."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
 def dependencies(first: list[int]) -> list[tuple[int, int]]:
-    """Edges (i, j), i before j, where ``first[i] < first[j]``, none of which follows from others.
+    """The pairs (i, j) with i before j and ``first[i] < first[j]`` that do not follow from other pairs.
 
-    A token that was right at once depends on the source alone, -1.
+    A token that is correct from the first iteration on depends on the source alone, which is -1.
+
+    Args:
+        first: for each token the iteration from which on it is correct.
     """
     edges = []
     for j, own in enumerate(first):
-        latest = -1  # the largest `first` below our own that has been seen on the way back
+        # the largest `first` below our own among the tokens between i and j
+        latest = -1
         for i in range(j - 1, -1, -1):
-            # one that a later token stands on, which is itself needed, follows from that
+            # a smaller one follows from the edge to the token with that number
             if latest <= first[i] < own:
                 edges.append((i, j))
                 latest = first[i]

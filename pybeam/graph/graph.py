@@ -1,4 +1,4 @@
-"""`decoding_graph`: finds what a model decodes in parallel, and writes it as a page or a picture."""
+"""`decoding_graph`: find what a model decodes in parallel, and write it as a page or a picture."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pybeam.graph.data import GraphData, dependencies
 from pybeam.graph.page import fragment, page
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
+from pybeam.processors.base import Stage
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
@@ -29,36 +30,39 @@ FORMATS = (".html", ".png", ".svg", ".json")
 
 @dataclass(frozen=True)
 class DecodingGraph(GraphData):
-    """One output, as `jacobi` finds it iteration by iteration.
+    """The tokens that Jacobi decoding found after each iteration, with ways to draw them.
 
-    Lists of K iterations hold lists of the n generated tokens, EOS included.
+    n is the number of generated tokens, EOS included; K the number of iterations.
 
     Attributes:
         tokens: [n] ids of the greedy output.
-        labels: [n] what a person reads in their place.
-        guesses, guess_labels: [K, n] the tokens after each iteration.
-        probabilities: [K, n] of those tokens, given the tokens of the iteration before.
-        is_correct: [K, n] whether the token is the output's.
-        first: [n] the iteration, from 0, from which on the token is the output's.
-        in_parallel: [n] whether it was so no later than the token before it, which therefore it did
-            not need.
-        edges: pairs (i, j): token j became right in an iteration that began with token i right,
-            without those that follow from others; i = -1 is the source.
+        labels: [n] the text shown for each token.
+        guesses, guess_labels: [K, n] the tokens after each iteration, as ids and as text.
+        probabilities: [K, n] the model's probability of each guess, given the tokens before it.
+        is_correct: [K, n] whether the guess is the token of the output.
+        first: [n] the iteration, counted from 0, from which on the token is correct.
+        in_parallel: [n] whether the token became correct no later than the token before it. It then
+            did not need that token.
+        edges: pairs (i, j), i before j: token j became correct in an iteration that began with token i
+            correct. Edges that follow from others are left out. i = -1 is the source.
     """
 
     def to_html(self) -> str:
-        """One page that needs nothing else: hover for details, a slider over iterations."""
+        """An HTML page without outside files: hover for details, move the slider through the iterations."""
         return page(self)
 
     def _repr_html_(self) -> str:
         return fragment(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write .html, .png, .svg or .json, as the suffix of `path` says; returns it.
+        """Write a file in the format of its suffix: .html, .png, .svg or .json; returns its path.
+
+        Args:
+            path: where to write.
 
         Raises:
-            ValueError: the name ends otherwise.
-            ImportError: the library that draws it is not installed; the message has the command.
+            ValueError: the suffix is another one.
+            ImportError: the library that draws it is not installed; the message says how to install it.
         """
         path = Path(path)
         if path.suffix not in FORMATS:
@@ -84,20 +88,21 @@ def decoding_graph(
     initialiser: Initialiser | None = None,
     labels: Mapping[int, str] | None = None,
 ) -> DecodingGraph:
-    """Decode one request with `jacobi` and note what is right after every iteration.
+    """Decode one request with `jacobi` and record which tokens are correct after each iteration.
 
-    Every iteration takes all tokens from the one before, ``y_i <- argmax p(y_i | y_1 .. y_i-1, x)``; the
-    first begins with `initialiser`. The length is that of the greedy output, which is found first.
+    An iteration computes all tokens at once, ``y_i <- argmax p(y_i | y_1 .. y_i-1, x)``, from the tokens of
+    the iteration before. The first one starts from `initialiser`. The number of tokens is that of the
+    greedy output, which is decoded beforehand.
 
     Args:
         model: from `pybeam.load_model`, or any other.
         request: token ids or a `Request`, as for `Decoder.decode`.
-        algorithm: `greedy` with limits and processors; None: without.
-        initialiser: what is guessed first; None: the padding token.
-        labels: what to show in place of token ids; a token that is missing shows its id.
+        algorithm: `pybeam.greedy` with options of its own; None: without options.
+        initialiser: the first guesses, from `pybeam.drafts`; None: the padding token.
+        labels: the text to show for each token id; a token without a text shows its id.
 
     Raises:
-        ValueError: the request fails, gives no output, or gives more than 128 tokens.
+        ValueError: the request fails, has no output, or has an output of more than 128 tokens.
 
     See Santilli et al. 2023, section 3.5.
     """
@@ -116,7 +121,7 @@ def decoding_graph(
 
 
 def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
-    """The generated tokens of greedy decoding, EOS included."""
+    """The generated tokens of greedy decoding, EOS included. Raises what the request fails with."""
     (result,) = Decoder(model, algorithm, Batch(1)).decode([request], on_error="return")
     if result.error is not None:
         raise result.error
@@ -124,7 +129,7 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
         raise ValueError("there is no graph: the source is empty, or nothing could be generated")
     hypothesis = result.hypotheses[0]
     generated = hypothesis.tokens[request.prefix_length :]
-    tokens = [*generated, hypothesis.eos_id] if hypothesis.ended else list(generated)
+    tokens = list(generated) if hypothesis.eos_id is None else [*generated, hypothesis.eos_id]
     if len(tokens) > 128:
         raise ValueError(
             f"a graph shows 128 tokens at most, but this output has {len(tokens)}; "
@@ -133,13 +138,13 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
     return tokens
 
 
-def _last_stage(algorithm: Algorithm) -> str:
-    stages = [getattr(processor, "stage", "logits") for processor in algorithm.processors]
+def _last_stage(algorithm: Algorithm) -> Stage:
+    stages: list[Stage] = [getattr(one, "stage", "logits") for one in algorithm.processors]
     return stages[-1] if stages else "logits"
 
 
 class _Recorder:
-    """A processor that changes nothing and notes what each step says of every place."""
+    """A processor that changes nothing. It records the best token at each position in every step."""
 
     def __init__(self, num_tokens: int, min_length: int) -> None:
         self._num_tokens, self._min_length = num_tokens, min_length
@@ -158,7 +163,7 @@ class _Recorder:
         is_short = torch.tensor([place < self._min_length for place in places])
         for eos_id in eos_ids:
             logits[is_short, eos_id] = -torch.inf
-        # the first of equal ones, as `select` has it
+        # among equal logits the first wins, as in `select`
         best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :1]
         probability = values.gather(1, best)[:, 0].tolist()
         none = [-1] * self._num_tokens, [0.0] * self._num_tokens
@@ -176,7 +181,7 @@ def _graph(tokens: list[int], recorder: _Recorder, labels: Mapping[int, str]) ->
     is_correct = [
         [own == wanted for own, wanted in zip(line, tokens, strict=True)] for line in guesses
     ]
-    # the last iteration proves everything
+    # in the last iteration all tokens are correct
     first = [
         max((k + 1 for k, line in enumerate(is_correct) if not line[i]), default=0)
         for i in range(n)

@@ -1,4 +1,4 @@
-"""The decoding graph as one HTML page, by plotly: hover for details, a slider over iterations."""
+"""Write the decoding graph as one HTML page, with plotly: hover for details, a slider over iterations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pybeam.graph.shapes import arcs, columns, has_numbers, highest_arc, shown
 BLUE, ORANGE, GREY = "#4393c3", "#e08214", "#8a8a8a"
 BLUES = [[0, "rgba(67,147,195,0.2)"], [1, "rgba(67,147,195,0.95)"]]
 ORANGES = [[0, "rgba(224,130,20,0.35)"], [1, "rgba(224,130,20,0.95)"]]
-LARGEST, SMALLEST, PAGE = 64, 17, 1080  # pixels: of a column, and of all of them
+# pixels: the widest and the narrowest column, and all columns together
+LARGEST, SMALLEST, PAGE = 64, 17, 1080
 
-# Plotly draws with colours of its own, so the page repaints when the reader's scheme changes.
+# Plotly has its own colours, so this script repaints when the browser changes between light and dark.
 CONFIG = dict(displayModeBar=False)
 PAINT = """
 const scheme = window.matchMedia('(prefers-color-scheme: dark)');
@@ -37,7 +38,7 @@ h1 { font-size: 1.2rem; } p { max-width: 46rem; line-height: 1.45; }
 
 
 def page(graph: GraphData) -> str:
-    """A page that needs nothing else."""
+    """An HTML page that loads no other files."""
     n, num_iterations = len(graph.tokens), graph.num_iterations
     output = escape(" ".join(graph.labels))
     return f"""<!doctype html>
@@ -56,7 +57,7 @@ after the iteration that the slider shows.</p>
 
 
 def fragment(graph: GraphData) -> str:
-    """The drawing alone, for a page of somebody else's."""
+    """The drawing alone, to be put into another page."""
     figure = _figure(graph)
     return figure.to_html(full_html=False, include_plotlyjs=True, post_script=PAINT, config=CONFIG)
 
@@ -114,7 +115,7 @@ def _figure(graph: GraphData):
 
 
 def _nodes(go, graph: GraphData):
-    """The source and all tokens, with what they waited for."""
+    """The points of the source and the tokens; hovering shows what each waited for."""
     texts = ["the source"]
     for j, label in enumerate(graph.labels):
         waited = [graph.labels[i] if i >= 0 else "the source" for i, k in graph.edges if k == j]
@@ -135,7 +136,7 @@ def _nodes(go, graph: GraphData):
 
 
 def _strip(go, graph: GraphData, iteration: int):
-    """The tokens after an iteration, written upwards."""
+    """Invisible points on the tokens of an iteration, for hovering; `_annotations` writes the tokens."""
     return go.Scatter(
         x=list(range(len(graph.tokens))),
         y=[0.02] * len(graph.tokens),
@@ -152,7 +153,7 @@ def _strip_texts(graph: GraphData, iteration: int) -> list[str]:
 
 
 def _annotations(graph: GraphData, iteration: int) -> list[dict]:
-    """The words of the strip: annotations, since they can be turned."""
+    """The tokens after an iteration, written upwards, which plotly can do for annotations only."""
     notes = []
     for i, label in enumerate(graph.guess_labels[iteration]):
         is_right = graph.is_correct[iteration][i]
@@ -177,7 +178,7 @@ def _annotations(graph: GraphData, iteration: int) -> list[dict]:
 
 
 def _cells(go, graph: GraphData, is_parallel: bool):
-    """The matrix of probabilities where tokens are right, of one of the two colours."""
+    """The probabilities of correct tokens, a row per iteration, in one of the two colours."""
     values, texts, hovers = [], [], []
     for k in range(graph.num_iterations):
         shows = [
@@ -212,7 +213,7 @@ def _cells(go, graph: GraphData, is_parallel: bool):
 
 
 def _frame(graph: GraphData, iteration: int) -> dict:
-    """A frame around the iteration that is shown."""
+    """A frame around the row of the iteration that the slider shows."""
     return dict(
         type="rect",
         xref="x3",

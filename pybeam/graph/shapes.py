@@ -1,15 +1,16 @@
-"""What both drawings share: where arcs run, and how large a cell is."""
+"""Positions and sizes that both drawings share."""
 
 from __future__ import annotations
 
 from pybeam.graph.data import SOURCE, GraphData
 
 ARC_POINTS = 17
-MOST_TEXT_CELLS = 26  # columns up to which a cell has room for its number
+# with more columns a cell is too small for its number
+MAX_TEXT_CELLS = 26
 
 
 def arcs(graph: GraphData) -> tuple[list[float | None], list[float | None]]:
-    """x and y of all edges, a gap (None) behind each; the source stands at x = -1."""
+    """The points of all edges, x and y. None separates edges. The source is at x = -1."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     for i, j in graph.edges:
@@ -22,25 +23,25 @@ def arcs(graph: GraphData) -> tuple[list[float | None], list[float | None]]:
 
 
 def arc_height(i: int, j: int) -> float:
-    """Longer arcs are higher, but not in proportion, so that long outputs stay flat."""
+    """The height of the arc from i to j. It grows slower than its length, so that long outputs stay flat."""
     return (j - i) ** 0.5 / 2
 
 
 def highest_arc(graph: GraphData) -> float:
-    """Of all edges."""
+    """The height of the highest arc."""
     return max(arc_height(i, j) for i, j in graph.edges)
 
 
 def has_numbers(graph: GraphData) -> bool:
-    """Whether cells are large enough for their numbers."""
-    return len(graph.tokens) <= MOST_TEXT_CELLS
+    """Whether cells are large enough to show their numbers."""
+    return len(graph.tokens) <= MAX_TEXT_CELLS
 
 
-def shown(label: str, most: int = 12) -> str:
-    """A label that is not too long for an axis."""
-    return label if len(label) <= most else label[: most - 1] + "…"
+def shown(label: str, max_letters: int = 12) -> str:
+    """The label, shortened to fit on an axis."""
+    return label if len(label) <= max_letters else label[: max_letters - 1] + "…"
 
 
 def columns(graph: GraphData) -> list[int]:
-    """x of the source and of all tokens."""
+    """The x positions of the source and of all tokens."""
     return [SOURCE, *range(len(graph.tokens))]

@@ -1,4 +1,5 @@
-"""Where the time of a decode goes: ``pybeam profile --help``.
+"""Find where the time of a decode goes; the command is `pybeam profile`.
 
-`measure` decodes with and without `torch.profiler`, `trace` reads what it recorded, `report` prints it.
+`measure` decodes with and without `torch.profiler`, `trace` reads what the profiler recorded, and `table`
+prints it.
 """

@@ -1,4 +1,4 @@
-"""Decode with and without the profiler, in turn."""
+"""Decode in turn without and with the profiler."""
 
 from __future__ import annotations
 
@@ -20,43 +20,60 @@ from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """One phase, in milliseconds per step."""
+    """The time of one phase, in milliseconds per step.
+
+    Attributes:
+        name: the phase.
+        host_ms: time on the host, without the profiler.
+        busy_ms: time in which an operator runs (CPU), or a kernel that the phase launched (GPU); with the
+            profiler.
+        host_ms_profiled: time on the host, with the profiler.
+    """
 
     name: str
-    host_ms: float  # on the host, without the profiler
-    busy_ms: float  # operators on a CPU, what it launched on a GPU; with the profiler
+    host_ms: float
+    busy_ms: float
     host_ms_profiled: float
 
     @property
     def gap_ms(self) -> float:
-        """Host time without the profiler, less busy time with it: too low, and noisy."""
+        """Host time without the profiler minus busy time with it. It is too low, and noisy."""
         return self.host_ms - self.busy_ms
 
     @property
     def gap_limit_ms(self) -> float:
-        """Host time less busy time, both with the profiler, which slows Python: too high."""
+        """Host time minus busy time, both with the profiler. It is too high: the profiler slows Python."""
         return self.host_ms_profiled - self.busy_ms
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes.
+    """The time of a step, by phase.
 
-    A step is a decode's time divided by its steps, so that it has its part of encoding. Of the runs
-    with and of those without the profiler the fastest counts, since other programs only add time.
+    The time of a step is the time of a decode, encoding included, divided by its steps. The fastest run
+    counts, with and without the profiler, since other programs only add time.
+
+    Attributes:
+        on_gpu: whether the model is on a GPU.
+        steps: steps of one decode.
+        rows_per_step: hypotheses sent through the model in a step, on average.
+        phases: those of `pybeam.engine.stats.PHASES`, then the time outside of them.
+        computations: operators (CPU) or kernels (GPU), over all steps.
+        seconds: time of every run without the profiler.
+        seconds_profiled: time of every run with it.
     """
 
     on_gpu: bool
     steps: int
     rows_per_step: float
-    phases: list[PhaseTime]  # those of `pybeam.engine.phases`, then what is outside of them
-    computations: list[Computation]  # operators or kernels, of all steps
-    seconds: list[float]  # of every run without the profiler
+    phases: list[PhaseTime]
+    computations: list[Computation]
+    seconds: list[float]
     seconds_profiled: list[float]
 
     @property
     def step(self) -> PhaseTime:
-        """The whole step: sums over the phases."""
+        """The sum of all phases."""
         columns = ((p.host_ms, p.busy_ms, p.host_ms_profiled) for p in self.phases)
         return PhaseTime("step", *map(sum, zip(*columns, strict=True)))
 
@@ -72,17 +89,17 @@ def measure(
     """Decode the requests ``warmup + 2 * repeats`` times, every second time under `torch.profiler`.
 
     Args:
-        decoder: its stats will be those of the last run.
-        requests: as `Decoder.decode` takes them.
+        decoder: decodes; afterwards its `stats` are those of the last run.
+        requests: what it decodes, as `Decoder.decode` takes it.
         warmup: runs before those that count.
-        repeats: runs that count, with and without the profiler each.
-        trace: where to keep the chrome trace of the fastest run.
+        repeats: runs that count, so many without and so many with the profiler.
+        trace: the file to write the chrome trace of the fastest run to; None: none.
 
     Raises:
         DecodeError: a request failed.
         ValueError: no request needs a step.
     """
-    # the profiler's own messages, several for each run
+    # silences the profiler, which writes several messages in each run
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     for _ in range(warmup):
         decoder.decode(requests)

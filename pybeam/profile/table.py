@@ -7,7 +7,8 @@ from typing import Any
 from pybeam.profile.measure import PhaseTime, Profile
 
 NUM_COMPUTATIONS = 12
-MAX_NAME = 60  # templates of C++ have names of hundreds of letters
+# names of C++ templates have hundreds of letters
+MAX_NAME = 60
 
 LEGEND = {
     False: """\
@@ -25,14 +26,18 @@ ms per step and its share are host time without the profiler; kernels are the ti
 
 
 def as_dict(profile: Profile) -> dict[str, Any]:
-    """All numbers, times in ms per step; shares are of the step's time without the profiler."""
+<<<<<<< HEAD
+    """Return all numbers by name. Times are in ms per step; shares are of a step without the profiler."""
+=======
+    """Return all numbers by name. Times are in ms per step, shares of a step without the profiler."""
+>>>>>>> main
     whole = profile.step
     return {
         "on_gpu": profile.on_gpu,
         "steps": profile.steps,
         "rows_per_step": profile.rows_per_step,
         "step": _numbers(whole, whole, has_gap=True),
-        # a phase's kernels run while the host is in other phases
+        # on a GPU the kernels of a phase run while the host is in other phases
         "phases": {p.name: _numbers(p, whole, not profile.on_gpu) for p in profile.phases},
         "computations": [
             {
@@ -59,7 +64,7 @@ def _numbers(time: PhaseTime, whole: PhaseTime, has_gap: bool) -> dict[str, floa
 
 
 def as_text(numbers: dict[str, Any]) -> str:
-    """What ran, the table of phases, what its columns mean, and the operators or kernels that take most."""
+    """A heading, the table of phases, the meaning of its columns, and the slowest operators or kernels."""
     run = numbers["run"]
     heading = (
         f"{run['model']}, {run['threads']} threads\n{run['sources']} sources, {numbers['steps']} steps, "
@@ -94,7 +99,7 @@ def _percent(share: float) -> str:
 
 
 def _columns(rows: list[list[str]]) -> str:
-    """Rows of words as a table: the first column on the left, the others on the right."""
+    """A table of words; the first column is aligned left, the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -1,8 +1,8 @@
-"""What a chrome trace says about one decode: time per phase, and how much of it anything computes.
+"""Reads a chrome trace of one decode: the time of each phase, and how much of it is computation.
 
-Events are dictionaries as `torch.profiler` writes them, "complete" ones (``ph`` is ``X``), with ``ts``
-(start) and ``dur`` in microseconds. What computes is an operator on a CPU and a kernel or copy on a
-GPU; time that it covers is *busy*, the rest is the *gap*.
+Events are the dictionaries that `torch.profiler` writes for "complete" events (``ph`` is ``X``), with
+``ts`` (start) and ``dur`` in microseconds. Operators compute on a CPU, kernels and copies on a GPU. Time
+in which at least one of them runs is *busy*; the rest is the *gap*.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from pybeam.engine.stats import PHASES, RANGE_PREFIX
 
-DECODE = RANGE_PREFIX + "decode"  # the range around all phases
-OUTSIDE = "outside"  # in the decode, but in no phase
+# the range around all phases
+DECODE = RANGE_PREFIX + "decode"
+# the name for time within the decode that is in no phase
+OUTSIDE = "outside"
 
 OPERATOR = {"cpu_op"}
 KERNEL = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -27,7 +29,7 @@ LAUNCH = {"cuda_runtime", "cuda_driver"}
 
 
 class Interval(NamedTuple):
-    """From `start` to `end`, in microseconds, on behalf of a phase."""
+    """Time from `start` to `end`, in microseconds, that counts for a phase."""
 
     start: float
     end: float
@@ -35,34 +37,34 @@ class Interval(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """An operator or a kernel, over all its calls."""
+    """An operator or a kernel: the time of all its calls, without that of operators it calls."""
 
     name: str
-    self_us: float  # without what it calls
+    self_us: float
     calls: int
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """One decode, in microseconds by phase; `OUTSIDE` is what is in none."""
+    """The time of one decode by phase, in microseconds; `computations` are sorted, most time first."""
 
     host_us: dict[str, float]
     busy_us: dict[str, float]
-    computations: list[Computation]  # most self time first
+    computations: list[Computation]
 
 
 def read_trace(path: Path) -> list[dict]:
-    """The complete events of a chrome trace."""
+    """Read the complete events of a chrome trace."""
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
     return [event for event in events if event["ph"] == "X"]
 
 
 def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
-    """Time of the one range `DECODE` in these events, by phase.
+    """The time within the range `DECODE`, by phase.
 
     A kernel counts for the phase that launched it, whenever it runs.
 
-    Raises ValueError if there is not exactly one such range, or not one kernel on a GPU.
+    Raises ValueError if there is not exactly one such range, or if there is no kernel on a GPU.
     """
     ranges = {name: _of(events, {"user_annotation"}, RANGE_PREFIX + name) for name in PHASES}
     decodes = _of(events, {"user_annotation"}, DECODE)
@@ -93,9 +95,9 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
 
 
 def covered(intervals: Iterable[Interval]) -> dict[str, float]:
-    """Microseconds in which at least one interval is open, by phase; none is counted twice.
+    """Count the microseconds that the intervals cover, by phase.
 
-    Where intervals overlap, the time belongs to the one that began first.
+    Time that several intervals cover counts once, for the one that began first.
     """
     total: dict[str, float] = defaultdict(float)
     until = -math.inf
@@ -106,13 +108,13 @@ def covered(intervals: Iterable[Interval]) -> dict[str, float]:
 
 
 def phase_at(phases: list[Interval], time: float) -> str:
-    """The phase that is open then; `phases` are sorted and do not overlap."""
+    """The phase at that time; `phases` must be sorted and must not overlap."""
     i = bisect_right(phases, time, key=lambda interval: interval.start) - 1
     return phases[i].phase if i >= 0 and time <= phases[i].end else OUTSIDE
 
 
 def self_times(events: list[dict]) -> list[Computation]:
-    """Time of every operator without that of those it calls, by name; most first."""
+    """The time of every operator without that of the operators it calls, most time first."""
     self_us: dict[str, float] = defaultdict(float)
     calls: dict[str, int] = defaultdict(int)
     open_by_thread: dict[object, list[tuple[float, str]]] = defaultdict(list)
@@ -139,5 +141,5 @@ def _span(event: dict) -> tuple[float, float]:
 
 
 def _correlation(event: dict) -> int | None:
-    """What a kernel has in common with the call that launched it."""
+    """The number that a kernel shares with the call that launched it."""
     return event.get("args", {}).get("correlation")

@@ -18,14 +18,14 @@ from pybeam.search.options import SamplingOptions, SearchOptions, documented
 def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions]) -> Algorithm:
     """Sample `width` different hypotheses: stochastic beam search.
 
-    Without replacement, in the order of the draws: the first hypothesis y is one with probability
-    ``p(y | x)``, the n-th with ``p(y | x)`` over what the ones before it leave. A hypothesis cut at
-    `max_length` stands for all that begin with it. It is `variable_beam` without thresholds behind
-    `pybeam.processors.gumbel`, which states the rule; `Hypothesis.score` is the log-probability,
-    `final_score` the perturbed one, by which they are sorted.
+    The samples are drawn without replacement and come in the order of the draws. The first one is y with
+    probability ``p(y | x)``, the n-th with ``p(y | x)`` divided by the probability that the ones before it
+    leave. A hypothesis cut at `max_length` stands for all that begin with it. The search is
+    `variable_beam` without thresholds behind `pybeam.processors.gumbel`, which states the rule.
+    `Hypothesis.score` is the log-probability, `final_score` the perturbed one that ranks.
 
-    The same seed gives a request the same hypotheses whatever is decoded beside it, and a wider beam
-    more of them: a narrower one finds the first ones of a wider. For each request a seed of its own:
+    The same seed gives a request the same hypotheses whatever is decoded beside it. A wider beam finds
+    those of a narrower one first, and then more. A request may have a seed of its own:
     ``Request(source, processors=[pybeam.processors.gumbel(7)])``.
 
     Args:
@@ -47,19 +47,19 @@ def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions
 def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> Algorithm:
     """Search with `num_groups` groups of beams, each of which avoids what earlier ones chose.
 
-    Every group is a search by `algorithm`, whose width, stop rule and n_best are those of one group. Of
-    ``log p(v)`` at its t-th step a group takes `diversity_penalty` times the number of rows of the groups
-    before it that went on with v at their t-th step; scores include what was taken. A row that ends chose
-    nothing, nor does a group that has stopped. `Result.hypotheses` are the n_best of all groups, best final
-    score first; `steps` and `expansions` are sums, `stop_reason` is "groups".
+    Every group is a search by `algorithm`, whose width, stop rule and n_best are those of one group. At its
+    t-th step a group sees ``log p(v) - diversity_penalty * count``, where `count` is the number of rows of
+    earlier groups that went on with v at their t-th step. Scores include the penalty. A row that ends
+    chose nothing, and neither does a group that has stopped. `Result.hypotheses` are the n_best of all
+    groups, best final score first; `steps` and `expansions` are sums, `stop_reason` is "groups".
 
-    transformers' group beam search with `num_beams` in `num_beam_groups` is ``diverse(algorithm, groups,
-    penalty)`` with ``algorithm = pybeam.compat.huggingface.beam_search(num_beams // groups, …)``, which
-    also needs ``num_return_sequences`` of as many, of which it returns the best. fairseq's also counts
-    candidates that end or are not kept, and lets all groups share one set of finished hypotheses.
+    The group beam search of transformers is ``diverse(algorithm, num_beam_groups, penalty)`` with
+    ``algorithm = pybeam.compat.huggingface.beam_search(k, num_return_sequences=k)`` and
+    ``k = num_beams // num_beam_groups``. That of fairseq differs: it also counts candidates that end or
+    are not kept, and all groups share one set of finished hypotheses.
 
-    Groups are searched one after another, since a group needs nothing of later ones; those of different
-    requests go side by side, and what is encoded is encoded once per group.
+    The groups of a request are searched one after another, since a group needs nothing of later ones.
+    Groups of different requests go side by side. A source is encoded once for every group.
 
     Args:
         algorithm: any but `stochastic_beam`.

@@ -108,10 +108,19 @@ class Lazy(drafts.Initialiser):
 
 
 class FragileSession(FunctionSession):
+    def __init__(self, model, backend):
+        super().__init__(model, backend)
+        self.kept: set[int] = set()
+
     def encode(self, sources, indices, slots):
-        super().encode(sources[:1], indices[:1], slots[:1])  # half done
+        assert not self.kept.intersection(slots), "a slot is encoded twice"
+        self.kept.update(slots)  # before it may fail, as half done work would be
         switch.trip(self._model.place == "encode" and BAD in indices)
         super().encode(sources, indices, slots)
+
+    def release(self, slots):
+        super().release(slots)
+        self.kept.difference_update(slots)
 
     def attention(self, sources, hypotheses, alignment):
         switch.trip(self._model.place == "attention" and [9, 9, 9] in sources)

@@ -107,7 +107,8 @@ def test_width_one_is_greedy(backend):
     model = random_model(5, eos_bonus=0.3)
     greedy = decoded(model, pybeam.greedy(max_length=20), pybeam.Batch(8), backend)
     for build in (pybeam.fixed_beam, pybeam.variable_beam, pybeam.shrinking_beam):
-        other = decoded(model, build(1, max_length=20), pybeam.Batch(8), backend)
+        algorithm = build(1, max_length=20, ended_only=False)
+        other = decoded(model, algorithm, pybeam.Batch(8), backend)
         assert [r.hypotheses for r in other] == [r.hypotheses for r in greedy]
 
 

@@ -349,9 +349,10 @@ def test_the_command_line_takes_several_models(perturbed, tmp_path, capfd):
     lines = ["Y dijo Dios: Sea la luz; y fué la luz.", "Jehová es mi pastor; nada me faltará."]
     (tmp_path / "in").write_text("\n".join(lines))
     model, tokenizer = load_model([EXAMPLE, perturbed]), pybeam.load_tokenizer(EXAMPLE)
-    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5))
+    algorithm = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))  # the command line's
+    decoder = pybeam.Decoder(model, algorithm)
     best = [r.hypotheses[0] for r in decoder.decode([tokenizer.encode(line) for line in lines])]
-    single = pybeam.Decoder(load_model(EXAMPLE), pybeam.fixed_beam(5))
+    single = pybeam.Decoder(load_model(EXAMPLE), algorithm)
     alone = single.decode([tokenizer.encode(line) for line in lines])
     assert best[0].score != pytest.approx(alone[0].hypotheses[0].score, abs=1e-3)
     options = ["--input", str(tmp_path / "in"), "--scores", "--quiet"]

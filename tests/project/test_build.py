@@ -30,7 +30,7 @@ def setup_py(monkeypatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("setup_py", ROOT / "setup.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    if module.compiler() is None:
+    if not module.compiler():
         pytest.skip("there is no C++ compiler")
     return module
 
@@ -41,7 +41,7 @@ def refusing(tmp_path, monkeypatch, setup_py) -> str:
     path = tmp_path / "clang++"
     path.write_text(
         '#!/bin/sh\ncase " $* " in *" -fopenmp "*) echo "unsupported option" >&2; exit 1;; esac\n'
-        f'exec {setup_py.compiler()} "$@"\n'
+        f'exec {" ".join(setup_py.compiler())} "$@"\n'
     )
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
@@ -61,8 +61,16 @@ def test_openmp_is_used_where_the_compiler_has_it(setup_py):
     assert module.extra_link_args == (["-fopenmp"] if has_openmp else [])
 
 
+def test_a_compiler_may_be_a_command(setup_py, monkeypatch):
+    command = ["env", *setup_py.compiler()]
+    expected = setup_py.has_openmp(setup_py.compiler())
+    monkeypatch.setenv("CXX", " ".join(command))
+    assert setup_py.compiler() == command
+    assert setup_py.has_openmp(command) == expected
+
+
 def test_without_openmp_one_thread_is_built(setup_py, refusing, capsys):
-    assert setup_py.compiler() == refusing
+    assert setup_py.compiler() == [refusing]
     module, _ = build_of(setup_py)
     assert "-fopenmp" not in module.extra_compile_args["cxx"] + module.extra_link_args
     assert f"{refusing} has no OpenMP; the kernels will use one thread" in capsys.readouterr().err

@@ -181,7 +181,7 @@ def test_text_has_no_special_tokens_and_timestamps(saved):
         ((), {}, r"`language` must be one.* \(en, de\), but is None"),
         (("fr",), {}, "but is 'fr'"),
         (("en", "sing"), {}, r"`task` must be one.*translate, transcribe.*'sing'"),
-        (("en",), {"is_multilingual": False}, r"`language` must be None.*English.*'en'"),
+        (("en",), {"is_multilingual": False}, r"`language` must be left out.*English.*'en'"),
         ((), {"lang_to_id": None}, r"`lang_to_id` is missing.*current release"),
         ((), {"no_timestamps_token_id": "34"}, r"`no_timestamps_token_id`.*integer"),
         (("en",), {"suppress_tokens": ["a"]}, r"`suppress_tokens` in .*token ids"),
@@ -204,7 +204,9 @@ def test_prefix_and_processors(tmp_path, asked, change, expected):
 def test_other_models_are_asked_nothing(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "speech_to_text"}')
     assert load_transcription(tmp_path) == Transcription()
-    with pytest.raises(ValueError, match=r"`task` must be None.*not a Whisper model.*'translate'"):
+    with pytest.raises(
+        ValueError, match=r"`task` must be left out.*not a Whisper model.*'translate'"
+    ):
         load_transcription(tmp_path, task="translate")
 
 
@@ -217,7 +219,8 @@ def test_command_line(saved, tmp_path, capfd):
     output = capfd.readouterr()
     assert "error: file 2: " in output.err and "at most 1 s" in output.err
     asked = load_transcription(saved[0], "de", "translate")
-    search = pybeam.fixed_beam(4, max_length=8, processors=asked.processors)
+    scoring = pybeam.scoring.power(1.0)  # the command line's
+    search = pybeam.fixed_beam(4, max_length=8, processors=asked.processors, scoring=scoring)
     extract, tokenizer = load_feature_extractor(saved[0]), pybeam.load_tokenizer(saved[0])
     sounds = [extract(read_wav(path, 16000)) for path in (paths[0], paths[2])]
     requests = [pybeam.Request(sound, prefix=asked.prefix) for sound in sounds]
