@@ -40,12 +40,12 @@ class SourceLimit:
 
 @dataclass(frozen=True)
 class PrefixRule:
-    """What `Request.prefix` counts for; by default for nothing.
+    """Where `Request.prefix` counts; by default nowhere.
 
     Args:
         is_scored: whether its tokens have the log-probs that the model gives them, and not 0. They then
-            count in n too. One that cannot follow (log-prob -inf) has 0. What is found behind the prefix
-            is the same either way.
+            count in n too. One that cannot follow (log-prob -inf) has 0. The tokens behind the prefix
+            are the same either way.
         in_length: whether they count in n.
         in_limits: whether they count in `min_length` and `max_length`.
 

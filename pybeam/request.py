@@ -1,4 +1,4 @@
-"""What a caller asks for, and what comes back."""
+"""Requests, which a caller hands over, and results, which come back."""
 
 from __future__ import annotations
 

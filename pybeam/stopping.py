@@ -1,4 +1,4 @@
-"""When a source is done before its beam is empty or its length limit is reached."""
+"""Rules that stop a search before its beam is empty or its length limit is reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybeam.contracts import Certificate, Top
 
 @dataclass(frozen=True)
 class Stop:
-    """A stop rule; several conditions may be on, and the first that holds ends the search.
+    """A stop rule. It may have several conditions; the first that holds ends the search.
 
     Args:
         patience: done when ``round(patience * width)`` hypotheses have finished, halves rounded up (n_best
@@ -100,7 +100,7 @@ def length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
             the targets.
 
     Raises:
-        ValueError: there are not as many sources as targets, or no source token at all.
+        ValueError: the numbers of sources and targets differ, or there is no source token.
     """
     pairs = _lengths(sources, targets)
     num_source_tokens = sum(source for source, _ in pairs)

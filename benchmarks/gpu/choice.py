@@ -15,10 +15,12 @@ TABLE = Path(gpu_choice.__file__)
 CANDIDATES = ("native", "triton")
 TEXT = '''"""The faster backend of `select` on a GPU, by shape; `make gpu-bench` writes this file."""
 
+from typing import Any
+
 MEASURED_ON = {measured_on}
 
 # the first rule that a shape fits decides
-SELECT = [
+SELECT: list[dict[str, Any]] = [
 {rules}
 ]
 '''

@@ -1,4 +1,4 @@
-"""`pybeam transcribe`: sound files in, what is said in them out."""
+"""`pybeam transcribe`: sound files in, transcriptions out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model.generate(…, custom_generate=pybeam.generate)` of transformers 5."""
+"""Search inside transformers 5: `model.generate(…, custom_generate=pybeam.generate)`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_MATTER = {
     "transformers_version",
     "use_cache",
 }
-# read here, or by `huggingface.beam_search` under other names
+# options read in this file, or passed to `huggingface.beam_search` under other names
 READ_HERE = {"eos_token_id", "forced_eos_token_id", "max_length", "min_length", "output_scores"}
 # options of sampling; `generate` ignores them without `do_sample`
 OF_SAMPLING = {
@@ -176,7 +176,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
 def _requests(
     model: PreTrainedModel, given: Tensor, inputs: dict[str, Any], step: int
 ) -> tuple[int | None, list[Request]]:
-    """The start token, and a request per input."""
+    """Return the start token, and a request per input."""
     mask = inputs.get("attention_mask")
     mask = None if mask is None else mask[::step].bool()
     if not model.config.is_encoder_decoder:
@@ -245,7 +245,8 @@ def _eos_ids(config: GenerationConfig) -> list[int]:
     ids = config._eos_token_tensor
     if ids is None:
         raise ValueError("`eos_token_id` must be a token id or several, but is None; give it")
-    return [int(token) for token in ids.view(-1)]
+    found: list[int] = ids.view(-1).tolist()
+    return found
 
 
 def _ids(given: int | list[int] | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where sources enter a graph: as ids, or as features, which convolutions shorten."""
+"""Record how sources enter a graph: as ids, or as features, which convolutions shorten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`decoding_graph`: finds what a model decodes in parallel, and writes it as a page or a picture."""
+"""`decoding_graph`: find what a model decodes in parallel, and write it as a page or a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pybeam.graph.data import GraphData, dependencies
 from pybeam.graph.page import fragment, page
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import Stage, stage_of
+from pybeam.processors.base import Stage
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
@@ -139,7 +139,8 @@ def _output(model: Model, algorithm: Algorithm, request: Request) -> list[int]:
 
 
 def _last_stage(algorithm: Algorithm) -> Stage:
-    return stage_of(algorithm.processors[-1]) if algorithm.processors else "logits"
+    stages: list[Stage] = [getattr(one, "stage", "logits") for one in algorithm.processors]
+    return stages[-1] if stages else "logits"
 
 
 class _Recorder:

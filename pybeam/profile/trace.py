@@ -54,7 +54,7 @@ class Breakdown:
 
 
 def read_trace(path: Path) -> list[dict]:
-    """The complete events of a chrome trace."""
+    """Read the complete events of a chrome trace."""
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
     return [event for event in events if event["ph"] == "X"]
 

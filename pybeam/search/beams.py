@@ -20,7 +20,7 @@ def build_algorithm(
     *,
     regrows: bool = False,
 ) -> Algorithm:
-    """The algorithm of these options. Raises TypeError or ValueError if one of them makes no sense."""
+    """Make the algorithm of these options. Raises TypeError or ValueError if an option is invalid."""
     processors = processor_tuple(options.get("processors", ()))
     given: dict[str, Any] = {**options, "processors": processors}
     return Algorithm(width, finishing, pruning, regrows=regrows, **given)
@@ -108,8 +108,7 @@ def optimal_beam(
 
     The stop rule is that of Huang et al., the beam is that of `fixed_beam`: the next best candidates take
     the places of those that end, so that `width` rows go on in every step. In the paper these places
-    stay empty for a step; `huang_beam` does the same. Of the finished hypotheses the best `width` are
-    kept.
+    stay empty for a step, as in `huang_beam`. The best `width` of the finished hypotheses are kept.
 
     Args:
         width: rows of the beam, 1 to 128.

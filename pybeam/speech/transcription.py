@@ -23,8 +23,8 @@ class Transcription:
     """How a speech model is asked to transcribe.
 
     Attributes:
-        prefix: what `Request.prefix` must be, behind the start token.
-        processors: what the algorithm must have, behind its own processors.
+        prefix: the `Request.prefix` of every request.
+        processors: processors for the algorithm, behind its own.
     """
 
     prefix: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ def load_transcription(
     if config.get("model_type") != "whisper":
         _refuse(asked, f"the model in {directory} is not a Whisper model")
         return Transcription()
-    # transformers asks this file alone where there is one
+    # if this file exists, transformers reads no other
     if (directory / "generation_config.json").exists():
         config_path = directory / "generation_config.json"
         config = read_json(config_path)

@@ -1,4 +1,4 @@
-"""Plain text to token ids and back, by the packages that read tokenizer files."""
+"""Turn plain text into token ids and back, with the packages that read tokenizer files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
     from tokenizers import Tokenizer
 
-TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")  # Whisper's
+# Whisper's tokens for points in time
+TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")
 LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
 
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
 
 
 class Pieces(Protocol):
-    """Plain text to ids and back, without language tags and EOS."""
+    """Turn plain text into ids and back, without language tags and EOS."""
 
     @property
     def before(self) -> Sequence[int]:
@@ -43,7 +44,7 @@ def _package(name: str, path: Path) -> Any:
 
 
 class JsonPieces:
-    """`tokenizer.json`, read by the package tokenizers."""
+    """The pieces of `tokenizer.json`, which the package tokenizers reads."""
 
     def __init__(self, path: Path) -> None:
         tokenizers = _package("tokenizers", path)
@@ -54,7 +55,7 @@ class JsonPieces:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder().items()
-        # the files do not mark them as special tokens
+        # Whisper's files do not mark timestamps as special tokens
         self._timestamps = {i for i, token in added if TIMESTAMP.fullmatch(token.content)}
 
     @property

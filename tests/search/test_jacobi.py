@@ -305,6 +305,10 @@ def test_targets_are_scored_in_blocks():
         (lambda: drafts.function(lambda _: None).guesses([1]), "`function` must return a list of"),
         (lambda: pybeam.jacobi(stop=pybeam.stopping.optimal()), r"`stop` count\(\)"),
         (lambda: drafts.ngram_lookup(9), "`n` must be 1 to 4, but is 9"),
+        (
+            lambda: pybeam.jacobi(initialiser=drafts.Fill("first")),
+            "must be 'pad', 'last' or a token",
+        ),
         (lambda: drafts.function([3]), "`function` must be a function"),
     ],
 )

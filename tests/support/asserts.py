@@ -1,4 +1,4 @@
-"""The one way tests compare numbers and survivors."""
+"""Compare numbers and survivors. All tests use these functions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TREE_LISTS = {
 
 
 def tree_in_use(tree) -> dict[str, list]:
-    """What a tree holds, without the places that nobody may read."""
+    """Return the arrays of a tree without the places that nobody may read."""
     state = {name: getattr(tree, name).tolist() for name in set(TREE_LISTS.values())}
     state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
     for name, counter in TREE_LISTS.items():

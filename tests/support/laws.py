@@ -1,4 +1,4 @@
-"""Algorithms, schedules and sources that laws are checked with, and the searches that check them."""
+"""Algorithms, schedules, sources and searches for tests that check laws."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CheckedEngine(Engine):
 
 
 def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
-    """Results through an engine that checks the state's invariants after every step."""
+    """Decode with an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
     engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
     return sorted(engine.run(requests), key=lambda result: result.index)

@@ -1,7 +1,7 @@
-"""The batch beam search of FireRedASR in plain torch: a batch, dense caches that are copied, padded masks.
+"""The batch beam search of FireRedASR in plain torch: a batch, copied dense caches, padded masks.
 
-Written anew from its rules for the tensors of a `SpeechTransformer` checkpoint, with nothing of the
-library's: convolutions, attention and search are torch's own.
+It is written anew from the rules, for the tensors of a `SpeechTransformer` checkpoint, and uses nothing of
+the library: convolutions, attention and search are torch's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEAD = 1e10  # finite, as in the original: 0 times it stays a number
 
 @dataclass
 class DenseSpeech:
-    """A Speech2Text model over padded batches; `heads` of both stacks."""
+    """A Speech2Text model over padded batches; both stacks have `heads` heads."""
 
     weights: dict[str, Tensor]
     config: dict

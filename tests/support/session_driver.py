@@ -111,7 +111,7 @@ class SessionDriver:
 
 
 def straight_line(model: Model, backend: str, source, prefix: list[int], index: int = 0):
-    """Logits [T, V] after every token of one hypothesis, decoded alone."""
+    """Return the logits [T, V] after every token of one hypothesis, decoded alone."""
     driver = SessionDriver(model, backend, length=len(prefix))
     driver.open({0: source}, [index])
     logits = [driver.step([0])[0]]

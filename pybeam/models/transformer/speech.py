@@ -1,4 +1,4 @@
-"""A transformer that listens: convolutions shorten features of sound before its encoder reads them."""
+"""A transformer for speech: convolutions shorten features of sound before its encoder reads them."""
 
 from __future__ import annotations
 
