@@ -55,17 +55,17 @@ COUNT = Stop(patience=1, keeps_best=False)
 
 
 def count() -> Stop:
-    """Done when as many hypotheses as the beam is wide have finished, which are kept; fairseq's rule."""
+    """Stop when as many hypotheses as the beam is wide have finished, and keep those (fairseq's rule)."""
     return COUNT
 
 
 def end() -> Stop:
-    """Done when no row is alive or the length limit is reached, and never before."""
+    """Stop when no row is alive or the length limit is reached, and never before."""
     return Stop()
 
 
 def optimal() -> Stop:
-    """Done when no continuation of any row can beat the n_best finished hypotheses any more.
+    """Stop when no continuation of any row can beat the n_best finished hypotheses any more.
 
     With the best live row at log-probability ``S`` after n generated tokens, no continuation can get
     a final score above
@@ -83,7 +83,7 @@ def optimal() -> Stop:
 
 
 def top_finished() -> Stop:
-    """Done when the best candidate of a step ends in EOS and n_best have finished; OpenNMT's rule.
+    """Stop when the best candidate of a step ends in EOS and n_best have finished (OpenNMT's rule).
 
     It finds the best hypothesis for raw scores and ``n_best=1``. Otherwise a better one may come later.
     """

@@ -54,13 +54,13 @@ def ends(b_token, eos):
 
 @triton.jit
 def num_eos(given):
-    """How many EOS ids there are."""
+    """Return how many EOS ids there are."""
     return 1 + (given >> MORE_EOS)
 
 
 @triton.jit
 def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
-    """How many of a row's best tokens can matter to its beam."""
+    """Return how many of a row's best tokens can matter to its beam."""
     width = tl.load(p_width + i_beam)
     limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
     # REFILL keeps the best candidates that go on, and only EOS does not go on

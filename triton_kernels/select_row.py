@@ -45,7 +45,7 @@ def beam_of(p_offset, entry, num_beams):
 
 @triton.jit
 def count_live(p_is_ended, begin, end, has_ended):
-    """How many entries from begin to end have not ended."""
+    """Count the entries from begin to end that have not ended."""
     num_live = end - begin
     if has_ended:
         for start in range(begin, end, LIST):

@@ -165,7 +165,7 @@ def inherit_kernel(
 
 @triton.jit
 def pages_before(p_needed, i_source):
-    """Pages that the sources before this one need."""
+    """Count the pages that the sources before this one need."""
     num_before = 0
     for start in range(0, i_source, BLOCK_SOURCES):
         o_source = start + tl.arange(0, BLOCK_SOURCES)

@@ -75,7 +75,7 @@ def finite_or_zero(b_peak):
 
 @triton.jit
 def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M] of all parts, in their order."""
+    """Merge all parts in their order: weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M]."""
     o_m, o_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     for i in range(0, num_parts):

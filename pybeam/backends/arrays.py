@@ -42,7 +42,7 @@ FLOAT_COLUMNS = (
     "margin",
     "local_margin",
     "best_finished",
-    # of `Scoring`
+    # the numbers of `Scoring`
     "alpha",
     "offset",
     "scale",

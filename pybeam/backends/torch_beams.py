@@ -234,7 +234,7 @@ def _stop(
 def _topped(beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor, top: int) -> Tensor:
     """Return [A] bool: whether the best candidate of a step (see `Top`) and enough others have finished."""
     first, last = survivors.num_finished[:, None], survivors.count[:, None]
-    # of the best that goes on, if there is one
+    # place of the best survivor that goes on, if there is one
     place = first.clamp(max=eos_token.shape[1] - 1).long()
 
     def at(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -269,7 +269,7 @@ def _guess(
 
 
 def _ngram_guess(tree: TreeArrays, drafts: Drafts, i: Tensor, node: Tensor) -> Tensor:
-    """[A], the token that followed the latest earlier occurrence of the n tokens before these nodes.
+    """Return the token [A] that followed the latest earlier occurrence of the n tokens before these nodes.
 
     The output is searched first, then the given guesses; -1: there is none.
     """

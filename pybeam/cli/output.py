@@ -17,7 +17,7 @@ Format = Callable[[Result], str]
 # the texts of source ids and of target ids
 Pieces = tuple[dict[int, str], dict[int, str]]
 
-# what a shell reports for a program that SIGPIPE has ended
+# the exit code that a shell reports for a program ended by SIGPIPE
 OUTPUT_CLOSED = 141
 ATTENTION_DIGITS = 4
 

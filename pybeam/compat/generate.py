@@ -166,7 +166,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
                 "set it to None"
             )
         options["forced_eos"] = True
-    # it comes behind a lone start token only
+    # transformers forces it only behind a prompt of one token
     if prompt_length > 1:
         options.pop("forced_bos_token_id", None)
     options |= dict(max_new_tokens=most, min_new_tokens=least)

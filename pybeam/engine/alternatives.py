@@ -71,7 +71,7 @@ def _numbered(index: int, request: Request) -> Request:
 
 
 def _first_step(request: Request, width: int) -> Request:
-    """A search of one step that finds the best `width` tokens, whatever the algorithm."""
+    """Make a search of one step that finds the best `width` tokens, whatever the algorithm."""
     return dataclasses.replace(
         request,
         width=width,

@@ -278,7 +278,7 @@ class Engine:
             self.stats.refills += 1
 
     def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
-        """Results of sources that failed before they began; `errors` are by place in `sources`."""
+        """Make results of sources that failed before they began; `errors` are by place in `sources`."""
         for i, error in errors.items():
             source = sources[i]
             self._work.session.release([source.slot])

@@ -88,7 +88,7 @@ class LiveSources:
         return num_new
 
     def load(self, step: int) -> Load:
-        """How much is being decoded at this step, for the schedule."""
+        """Return how much is being decoded at this step, for the schedule."""
         return Load(len(self), self._num_tokens, int(self.num_rows.sum()), self._age(step))
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:

@@ -56,7 +56,7 @@ class Builder:
         return record
 
     def size(self, x: Value, axis: int) -> Value:
-        """Length of an axis, [1], so that `sizes` can join it with others."""
+        """Return the length of an axis as [1], so that `sizes` can join it with others."""
         return self.Shape(x, start=axis, end=axis + 1)
 
     def sizes(self, *parts: Value | int) -> Value:

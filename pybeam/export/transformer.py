@@ -91,7 +91,7 @@ class Network:
         cross: Sequence[KeyValue],
         cross_bias: Value,
     ) -> tuple[Value, list[KeyValue]]:
-        """Logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
+        """Return logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
 
         `own` are keys and values of earlier tokens. own_bias [A, K, U + K] says which of them a row sees, and
         which rows beside it: itself, and those that it continues. `cross` are those of encoder states, with

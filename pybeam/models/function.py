@@ -67,7 +67,7 @@ class FunctionModel(Model):
 
 
 class FunctionSession(Session):
-    """Remembers which request has which slot. Prefixes are read from the token tree."""
+    """Remember which request has which slot. Prefixes are read from the token tree."""
 
     def __init__(self, model: FunctionModel, backend: Backend) -> None:
         self._model, self._backend = model, backend

@@ -38,7 +38,7 @@ class RnnConfig:
     vocab_size: int
     embedding_size: int
     hidden_size: int
-    num_layers: int  # of the encoder and of the decoder
+    num_layers: int  # encoder and decoder have so many each
     reverses_source: bool  # the encoder reads the last id first
     start_id: int
     eos_id: int
@@ -73,7 +73,7 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
-    backend: Backend | None  # which computes the step; None: torch, where weights are not packed
+    backend: Backend | None  # computes the step; None: torch, if weights are not packed
 
     def with_backend(self, backend: Backend) -> LstmLayer:
         """Return the same layer, computed by this backend module."""
@@ -153,8 +153,8 @@ class Rnn(RnnSources):
         # [H, 2 H], tanh(U y + u) of the decoder's state and what it attends to
         self.attention = attention
         self.output = output  # [V, H]
-        self.dtype = dtype  # of states and logits
-        self.weight_dtype = weight_dtype  # of matrices and token tables
+        self.dtype = dtype  # dtype of states and logits
+        self.weight_dtype = weight_dtype  # dtype of matrices and token tables
         self.device = device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id

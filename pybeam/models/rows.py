@@ -71,7 +71,7 @@ class Rows:
         return self.tree.paths(self.row_slot, self.node)
 
     def seen(self, counts_start: bool) -> tuple[Tensor, Tensor]:
-        """Every row's tokens [R, T] int32 as processors count them, and the place of the last [R] int32.
+        """Return every row's tokens [R, T] int32 as processors count them, and the last one's place [R].
 
         Places without a token hold something negative; there is none behind the last one.
 

@@ -138,7 +138,7 @@ def tree_attention(
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Attention of every row over the cells of its source; each cell is read once for the whole beam.
+    """Attend with every row over the cells of its source. Each cell is read once for the whole beam.
 
     ``out[r, h] = sum_u p[r, h, u] value[cell_u, g]``, ``p = softmax_u(scale * query[r, h] . key[cell_u, g])``
     over the cells ``u < num_cells[slot]`` of row r's source whose mask has bit ``entry[r]``; head h uses

@@ -53,7 +53,7 @@ class Processor(ABC):
         return ()
 
     def constants(self) -> tuple[Tensor, ...]:
-        """Tensors that are the same for all requests, on the host."""
+        """Return the tensors that are the same for all requests, on the host."""
         return ()
 
     def check(self, model: Model) -> None:
@@ -147,7 +147,6 @@ def overridden(
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
         own = changed[places[0]]
-        assert dataclasses.is_dataclass(change)
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
             if field.name not in change.per_request and ours != theirs:

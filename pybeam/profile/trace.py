@@ -95,7 +95,7 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
 
 
 def covered(intervals: Iterable[Interval]) -> dict[str, float]:
-    """Microseconds that the intervals cover, by phase.
+    """Count the microseconds that the intervals cover, by phase.
 
     Time that several intervals cover counts once, for the one that began first.
     """

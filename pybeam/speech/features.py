@@ -135,7 +135,7 @@ class WhisperFeatureExtractor:
 
 
 def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
-    """[F, bins]: how much of the power at each frequency counts in each mel bin."""
+    """Return [F, bins]: how much of the power at each frequency counts in each mel bin."""
     highest = 15 + 27 * np.log(WHISPER_HIGHEST / 1000) / np.log(6.4)
     mel = np.linspace(0, highest, num_mel_bins + 2)
     edge = np.where(

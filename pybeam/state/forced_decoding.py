@@ -33,7 +33,7 @@ def next_forced(beams: Beams, slot: Tensor) -> Tensor:
 
 
 def revive(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
-    """Scores [B] for `select`: 0 in place of -inf where there is a target [A].
+    """Return scores [B] for `select`, with 0 in place of -inf where there is a target [A].
 
     `select` drops every candidate of score -inf, but a target goes on behind a token that cannot follow.
     """

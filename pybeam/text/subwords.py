@@ -121,7 +121,7 @@ class SentencePieces:
 
 
 class MappedPieces:
-    """SentencePiece models whose pieces a vocabulary maps to ids."""
+    """SentencePiece models, and a vocabulary that maps their pieces to ids."""
 
     before: Sequence[int] = ()
 

@@ -19,13 +19,13 @@ SCORE_ULP = 4 * 2.0**-23
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
-    """Same shape and dtype, same values up to `TOLERANCES` of that dtype, NaN equal to NaN."""
+    """Assert equal shapes, dtypes, and values up to `TOLERANCES` of that dtype; NaN equals NaN."""
     atol, rtol = TOLERANCES[expected.dtype]
     torch.testing.assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True)
 
 
 def assert_same_survivors(actual: Survivors, expected: Survivors) -> None:
-    """Equal beams; scores within 4 ulp; only where two scores are that close may tokens differ."""
+    """Assert equal beams, with scores within 4 ulp. Tokens may differ only if two scores are that close."""
     for name in ("count", "num_finished", "has_nan"):
         torch.testing.assert_close(getattr(actual, name), getattr(expected, name), msg=name)
     for name in ("token", "parent", "score", "log_prob"):

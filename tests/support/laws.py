@@ -52,7 +52,7 @@ def schedules(width: int) -> dict:
 
 
 def shares(num: int) -> list:
-    """As many parts of the schedules, of which `make test` runs one."""
+    """Number so many parts of the schedules. `make test` runs the first one."""
     return [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, num))]
 
 

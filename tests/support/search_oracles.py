@@ -72,7 +72,9 @@ def huang(
     refills: bool = False,
     ended_only: bool = True,
 ):
-    """Optimal beam search of Huang et al. 2017, one equation after another; returns the found, why, when.
+    """Optimal beam search of Huang et al. 2017, one equation after another.
+
+    Returns what it found, why it stopped, and when.
 
     Their beam ``B_i`` is the best `width` extensions of what has not ended in ``B_{i-1}``, and those of
     it that have ended are candidates for the best. With `refills` they are not part of the beam: the

@@ -109,7 +109,7 @@ def batch_beam_search(
     length_penalty: float = 0.0,
     eos_penalty: float = 1.0,
 ) -> list[list[tuple[list[int], float]]]:
-    """For each source the n-best (tokens without start and EOS, score), best first."""
+    """Return the n-best of each source (tokens without start and EOS, score), best first."""
     start, eos = model.config["decoder_start_token_id"], model.config["eos_token_id"]
     states, mask = model.encode(sources)
     num, beam = len(sources), beam_size

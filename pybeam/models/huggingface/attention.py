@@ -1,4 +1,4 @@
-"""How a transformers model attends over a token tree: one attention function, one cache.
+"""Let a transformers model attend over a token tree, with one attention function and one cache.
 
 Both are transformers' own extension points. `TreeLayer.update` writes a step's keys and values to the
 rows' cells. It returns the whole pool instead of a longer copy. The model passes the pool on to the
@@ -86,7 +86,7 @@ def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
 
 @contextmanager
 def catching(configs: Sequence[Any]) -> Iterator[list[tuple[Tensor | None, int]]]:
-    """Within it, models with these configs compute no attention.
+    """A context in which models with these configs compute no attention.
 
     Afterwards the list has an entry per call: what the model would add to scores, and the number of keys.
     """

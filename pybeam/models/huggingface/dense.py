@@ -33,7 +33,7 @@ class Line(NamedTuple):
     """The tokens behind one row: a line of a cache."""
 
     cache: Cache | None  # None: there is no past
-    place: int  # which line of the cache it is
+    place: int  # number of the line in the cache
     length: int  # tokens in it; padding comes before them
 
 

@@ -52,7 +52,7 @@ def encoded(model: HuggingFaceModel, sources: Sequence[Any]) -> Iterator[Encoded
 
 
 def padded(model: HuggingFaceModel, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Ids [A, E], padded on the right, and which of them are real [A, E], both on the device."""
+    """Return ids [A, E], padded on the right, and a mask [A, E] of real ids, both on the device."""
     pad_id = 0 if model.pad_id is None else model.pad_id
     ids = pad_sequence(list(batch), batch_first=True, padding_value=pad_id)
     length = torch.tensor([source.numel() for source in batch])

@@ -39,7 +39,7 @@ def can_be_padded(cache: DynamicCache) -> bool:
 
 
 def gathered(parts: Sequence[Part], length: int | None = None) -> Cache | None:
-    """These lines, one part after another, as one new cache.
+    """Gather these lines, one part after another, into one new cache.
 
     Layers of any class are copied, with every tensor in them that has a line per row. All else is taken
     from the first part.

@@ -1,4 +1,4 @@
-"""Tries out how a model can keep keys and values."""
+"""Find out how a model can keep keys and values, by decoding a few tokens."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Family:
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
     positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
-    # what follows holds for a config that does not say otherwise
+    # the fields from here on are defaults for configs that do not name them
     scale_embedding: bool = False
     activation: str = "gelu"
     ties_embeddings: bool = True
@@ -107,7 +107,7 @@ class TransformerConfig:
     pad_id: int
     start_id: int
     eos_id: int
-    front: FrontConfig | None = None  # of a speech model
+    front: FrontConfig | None = None  # only speech models have one
 
     @property
     def sound(self) -> FrontConfig:

@@ -30,8 +30,8 @@ class Weights(NamedTuple):
     decoder: Stack[DecoderLayer]
     cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
     output: Linear  # [V, d]
-    dtype: torch.dtype  # of activations, keys and values, and logits
-    weight_dtype: torch.dtype  # of matrices and token tables
+    dtype: torch.dtype  # dtype of activations, keys and values, and logits
+    weight_dtype: torch.dtype  # dtype of matrices and token tables
     device: torch.device
 
 
@@ -92,7 +92,7 @@ class Transformer(TextSources):
             raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """Inputs [n, d] of the encoder's layers for checked sources, one after another.
+        """Return the inputs [n, d] of the encoder's layers for checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
