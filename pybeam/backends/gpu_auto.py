@@ -44,7 +44,7 @@ def choose(rows: int, vocab: int, item_bytes: int) -> str:
     """Choose the backend by the first rule that this many rows, columns and bytes per logit fit."""
     shape = {"rows": rows, "vocab": vocab}
     for rule in gpu_choice.SELECT:
-        fits = all(size <= rule.get(f"max_{name}", size) for name, size in shape.items())
+        fits = all(size <= int(rule.get(f"max_{name}", size)) for name, size in shape.items())
         if fits and rule.get("item_bytes", item_bytes) == item_bytes:
-            return rule["backend"]
+            return str(rule["backend"])
     return "triton"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -60,7 +61,7 @@ class PhaseClock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._phase: str | None = None  # the one that is open
-        self._range: profiler.record_function | None = None
+        self._range: AbstractContextManager[Any] | None = None
 
     # the clock is its own context manager, because a new object per phase would cost more than all else
     def __call__(self, phase: str) -> PhaseClock:

@@ -62,9 +62,8 @@ def _draw_matrix(graph: GraphData, axes) -> None:
             square.set(color=ORANGE if is_new else BLUE, alpha=0.15 + 0.75 * probability)
             axes.add_patch(square)
             if has_numbers(graph):
-                colour = "white" if probability > 0.6 else INK
-                style = dict(ha="center", va="center", fontsize=6, color=colour)
-                axes.text(i, k, f"{probability:.2f}".lstrip("0"), **style)
+                text, ink = f"{probability:.2f}".lstrip("0"), "white" if probability > 0.6 else INK
+                axes.text(i, k, text, ha="center", va="center", fontsize=6, color=ink)
     axes.set_xlim(-1.6, n - 0.4)
     axes.set_ylim(num_iterations - 0.4, -0.6)
     axes.set_xticks(

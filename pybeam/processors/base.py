@@ -146,6 +146,8 @@ def overridden(
                 f"`Request.processors` must change one of the algorithm's processors, but of class "
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
+        if not dataclasses.is_dataclass(change):
+            raise TypeError(f"a {name} must be a frozen dataclass, so that requests may change it")
         own = changed[places[0]]
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
