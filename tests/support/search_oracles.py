@@ -81,8 +81,8 @@ def huang(
     `width` best extensions that have not ended are, out of ``2 * width``.
 
     ``final(score, length)`` ranks; ``bound(score, length)`` is the most that a live row of that score and
-    length can still reach. Of what has ended the best `width` are kept. At the limit rows count as they
-    are, unless `ended_only`.
+    length can still reach. The best `width` of those that have ended are kept. At the limit rows count as
+    they are, unless `ended_only`.
     """
     beam = [Found([], np.float32(0), 0, False)]
     finished: list[Found] = []

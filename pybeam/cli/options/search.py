@@ -162,7 +162,7 @@ VARIETY = Section(
             type=click.FloatRange(0, min_open=True),
             metavar="NATS",
             show_default=str(DEFAULT_DIVERSITY_PENALTY),
-            help="What a token costs a beam for every hypothesis of an earlier one that chose it.",
+            help="Cost of a token in a group, for every hypothesis of an earlier group that chose it.",
         ),
     ],
 )
