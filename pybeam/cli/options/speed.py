@@ -85,7 +85,8 @@ SPEED = Section(
             default="auto",
             show_default=True,
             help="Type of the weights: float32, bfloat16 or float16; auto: float32 on a CPU, the file's on a "
-            "GPU. On a CPU scores are float32 even so, and bfloat16 is fast with AVX512_BF16 (see `pybeam info`).",
+            "GPU. On a CPU scores are float32 even so, and bfloat16 is fast with AVX512_BF16 (see "
+            "`pybeam info`).",
         ),
         option(
             "--backend",
