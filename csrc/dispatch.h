@@ -22,24 +22,24 @@ struct RowTotal {
     double sum;
 };
 
-// How to turn a logit into a score, and which candidates of a row are still worth having.
+// How to turn a logit into a score, and which candidates of a row may still survive.
 struct RowFilter {
     float score;
     float peak;
     float log_sum;
-    float min_score;       // least score that can survive in this beam
-    float above;           // only logits above this one
+    float min_score;       // lower scores cannot survive in this beam
+    float above;           // logits up to this one cannot survive
     int64_t limit;         // most candidates that can survive
     const EosIds* banned;  // tokens that are no candidates, or null
 };
 
-// Reads one row. A block is 16 vectors; `block_max` gets, for every block and lane, the largest
-// logit of that lane other than those of `banned`, which may be null.
+// Reads one row. A block is 16 vectors. `block_max` gets the largest logit of every block and lane,
+// without those of `banned`, which may be null.
 using ScanRow = RowTotal (*)(const void* row, int64_t vocab_size, const EosIds* banned,
                              float* block_max);
 
-// Appends a key of logit and token for every candidate that passes, in token order, and returns
-// their number. `keys` has room for `2 * limit` keys and one block.
+// Appends a key of logit and token for every candidate that passes, in token order. Returns their
+// number. `keys` has room for `2 * limit` keys and one block.
 using CollectRow = int64_t (*)(const void* row, int64_t vocab_size, const float* block_max,
                                RowFilter filter, Key* keys);
 
@@ -89,7 +89,7 @@ struct Kernels {
 
 constexpr int64_t kBlockVectors = 16;
 
-// Cells whose keys or values stay near while all rows of a task read them.
+// Cells whose keys or values stay in the cache while all rows of a task read them.
 constexpr int64_t kTileCells = 16;
 
 extern const Kernels kGenericKernels;

@@ -11,7 +11,7 @@ Everything here is imported when it is first asked for, so that `import pybeam` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# what type checkers and editors read; `_HOMES` below says the same to Python
+# for type checkers and editors; `_HOMES` below says the same to Python
 if TYPE_CHECKING:
     from pybeam import compat as compat
     from pybeam import drafts as drafts

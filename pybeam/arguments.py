@@ -1,4 +1,4 @@
-"""Checks of what callers give: numbers, token ids, lists. Errors say what was expected and what was found."""
+"""Check numbers, token ids and lists that callers give. Errors say what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ArgumentError(ValueError):
 
 
 def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
-    """Raises TypeError or ValueError unless ``least < value < below``."""
+    """Raise TypeError or ValueError unless ``least < value < below``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number, but is {value!r}")
     if not least < float(value) < below:
@@ -42,9 +42,9 @@ def number(name: str, value: Any, least: float, below: float = math.inf) -> None
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy: str = "") -> None:
-    """Raises TypeError or ValueError unless the value is an int from `least` to `most`.
+    """Raise TypeError or ValueError unless the value is an int from `least` to `most`.
 
-    `remedy` is what the message ends with.
+    `remedy` ends the message.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"`{name}` must be an int, but is {value!r}")
@@ -55,7 +55,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy:
 
 
 def ids(name: str, values: Any) -> tuple[int, ...]:
-    """Token ids as a tuple of ints; raises TypeError or ValueError if they are not token ids."""
+    """Return token ids as a tuple of ints. Raises TypeError or ValueError if they are not token ids."""
     values = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"`{name}` must be a list of token ids, but is {values!r}")
@@ -69,7 +69,7 @@ def ids(name: str, values: Any) -> tuple[int, ...]:
 
 
 def check_list(name: str, values: object, check: Callable[[Any], object] | None = None) -> None:
-    """Raises TypeError unless `values` can be a list of sequences: neither one sequence nor a text.
+    """Raise TypeError unless `values` can be a list of sequences: neither one sequence nor a text.
 
     `check` raises for what is no source of a model. Where it accepts a number, numbers are sources.
     """
@@ -107,7 +107,7 @@ def _passes(check: Callable[[Any], object], value: object) -> bool:
 
 
 def eos_ids(given: Any, vocab_size: int = 2**31) -> tuple[int, ...]:
-    """The tokens that end a hypothesis, without repetitions; `given` is one id or several."""
+    """Return the tokens that end a hypothesis, without repetitions; `given` is one id or several."""
     is_many = isinstance(given, Iterable) and not isinstance(given, str)
     found = tuple(dict.fromkeys(ids("eos_id", given if is_many else [given])))
     if not 1 <= len(found) <= MAX_EOS:
@@ -119,9 +119,9 @@ def eos_ids(given: Any, vocab_size: int = 2**31) -> tuple[int, ...]:
 
 
 def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> None:
-    """Raises ValueError if option `name` has a `value` above that of `limit_name`, which is `limit`.
+    """Raise ValueError if option `name` has a `value` above `limit`, the value of `limit_name`.
 
-    `remedy` is what the message ends with. Raises TypeError if one of them is no int.
+    `remedy` ends the message. Raises TypeError if one of the two is no int.
     """
     for what, number in ((f"`{name}`", value), (limit_name, limit)):
         if isinstance(number, bool) or not isinstance(number, int):
@@ -132,6 +132,6 @@ def at_most(name: str, value: int, limit_name: str, limit: int, remedy: str) -> 
 
 
 def needs(name: str, given: object, other: str, value: object) -> None:
-    """Raises ValueError if option `name` is `given`, but `other`, whose `value` it needs, is None."""
+    """Raise ValueError if option `name` is `given`, but the `value` of `other`, which it needs, is None."""
     if given and value is None:
         raise ArgumentError(name, f"needs `{other}`, which is not given")

@@ -1,4 +1,4 @@
-"""What the search, its state and the kernels agree on: limits, rules as numbers, results as tuples."""
+"""Values on which search, state and kernels agree: limits, rules as numbers, results as tuples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CANDIDATES_ON_GPU = 256
 
 
 class Finishing(IntEnum):
-    """What happens to a candidate that ends in EOS (kernel data of `select`)."""
+    """How a candidate that ends in EOS finishes (kernel data of `select`)."""
 
     NONE = 0  # EOS is a token like any other
     HELD = 1  # it stays in the beam as a no-op; a leading run of ended candidates is popped
@@ -25,15 +25,15 @@ class Finishing(IntEnum):
 
 
 class Certificate(IntEnum):
-    """What must not beat the finished hypotheses for a source to be done (kernel data of a commit)."""
+    """What a stop rule compares finished hypotheses with (kernel data of a commit)."""
 
     NONE = 0
     BOUND = 1  # the most that any continuation of the beam can still reach
-    CURRENT = 2  # what the beam would have if it ended as long as it is now, which proves nothing
+    CURRENT = 2  # the score of the beam if it ended now: a heuristic, no proof
 
 
 class Top(IntEnum):
-    """Whether it matters that the best candidate of a step ends in EOS (kernel data of a commit)."""
+    """Whether a stop rule looks at a best candidate that ends in EOS (kernel data of a commit)."""
 
     IGNORED = 0
     NOW = 1  # in this step (OpenNMT)
@@ -57,7 +57,7 @@ class SelectOptions(NamedTuple):
 
 
 class Survivors(NamedTuple):
-    """What `select` keeps, best first. ``C`` is the capacity, `S` the number of beams.
+    """The candidates that `select` keeps, best first. ``C`` is the capacity, ``S`` the number of beams.
 
     The first ``num_finished[s]`` entries of beam ``s`` have finished, the entries up to ``count[s]``
     are its next beam. The rest is filled with token -1, parent -1, score and log_prob -inf.

@@ -29,7 +29,7 @@ _MISSING = object()
 
 
 class DecodeError(RuntimeError):
-    """Some requests failed, and all others have finished.
+    """Raised when some requests failed and all others have finished.
 
     Attributes:
         results: what became of each request, in their order: hypotheses, or an `error`.
@@ -46,7 +46,7 @@ class DecodeError(RuntimeError):
 
 
 class Decoder:
-    """Decodes requests with one algorithm; `schedule` and `backend` change speed, never results.
+    """Decode requests with one algorithm. `schedule` and `backend` change speed, never results.
 
     Args:
         model: from `pybeam.load_model`, or any `pybeam.models.base.Model`.
@@ -58,11 +58,11 @@ class Decoder:
             `Alignment` that says of which layer and heads. It is computed from final hypotheses.
         graphs: whether steps are captured as CUDA graphs; None: on a GPU, if the model and all
             processors allow it.
-        memory_limit: bytes that keys and values may take. Sources wait until there is room for all they
-            may need; one that can never fit fails alone. None: no limit on a CPU, 90 % of what is free
+        memory_limit: bytes that keys and values may take. Sources wait until there is room for all they may
+            need. A source that can never fit fails alone. None: no limit on a CPU, 90 % of the free memory
             on a GPU.
 
-    Memory is kept from one call to the next; `release` gives it back.
+    Memory is kept from one call to the next; `release` frees it.
 
     Raises:
         ValueError, TypeError: options do not fit together.
@@ -141,14 +141,14 @@ class Decoder:
             )
         for processor in self.algorithm.processors:
             if not (isinstance(processor, Processor) and processor.can_capture):
-                # no reason to refuse: who asks for graphs may know that it can
+                # a caller who asks for graphs may know that this one can be captured, so do not refuse
                 obstacles.append(f"{processor!r} may not be captured")
         return not obstacles if graphs is None else graphs
 
     def decode(
         self, requests: Iterable[Any] | RequestQueue, *, on_error: OnError = "raise"
     ) -> list[Result]:
-        """Results in the order of the requests.
+        """Decode requests; returns results in their order.
 
         Args:
             requests: sources (lists or 1-D tensors of token ids, feature tensors) or `Request`s.
@@ -165,15 +165,15 @@ class Decoder:
     def score(
         self, requests: Iterable[Any], targets: Iterable[Any], *, on_error: OnError = "raise"
     ) -> list[Result]:
-        """Scores of given outputs, in the order of the requests.
+        """Score given outputs; returns results in the order of the requests.
 
-        Each result has one hypothesis, the target: ``log_probs[t] = log p(y_t | y_<t, x)`` of its
-        tokens and EOS, ``score`` their sum, and ``final_score`` by the algorithm's or the request's
-        scoring. The probabilities are those the search would see, so `processors` apply; width,
-        pruning and length limits do not. What `decode` finds gets the score that `decode` gave it.
-        A token that cannot follow gets -inf, those behind it their own log-prob.
+        Each result has one hypothesis, the target. Its ``log_probs[t] = log p(y_t | y_<t, x)`` are those of
+        its tokens and EOS, ``score`` is their sum, and ``final_score`` follows the algorithm's or the
+        request's scoring. Processors apply; width, pruning and length limits do not. An output of `decode`
+        gets the score that `decode` gave it. A token that cannot follow gets -inf, and tokens behind it
+        get their own log-probs.
 
-        A request with its own `Request.target` does the same among searches in `decode` and `stream`.
+        `decode` and `stream` do the same for requests with a `Request.target`, beside searches.
 
         Args:
             requests: as for `decode`; a `Request.prefix` comes before the target and is not scored.
@@ -199,17 +199,17 @@ class Decoder:
         min_probability: float = 0.0,
         on_error: OnError = "raise",
     ) -> list[Result]:
-        """The best next tokens after each request's prefix, and the best output that begins with each.
+        """Find the best next tokens after each request's prefix, and the best output that begins with each.
 
-        ``p(y | prefix, x)`` ranks the `num` most probable tokens y but EOS, and each is decoded from
-        there as `decode` would with y at the end of the prefix; all of them, of all requests, side by
-        side. `Result.hypotheses` stand in the order of those probabilities. Their ``score`` is the
-        log-probability of y and of what follows, ``final_score`` and the length limits count y.
-        `stats` is that of the decoding from there.
+        It takes the `num` tokens y with the highest ``p(y | prefix, x)``, without EOS. It then decodes from
+        each of them as `decode` would with y at the end of the prefix, all of them side by side.
+        `Result.hypotheses` are in the order of those probabilities. Their ``score`` is the log-probability of
+        y and of all tokens behind it; ``final_score`` and the length limits count y. `stats` counts the
+        decoding from y on.
 
         Args:
             requests: as for `decode`; the position is the end of `Request.prefix`.
-            num: tokens to go on from, 1 to 127 (with several EOS ids one less for each more).
+            num: number of next tokens, 1 to 127. Each EOS id beyond the first takes one away.
             min_probability: leave out tokens less probable than this.
             on_error: as for `decode`.
 
@@ -219,8 +219,8 @@ class Decoder:
                 coverage is to rank, the algorithm samples, has groups or guesses ahead, or its prefixes
                 count for something.
 
-        See `return_alternatives` of CTranslate2, which bans EOS before its softmax, so that its first
-        token's probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
+        CTranslate2 calls it `return_alternatives`. It bans EOS before the softmax, so that the first token's
+        probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
         """
         _check_on_error(on_error)
         if self.algorithm.perturbs or self.algorithm.num_groups > 1:
@@ -255,7 +255,7 @@ class Decoder:
     def stream(
         self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
     ) -> Iterator[Any]:
-        """Results as they finish; `Result.index` says which request each belongs to.
+        """Yield results as they finish; `Result.index` says which request each belongs to.
 
         `requests`, as for `decode`, are read a window ahead (`Schedule.window`) and sorted by length in
         it. The stream never waits for an iterable without a length, such as a generator: a thread of its
@@ -286,7 +286,7 @@ class Decoder:
         return _until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
 
     def release(self) -> None:
-        """Give back the memory that is kept between calls: keys, values, beams, captured steps."""
+        """Free the memory that is kept between calls: keys, values, beams, captured steps."""
         self._idle.clear()
 
     def _check_requests(self, requests: Iterable[Any] | RequestQueue) -> None:
@@ -311,7 +311,8 @@ class Decoder:
     def _run(
         self, requests: Iterable[Any] | RequestQueue, stats: Stats, wants: Wants
     ) -> Iterator[Result | Partial]:
-        try:  # another thread may take it first
+        # another thread may take it first
+        try:
             workspace = self._idle.pop()
         except IndexError:
             workspace = self._workspace()
@@ -331,7 +332,7 @@ class Decoder:
 
 
 def _check_ends(model: Model, algorithm: Algorithm) -> None:
-    """Raises ValueError where an algorithm cannot have as many EOS ids as the model."""
+    """Raise ValueError if the algorithm cannot handle as many EOS ids as the model has."""
     num = len(model.eos_ids)
     if num > 1 and algorithm.prefix.leading_eos:
         raise ValueError(
@@ -374,7 +375,7 @@ def _checked(results: list[Result], on_error: str) -> list[Result]:
 def _until_done(
     results: Iterator[Result | Partial], requests: ReadAhead
 ) -> Iterator[Result | Partial]:
-    """These results; when no more of them are asked for, no more requests are read."""
+    """Yield these results. When the caller stops asking for them, no more requests are read."""
     try:
         yield from results
     finally:

@@ -30,22 +30,22 @@ __all__ = [
     "pad",
     "repeat_last",
 ]
-# what a guess costs, in steps of a source that is decoded alone: an estimate, `price=` replaces it
+# the cost of a guess, in steps of a source that is decoded alone: an estimate, which `price=` replaces
 PRICE = 0.25
-# hundredths of a step that a source may lose on guesses before one of them has held
+# hundredths of a step that a source may lose on guesses before one of them is right
 FIRST_CREDIT = 50
 
 
 class Initialiser(ABC):
-    """The guess of a token that the model has not guessed yet; subclass it for your own.
+    """The first guesses, of tokens that the model has not guessed yet. Subclass it for guesses of your own.
 
-    Guesses change the number of steps, never the output. Where `guesses` ends, or holds an id outside
-    the vocabulary, the guess is `fill`.
+    Guesses change the number of steps, never the output. Behind the end of `guesses`, and instead of ids
+    outside the vocabulary, the guess is `fill`.
 
     Attributes:
         fill: "pad": the model's padding token (the start token if it has none). "last": the token
             before. Or a token id.
-        ngram: 0: the i-th guess is that of the i-th generated token. n > 0: the guess is the token that
+        ngram: 0: the i-th of `guesses` is for the i-th generated token. n > 0: the guess is the token that
             followed the latest earlier occurrence of the last n tokens, in the output or else in
             `guesses`.
     """
@@ -55,7 +55,7 @@ class Initialiser(ABC):
 
     @abstractmethod
     def guesses(self, request: Request) -> Sequence[int]:
-        """Guesses of the generated tokens of this request; called once, before it is decoded."""
+        """Return guesses of the generated tokens of this request. Called once, before it is decoded."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def ngram_lookup(n: int = 2) -> Initialiser:
 
 
 def function(fn: Callable[[Request], Sequence[int]]) -> Initialiser:
-    """Guess what a function of the request returns, such as a translation memory's entry.
+    """Guess the tokens that a function of the request returns, such as an entry of a translation memory.
 
     Args:
         fn: ``fn(request) -> ids`` of the generated tokens: a list of ints, a 1-D tensor or an array.
@@ -161,15 +161,15 @@ class Draft:
     """How many tokens are guessed ahead, and which; data for `draft_commit`.
 
     Args:
-        block: generated tokens between two boundaries that guesses do not cross; None: all.
-        horizon: generated tokens up to which tokens are guessed, or a function of the request that
-            returns that number; None: to the end.
-        initialiser: the guess of a token that the model has not guessed yet.
-        max_window: rows at most of a window that adapts, which then replaces blocks; None: blocks.
-        price: what a guess costs, in steps that a source would take alone; the window adapts by it.
-            None: `PRICE`, until `for_sources` knows better.
-        feeds_all: whether the tokens behind a guessed EOS are sent through the model too, as in the
-            paper. That is wasted if the guess holds; if it does not, more tokens have been guessed.
+        block: guesses do not cross boundaries that are so many generated tokens apart; None: none.
+        horizon: nothing is guessed behind so many generated tokens. It may be a function of the request that
+            returns the number. None: guess to the end.
+        initialiser: guesses tokens that the model has not guessed yet.
+        max_window: most rows of a window that adapts and replaces blocks; None: blocks.
+        price: the cost of a guess, in steps of a source that is decoded alone. The window adapts to it.
+            None: `PRICE`, until `for_sources` computes a better one.
+        feeds_all: whether tokens behind a guessed EOS are sent through the model too, as in the paper. This
+            is wasted if the guess is right. If it is wrong, more tokens have been guessed.
 
     Raises:
         ValueError, TypeError: a value is out of range or of the wrong type.
@@ -204,7 +204,7 @@ class Draft:
             )
 
     def max_rows(self, max_length: int) -> int:
-        """Rows that a source has in a step at most: its last token and the guesses behind it."""
+        """Most rows of a source in a step: its last token and the guesses behind it."""
         most = self.block if self.max_window is None else self.max_window
         if most is None:
             horizon = self.horizon if isinstance(self.horizon, int) else MAX_WIDTH
@@ -212,13 +212,13 @@ class Draft:
         return min(max_length, most)
 
     def for_request(self, request: Request) -> Draft:
-        """The same with a horizon that is a number. Raises what its function raises."""
+        """Return this draft with its horizon as a number. Raises what the horizon's function raises."""
         if self.horizon is None or isinstance(self.horizon, int):
             return self
         return dataclasses.replace(self, horizon=self.horizon(request))
 
     def for_sources(self, num_sources: int) -> Draft:
-        """The same with a price, where so many sources are decoded at once.
+        """Return this draft with the price of a guess, if so many sources are decoded at once.
 
         If a step of R rows takes ``a + b R``, a row costs a source the share ``b n / (a + b n)`` of its
         own part of a step of n sources.
@@ -229,7 +229,7 @@ class Draft:
         return dataclasses.replace(self, price=price)
 
     def line(self, max_length: int, num_guesses: int, pad_id: int) -> dict[str, int]:
-        """The columns of `Drafts` of one source, whose horizon is a number."""
+        """Return the columns of `Drafts` of one source, whose horizon is a number."""
         assert not callable(self.horizon)
         most, fill = self.max_rows(max_length), self.initialiser.fill
         price = round(STEP * (PRICE if self.price is None else self.price))
@@ -248,7 +248,7 @@ class Draft:
 
 
 def _source_ids(request: Request) -> list[int]:
-    """The ids of a source; none of one that is something else."""
+    """Return the ids of a source, or none if it does not consist of ids."""
     source = request.source
     if isinstance(source, Tensor):
         is_ids = source.ndim == 1 and not source.dtype.is_floating_point

@@ -40,7 +40,7 @@ class SourceLimit:
 
 @dataclass(frozen=True)
 class PrefixRule:
-    """What `Request.prefix` counts for; by default for nothing.
+    """Where `Request.prefix` counts; by default nowhere.
 
     Args:
         is_scored: whether its tokens have the log-probs that the model gives them, and not 0. They then

@@ -1,4 +1,4 @@
-"""Scoring: from the accumulated log-probability to the final score that ranks hypotheses.
+"""Scoring: turn the accumulated log-probability into the final score that ranks hypotheses.
 
 ``n`` is the number of generated tokens, EOS included; ``|x|`` the number of source ids given.
 """
@@ -81,9 +81,9 @@ class Scoring:
         return self.alpha == 0 and self.reward == 0 and self.coverage == 0
 
     def behind(self, num_tokens: int) -> Scoring:
-        """The same scoring where `num_tokens` count beside the generated ones.
+        """Return this scoring with `num_tokens` added to the generated ones.
 
-        Raises ValueError with a reward, which would count them for every hypothesis alike.
+        Raises ValueError with a reward, because it would reward these tokens in every hypothesis alike.
         """
         if self.reward != 0:
             raise ValueError(
@@ -92,7 +92,7 @@ class Scoring:
         return dataclasses.replace(self, offset=self.offset + num_tokens)
 
     def cap(self, source_length: int) -> float:
-        """Tokens beyond which no reward is given, for a source of `source_length` ids."""
+        """Return how many tokens are rewarded at most, for a source of `source_length` ids."""
         return math.inf if self.ratio is None else self.ratio * source_length
 
     def final_score(

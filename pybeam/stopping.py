@@ -1,4 +1,4 @@
-"""When a source is done before its beam is empty or its length limit is reached."""
+"""Rules that stop a search before its beam is empty or its length limit is reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybeam.contracts import Certificate, Top
 
 @dataclass(frozen=True)
 class Stop:
-    """A stop rule; several conditions may be on, and the first that holds ends the search.
+    """A stop rule. It may have several conditions; the first that holds ends the search.
 
     Args:
         patience: done when ``round(patience * width)`` hypotheses have finished, halves rounded up (n_best
@@ -55,17 +55,17 @@ COUNT = Stop(patience=1, keeps_best=False)
 
 
 def count() -> Stop:
-    """Done when as many hypotheses as the beam is wide have finished, which are kept; fairseq's rule."""
+    """Stop when as many hypotheses as the beam is wide have finished, and keep those (fairseq's rule)."""
     return COUNT
 
 
 def end() -> Stop:
-    """Done when no row is alive or the length limit is reached, and never before."""
+    """Stop when no row is alive or the length limit is reached, and never before."""
     return Stop()
 
 
 def optimal() -> Stop:
-    """Done when no continuation of any row can beat the n_best finished hypotheses any more.
+    """Stop when no continuation of any row can beat the n_best finished hypotheses any more.
 
     With the best live row at log-probability ``S`` after n generated tokens, no continuation can get
     a final score above
@@ -83,7 +83,7 @@ def optimal() -> Stop:
 
 
 def top_finished() -> Stop:
-    """Done when the best candidate of a step ends in EOS and n_best have finished; OpenNMT's rule.
+    """Stop when the best candidate of a step ends in EOS and n_best have finished (OpenNMT's rule).
 
     It finds the best hypothesis for raw scores and ``n_best=1``. Otherwise a better one may come later.
     """
@@ -100,7 +100,7 @@ def length_ratio(sources: Iterable[Sized], targets: Iterable[Sized]) -> float:
             the targets.
 
     Raises:
-        ValueError: there are not as many sources as targets, or no source token at all.
+        ValueError: the numbers of sources and targets differ, or there is no source token.
     """
     pairs = _lengths(sources, targets)
     num_source_tokens = sum(source for source, _ in pairs)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @triton.jit
 def parent_of(p_parent, node):
-    """The parent, or -1 where it does not come before its node: every walk ends."""
+    """Load a node's parent, or -1 if the parent does not come before the node, so that every walk ends."""
     parent = tl.load(p_parent + node)
     return tl.where(parent < node, parent, -1)
 

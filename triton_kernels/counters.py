@@ -1,4 +1,4 @@
-"""Counters by which a program learns that it is the last one of its group."""
+"""Counters that tell a program whether it is the last one of its group."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ _per_stream: dict[tuple[torch.device, int], Tensor] = {}
 
 
 def counters(num: int, device: torch.device) -> Tensor:
-    """At least `num` zeros, int32, for one launch on the current stream; the kernel leaves zeros.
+    """Return at least `num` zeros, int32, for one launch on the current stream; the kernel leaves zeros.
 
     Launches of one stream follow one another, so they share their counters. A captured graph may run
-    beside any stream, so it gets counters of its own, cleared at every replay.
+    beside any stream, so it gets counters of its own, and clears them at every replay.
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return torch.zeros(num, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
-"""Candidates as unique 64-bit keys: a larger key comes first, so ties need no rule of their own.
+"""Write candidates as unique 64-bit keys, so that ties need no rule of their own: larger keys come first.
 
-The upper half of a key holds a float32 in an order-preserving form, the lower half an index, turned
-round, so that keys order as value descending, then index ascending. -inf has no key.
+The upper half of a key holds a float32 in an order-preserving form, the lower half the complement of an
+index. Keys therefore order by value descending, then by index ascending. -inf has no key.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 EMPTY = tl.constexpr(-(2**63))
 LAST = tl.constexpr(2**31 - 1)  # no index is larger
 
-FEW = tl.constexpr(8)  # as many largest keys are found one by one
+FEW = tl.constexpr(8)  # up to so many largest keys are found one by one
 SORT_STEP = tl.constexpr(16)
 
 
@@ -60,7 +60,7 @@ def nth_largest(b_key, n):
 def keep_largest(b_key, n, p_kept):
     """Write the n largest keys in any order; returns how many there are and a bound.
 
-    Of further keys only those above the bound can be among the n largest.
+    A further key can be among the n largest only if it is above the bound.
     """
     least = nth_largest(b_key, n)
     m_kept = b_key >= least

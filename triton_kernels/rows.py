@@ -8,13 +8,13 @@ from torch import Tensor
 
 WORDS = {4: tl.int32, 2: tl.int16, 1: tl.int8}
 TILE_WORDS = 4096
-# above this the registers of one program do not hold a sector of every row
+# with more rows, the registers of one program cannot hold a sector of every row
 MAX_TILE_ROWS = 512
 
 
 @triton.jit
 def place_of(p_index, o_row, m_row, num_rows):
-    """The numbers in an index, as int64, and which of them are rows."""
+    """Load numbers of an index, as int64, and say which of them are rows."""
     b_row = tl.load(p_index + o_row, mask=m_row, other=-1)
     return b_row.to(tl.int64), (b_row >= 0) & (b_row < num_rows)
 
@@ -80,7 +80,7 @@ def copy_rows_kernel(
 
 
 class Words(NamedTuple):
-    """Rows as words: how many in a row, how far apart rows are, and what a word is."""
+    """How rows divide into words: words per row, distance between rows, and the dtype of a word."""
 
     num: int
     stride: int
@@ -88,7 +88,7 @@ class Words(NamedTuple):
 
 
 def words_of(tensor: Tensor, other: Tensor | None = None) -> Words:
-    """Rows in the widest words that fit them and the rows of `other`."""
+    """Describe rows in the widest words that fit them and the rows of `other`."""
     row_bytes = tensor[0].numel() * tensor.itemsize
     strides = [t.stride(0) * t.itemsize for t in (tensor, other) if t is not None]
     starts = [t.data_ptr() for t in (tensor, other) if t is not None]
@@ -97,7 +97,7 @@ def words_of(tensor: Tensor, other: Tensor | None = None) -> Words:
 
 
 def tile_of(num_rows: int) -> tuple[int, int]:
-    """Rows and words of the tile for so many rows: at least 32 bytes of each."""
+    """Choose how many rows and words a tile has: at least 32 bytes of each row."""
     block_rows = min(MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
     return block_rows, min(64, TILE_WORDS // block_rows)
 

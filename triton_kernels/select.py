@@ -1,9 +1,9 @@
-"""`select` in one launch: every row is read in slices; who comes last goes on.
+"""`select` in one launch: programs read rows in slices, and the last one to finish goes on.
 
-A program reads one slice of one row. The last one of a row ranks the row's best tokens, and the last
+A program reads one slice of one row. The last program of a row ranks the row's best tokens. The last
 row of a beam ranks the beam's candidates and applies the rules. A beam in which no row moves has a
-program of its own. Programs that meet leave what they found in a scratch buffer and count arrivals;
-nobody waits for anybody, and everything is combined in an order that does not depend on timing.
+program of its own. Programs leave their results in a scratch buffer and count arrivals. None waits for
+another, and results are combined in an order that does not depend on timing.
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ PACK_BYTES = 16
 MAX_SLICES = (8, 32)
 # four programs of 128 threads share a multiprocessor, which is enough loads in flight
 REGISTERS = 128
-# what keeps the widest GPU busy several times over
+# enough programs to keep the widest GPU busy several times over
 PROGRAMS = 2048
 
 
 @triton.jit
 def arrives_last(p_counter, num_programs):
-    """Whether all others have arrived, whose writes are then visible; clears the counter."""
+    """Whether all other programs have arrived. Then their writes are visible; clears the counter."""
     tl.debug_barrier()
     is_last = tl.atomic_add(p_counter, 1, sem="acq_rel") == num_programs - 1
     if is_last:
@@ -122,8 +122,8 @@ def select_kernel(
     i_program = tl.program_id(0)
     i_row = i_program // num_slices
     has_ended = (given & IS_ENDED) > 0
-    # scratch: of every row the delegates of its slices and two lists, of every beam two lists, of
-    # every entry its row
+    # scratch memory: for every row the delegates of its slices and two lists, for every beam two lists,
+    # for every entry its row
     row_words = (num_slices * LANES + 2 * LIST).to(tl.int64)
     p_key = p_scratch + i_row * row_words
     p_list = p_key + num_slices * LANES
@@ -314,7 +314,7 @@ def select(
         num_slices,
         num_tiles,
         given,
-        # the first again in the places of those that are not there
+        # the first id fills the unused places
         *eos_ids,
         *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
         finishing,
@@ -337,7 +337,7 @@ def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:
 
 
 def aligned(logits: Tensor) -> tuple[Tensor, int, tuple[int, ...]]:
-    """A tensor that begins at a multiple of 16 bytes, where in it the logits begin, their strides."""
+    """Return a tensor that begins at a multiple of 16 bytes, where in it logits begin, and their strides."""
     lead = logits.data_ptr() % PACK_BYTES // logits.element_size()
     if lead == 0:
         return logits, 0, logits.stride()

@@ -1,4 +1,4 @@
-"""One beam, when the best tokens of all its rows are ranked: its survivors."""
+"""Find the survivors of one beam, after the best tokens of all its rows have been ranked."""
 
 import triton
 import triton.language as tl
@@ -57,7 +57,7 @@ def candidate(
     forced,
     eos_id,
 ):
-    """Token, score, log_prob of the candidates of these entries and ranks, and which are held.
+    """Return token, score and log_prob of the candidates of these entries and ranks, and which are held.
 
     A score of -inf stands for no candidate.
     """
@@ -98,7 +98,7 @@ def rank_candidates(
 
     The index of a key is LIST * parent + rank.
     """
-    # rank by rank, so that what comes later seldom displaces anything
+    # rank by rank, so that later candidates seldom displace earlier ones
     num_candidates = size * tl.maximum(limit, 1)
     o_chunk = tl.arange(0, CHUNK)
     num_kept = size * 0
@@ -134,7 +134,7 @@ def rank_candidates(
 
 @triton.jit
 def finish(b_ends, m_candidate, width, finishing):
-    """Which of the ranked candidates finish now, and which are in the next beam."""
+    """Say which of the ranked candidates finish now, and which are in the next beam."""
     o_rank = tl.arange(0, LIST)
     m_goes_on = m_candidate & ~b_ends
     # HELD: the run of ended candidates before the first that goes on
@@ -154,7 +154,7 @@ def finish(b_ends, m_candidate, width, finishing):
 def prune(
     b_score, b_log_prob, m_held, m_finished, m_next, best_finished, margin, local_margin, finishing
 ):
-    """Which of the next beam are within both margins."""
+    """Say which candidates of the next beam are within both margins."""
     m_compared = m_next | (m_finished & (finishing == HELD))
     best = tl.max(tl.where(m_compared, b_score, -float("inf")), 0)
     floor = tl.maximum(best, best_finished) - margin
@@ -177,7 +177,7 @@ def write_survivors(
     m_kept,
     capacity,
 ):
-    """Write one line of the result, those that finished first; returns their number and all's."""
+    """Write the survivors of a beam, finished ones first; returns the numbers of finished and of all."""
     num_finished = tl.sum(m_finished.to(tl.int32), 0)
     count = num_finished + tl.sum(m_kept.to(tl.int32), 0)
     b_place = tl.where(
@@ -231,14 +231,14 @@ def finish_beam(
     finishing,
     capacity,
 ):
-    """Rank the candidates of all rows of a beam, apply the rules and write what survives."""
+    """Rank the candidates of all rows of a beam, apply the rules and write the survivors."""
     begin = tl.load(p_offset + i_beam)
     end = tl.load(p_offset + i_beam + 1)
     has_ended = (given & IS_ENDED) > 0
     has_nan = find_rows(p_is_ended, p_row_of, p_total, begin, end, first_row, has_ended)
     width = tl.load(p_width + i_beam)
     wanted = tl.where(finishing == REFILL, (1 + num_eos(given)) * width, width)
-    # so that wide beams with several EOS ids see fewer than the rule says
+    # wide beams with several EOS ids therefore see fewer candidates than the rule says
     wanted = tl.minimum(wanted, LIST)
     limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
     forced = load_given(p_forced, i_beam, given, FORCED, -1)

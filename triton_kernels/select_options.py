@@ -1,8 +1,8 @@
-"""The optional arguments of `select`: one variant of the kernel serves whichever are given.
+"""The optional arguments of `select`: one variant of the kernel serves all combinations.
 
-Bit i of `given` says whether there is an i-th optional argument, the bit behind them whether logits stay
-as they are, those behind it how many EOS ids there are. The pointer of one that is absent is that of
-another tensor of its dtype, and nothing is read from it.
+Bit i of `given` says whether there is an i-th optional argument. The bit behind them says whether logits
+are log-probabilities already, and the bits behind that how many EOS ids there are. An absent argument has
+the pointer of another tensor of its dtype, and nothing is read from it.
 """
 
 import triton
@@ -28,7 +28,8 @@ BEST_FINISHED = tl.constexpr(1 << OPTIONAL.index("best_finished"))
 FORCED = tl.constexpr(1 << OPTIONAL.index("forced"))
 BAN_EOS = tl.constexpr(1 << OPTIONAL.index("ban_eos"))
 PLAIN = tl.constexpr(1 << len(OPTIONAL))  # the logits are log-probabilities already
-MORE_EOS = tl.constexpr(len(OPTIONAL) + 1)  # from this bit on: how many EOS ids beside the first
+# the bits from this one on count the EOS ids beside the first
+MORE_EOS = tl.constexpr(len(OPTIONAL) + 1)
 MAX_EOS = tl.constexpr(arguments.MAX_EOS)
 
 HELD = tl.constexpr(int(Finishing.HELD))
@@ -38,13 +39,13 @@ SHRINK = tl.constexpr(int(Finishing.SHRINK))
 
 @triton.jit
 def load_given(p_value, i_beam, given, OPTION: tl.constexpr, absent):
-    """The i-th number of an optional argument, or what stands for it."""
+    """Load the i-th number of an optional argument, or return its default."""
     return tl.load(p_value + i_beam, mask=(given & OPTION) > 0, other=absent)
 
 
 @triton.jit
 def ends(b_token, eos):
-    """Which tokens are an EOS."""
+    """Say which tokens are an EOS."""
     b_ends = b_token == eos[0]
     for i in tl.static_range(1, MAX_EOS):
         b_ends = b_ends | (b_token == eos[i])
@@ -53,15 +54,15 @@ def ends(b_token, eos):
 
 @triton.jit
 def num_eos(given):
-    """How many EOS ids there are."""
+    """Return how many EOS ids there are."""
     return 1 + (given >> MORE_EOS)
 
 
 @triton.jit
 def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
-    """How many of a row's best tokens can matter to its beam."""
+    """Return how many of a row's best tokens can matter to its beam."""
     width = tl.load(p_width + i_beam)
     limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
-    # REFILL keeps the best that go on, and of a row only EOS does not
+    # REFILL keeps the best candidates that go on, and only EOS does not go on
     most = width + tl.where((finishing == REFILL) & (width > 0), num_eos(given), 0)
     return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)

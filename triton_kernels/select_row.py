@@ -1,4 +1,4 @@
-"""One row of logits, when all its slices are read: which beam it belongs to, and its best tokens."""
+"""Rank the best tokens of one row of logits, after all its slices have been read, and find its beam."""
 
 import triton
 import triton.language as tl
@@ -8,15 +8,15 @@ from pybeam.triton_kernels.select_options import ends
 from pybeam.triton_kernels.select_slice import DEPTH, LANES
 
 LIST = tl.constexpr(256)  # at least the candidates of a beam: 2 * MAX_WIDTH
-CHUNK = tl.constexpr(1024)  # candidates looked at at once, a list of the best before them included
+CHUNK = tl.constexpr(1024)  # candidates compared at once, the best of the earlier ones included
 ENTRIES = tl.constexpr(1024)
 
 
 @triton.jit
 def entry_of(p_is_ended, i_row, num_entries):
-    """The entry that a row belongs to: the one that has i_row entries before it which go on.
+    """Find the entry of a row: the live entry with i_row live entries before it.
 
-    `num_entries` if there is none.
+    Returns `num_entries` if there is none.
     """
     entry = i_row * 0
     num_live = i_row * 0
@@ -34,7 +34,7 @@ def entry_of(p_is_ended, i_row, num_entries):
 
 @triton.jit
 def beam_of(p_offset, entry, num_beams):
-    """The beam that an entry belongs to: as many end at or before it."""
+    """Find the beam of an entry. Its number is the number of beams that end at or before the entry."""
     beam = entry * 0
     for start in range(0, num_beams, ENTRIES):
         o_beam = start + tl.arange(0, ENTRIES)
@@ -45,7 +45,7 @@ def beam_of(p_offset, entry, num_beams):
 
 @triton.jit
 def count_live(p_is_ended, begin, end, has_ended):
-    """How many entries from begin to end have not ended."""
+    """Count the entries from begin to end that have not ended."""
     num_live = end - begin
     if has_ended:
         for start in range(begin, end, LIST):
@@ -76,7 +76,7 @@ def rank_tokens(
     b_delegate = tl.load(
         p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
     )
-    # more than the limit, for what is banned may be among the best
+    # more than the limit, because banned tokens may be among the best
     num_best, _ = keep_largest(b_delegate, limit + num_banned, p_ranked)
     group_packs = num_tiles * DEPTH
     num_logits = num_best * group_packs * PACK
@@ -102,7 +102,7 @@ def rank_tokens(
 
 @triton.jit
 def token_of(p_group, o_logit, m_logit, num_tiles, shift, PACK: tl.constexpr):
-    """The token of the o-th logit of the groups in a list, beyond the row where there is none."""
+    """Return the token of the o-th logit of the groups in a list, or one beyond the row if there is none."""
     group_packs = num_tiles * DEPTH
     b_item = o_logit % PACK
     b_depth = o_logit // PACK % group_packs

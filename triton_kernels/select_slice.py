@@ -18,17 +18,17 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def exp_shifted(b_x, b_peak):
-    """exp(x - peak), also where the peak is -inf."""
+    """Compute exp(x - peak), 0 if the peak is -inf."""
     return tl.exp2((b_x - tl.where(b_peak == -float("inf"), 0.0, b_peak)) * LOG2_E)
 
 
 @triton.jit
 def absorb(b_logit, b_pack, b_peak, b_sum, b_first):
-    """Bring logits [LANES, d, PACK] of these packs [LANES, d] into the state of every lane."""
+    """Update the state of every lane with logits [LANES, d, PACK] of these packs [LANES, d]."""
     b_pack_peak = tl.max(b_logit, 2)
     b_tile_peak = tl.max(b_pack_peak, 1)
     b_tile_first = tl.min(tl.where(b_pack_peak == b_tile_peak[:, None], b_pack, LAST), 1)
-    # packs come in order, so an equal logit comes too late
+    # packs come in order, so an equal logit loses to the earlier one
     b_first = tl.where(b_tile_peak > b_peak, b_tile_first, b_first)
     b_new_peak = tl.maximum(b_peak, b_tile_peak)
     b_exp = exp_shifted(b_logit, b_new_peak[:, None, None])
@@ -38,7 +38,7 @@ def absorb(b_logit, b_pack, b_peak, b_sum, b_first):
 
 @triton.jit
 def absorb_edge(p_pack0, edge, shift, num_columns, b_peak, b_sum, b_first, PACK: tl.constexpr):
-    """Bring in one pack that holds other memory than the row too, element by element."""
+    """Update the state with a pack that reaches beyond the row, element by element."""
     b_pack = tl.arange(0, LANES)[:, None] + edge // LANES * LANES
     o_logit = b_pack[:, :, None] * PACK + tl.arange(0, PACK)[None, None, :]
     m_logit = (b_pack == edge)[:, :, None] & (o_logit >= shift) & (o_logit < shift + num_columns)
@@ -81,7 +81,7 @@ def read_slice(p_pack0, begin, end, shift, num_columns, p_key, p_stat, PACK: tl.
 
 @triton.jit
 def merge_slices(p_stat, num_slices, MAX_SLICES: tl.constexpr):
-    """Peak and log of the sum of exp of a row, in an order that does not depend on who came first."""
+    """Return peak and log of the sum of exp of a row, in an order that does not depend on timing."""
     o_slice = tl.arange(0, MAX_SLICES)
     m_slice = o_slice < num_slices
     b_peak = tl.load(p_stat + 2 * o_slice, mask=m_slice, other=-float("inf"), cache_modifier=".cg")

@@ -1,12 +1,12 @@
 """`tree_append`: a step of the token tree, one program per source.
 
-It takes two launches, because which pages a source gets depends on what the sources before it take.
-The first gives every live node the masks of its rows' children, frees the cells of nodes that no
-row sees any more and counts the pages needed; in the second every source adds up the counts before its
-own, takes its pages and appends its nodes. The result is that of the sources one after another.
+It takes two launches, because the pages that a source gets depend on those that earlier sources take.
+The first launch gives every live node the masks of its rows' children, frees the cells of nodes that no
+row sees any more, and counts the pages needed. In the second, every source adds up the counts before its
+own, takes its pages and appends its nodes. The result is the same as for one source after another.
 
-Room is the engine's duty (`TokenTree.reserve`). Without it a survivor for which there is no node, cell
-or page gets none; nothing is written out of bounds.
+The engine must make room (`TokenTree.reserve`). If it did not, a survivor gets no node, cell or page.
+Nothing is ever written out of bounds.
 """
 
 import triton
@@ -18,7 +18,7 @@ from pybeam import contracts
 PAGE_CELLS = tl.constexpr(contracts.PAGE_CELLS)
 BLOCK_SOURCES = tl.constexpr(128)
 TILE_WORDS = 2048
-# numbers whose value, and lists whose alignment, is not worth a variant
+# no variant is compiled for values of these numbers, nor for the alignment of these lists
 NUMBERS = [
     "eos_id",
     "capacity",
@@ -50,7 +50,7 @@ def exclusive_sum(b_count):
 def survivors_of(
     p_first, p_count, p_parent, p_token, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr
 ):
-    """The survivors that become rows: columns, which exist, which go on, and their parents or -1."""
+    """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
     i_source = tl.program_id(0)
     first = tl.maximum(tl.load(p_first + i_source), 0)
     num_rows = tl.minimum(tl.load(p_count + i_source), capacity) - first
@@ -101,7 +101,7 @@ def inherit_kernel(
 ):
     i_source = tl.program_id(0)
     if i_source == 0:
-        # the next launch changes the number while its programs need the old one
+        # the next launch changes this number while its programs still need the old one
         tl.store(p_needed + tl.num_programs(0), tl.load(p_num_free_pages))
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     if (i_slot < 0) | (i_slot >= num_slots):
@@ -140,7 +140,7 @@ def inherit_kernel(
         m_kept = b_any != 0
         b_kept = m_kept.to(tl.int32)
         b_place = num_kept + exclusive_sum(b_kept)
-        # a place is never behind what it takes, but in this block another thread may still read it
+        # live nodes only move towards the front, so only this block can still read a place to be written
         tl.debug_barrier()
         tl.store(p_live_cell + b_place, b_cell, mask=m_kept)
         p_word = p_live_mask + b_place.to(tl.int64) * MASK_WORDS
@@ -165,7 +165,7 @@ def inherit_kernel(
 
 @triton.jit
 def pages_before(p_needed, i_source):
-    """Pages that the sources before this one need."""
+    """Count the pages that the sources before this one need."""
     num_before = 0
     for start in range(0, i_source, BLOCK_SOURCES):
         o_source = start + tl.arange(0, BLOCK_SOURCES)
@@ -211,7 +211,7 @@ def append_kernel(
     i_source, num_sources = tl.program_id(0), tl.num_programs(0)
     num_before = pages_before(p_needed, i_source)
     needed = tl.load(p_needed + i_source)
-    # the pages left after the sources before this one; its own are the topmost of them
+    # pages left by the sources before this one; this source takes the topmost of them
     num_left = tl.maximum(tl.load(p_needed + num_sources) - num_before, 0)
     num_taken = tl.minimum(needed, num_left)
     if i_source == num_sources - 1:
@@ -275,7 +275,7 @@ def append_kernel(
     tl.store(p_page + i_slot * max_pages + num_pages + o_taken, b_taken, mask=m_taken)
     num_unused = num_free + num_taken * PAGE_CELLS - num_new
     if num_taken > 0:
-        # a stack: the lowest unused cell of the last page is the next one
+        # a stack: the lowest unused cell of the last page is taken next
         last_page = tl.load(p_free_page + num_left - num_taken)
         b_stack = (last_page + 1) * PAGE_CELLS - 1 - o_taken
         tl.store(p_free_cell + o_taken, b_stack, mask=o_taken < tl.minimum(num_unused, max_free))

@@ -1,6 +1,6 @@
-"""`tree_attention`: a tile of a source's rows against its live cells, each cell read once.
+"""`tree_attention`: a tile of a source's rows attends over its live cells, and reads each cell once.
 
-One program per (tile, key head, split). A tile is `BLOCK_M` query rows of one source: rows of its beam
+One program runs per (tile, key head, split). A tile is `BLOCK_M` query rows of one source: rows of its beam
 times the query heads that share the key head. A source with few rows has one tile, so its whole beam
 reads every key and value together. Where there are too few tiles to fill the device the cells are
 split; the last program of a tile merges the parts in their order.
@@ -26,7 +26,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def first_tile(offset, i_source, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The first tile of a source: leaves each source at least the tiles it needs, without a scan."""
+    """Number the first tile of a source, without a scan: each source gets at least the tiles it needs."""
     return offset * GROUP // BLOCK_M + i_source
 
 
@@ -60,7 +60,7 @@ def add_weighted(b_sum, b_weight, b_value):
     if b_value.dtype == tl.float32:
         b_sum = tl.dot(b_weight, b_value, b_sum, input_precision="ieee")
     else:
-        # one 16-bit number would round a weight to 8 or 11 bits; a second one holds the rest
+        # one 16-bit number would round a weight to 8 or 11 bits, so a second one holds the remainder
         b_high = b_weight.to(b_value.dtype)
         b_low = (b_weight - b_high.to(tl.float32)).to(b_value.dtype)
         b_sum = tl.dot(b_low, b_value, tl.dot(b_high, b_value, b_sum))
@@ -69,13 +69,13 @@ def add_weighted(b_sum, b_weight, b_value):
 
 @triton.jit
 def finite_or_zero(b_peak):
-    """What to subtract from logits: a row that has seen nothing has no peak."""
+    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
     return tl.where(b_peak == -float("inf"), 0.0, b_peak)
 
 
 @triton.jit
 def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M] of all parts, in their order."""
+    """Merge all parts in their order: weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M]."""
     o_m, o_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     for i in range(0, num_parts):
@@ -145,7 +145,7 @@ def tree_attention_kernel(
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
     part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
     num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
-    # the first program answers for a source without cells
+    # the first program writes the result of a source without cells
     if i_split >= tl.maximum(num_parts, 1):
         return
 
@@ -200,7 +200,7 @@ def tree_attention_kernel(
             tl.store(p_sum + o_part[:, None] * BLOCK_D + o_d[None, :], b_sum)
             tl.store(p_peak + o_part, b_peak)
             tl.store(p_total + o_part, b_total)
-            # all threads have written before one of them says so
+            # all threads must have written before one of them counts the part
             tl.debug_barrier()
             is_last = tl.atomic_add(p_count + i_unit, 1, sem="acq_rel") == num_parts - 1
             if is_last:
@@ -223,7 +223,7 @@ def tree_attention_kernel(
 
 
 class Variant(NamedTuple):
-    """What a launch is compiled for, beside dtypes and strides."""
+    """Constants that a launch is compiled for, beside dtypes and strides."""
 
     BLOCK_M: int
     BLOCK_N: int
@@ -234,9 +234,9 @@ class Variant(NamedTuple):
 
 
 def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
-    """The variant for that many query rows (rows times heads that share a key) of so many sources.
+    """Choose the variant for so many query rows (rows times heads that share a key) of so many sources.
 
-    Nothing of it may spill to memory: `tests/ops/test_triton_tree_attention.py` looks.
+    No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
     """
     block_d = max(16, triton.next_power_of_2(head_size))
     # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
@@ -247,7 +247,7 @@ def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int
         block_m *= 2
     # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
     block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
-    # of a tile at least as high as wide a warp takes 16 rows, and warps beyond repeat the first
+    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
     num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
     # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
     maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
@@ -262,7 +262,7 @@ def num_multiprocessors(device: torch.device) -> int:
 
 
 def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
-    """Parts of a long tree: as many as give every multiprocessor two programs."""
+    """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
     wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
     useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
     return max(1, min(wanted, useful, MAX_SPLITS))
@@ -282,7 +282,7 @@ def tree_attention(
     *,
     num_splits: int | None = None,
 ) -> Tensor:
-    """`pybeam.ops.tree_attention`; `num_splits` parts at most instead of what fits the device."""
+    """`pybeam.ops.tree_attention`; `num_splits` limits the parts, which else fit the device."""
     if query.dtype not in DTYPES:
         raise ValueError(f"`query` must be one of {DTYPES} for Triton, but is {query.dtype}")
     num_rows, num_heads, head_size = query.shape

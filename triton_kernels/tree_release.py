@@ -1,4 +1,4 @@
-"""`tree_release`: closed sources give their pages back."""
+"""`tree_release`: return the pages of closed sources."""
 
 import triton
 import triton.language as tl

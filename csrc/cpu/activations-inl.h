@@ -1,6 +1,6 @@
-// Activation functions, every lane by the same arithmetic, so that a value depends on its argument
-// alone. Relative errors are a few 2^-24 beside what an error of 2^-24 in the argument changes;
-// below 1e-35 results may be zero. NaN stays NaN. Included inside a namespace, after exp.
+// Activation functions. Every lane uses the same arithmetic, so a value depends on its argument
+// alone. The relative error is a few 2^-24, plus the effect of an error of 2^-24 in the argument.
+// Results below 1e-35 may be zero. NaN stays NaN. Included inside a namespace, after exp.
 
 // 1 / (1 + exp(-x)).
 inline Vec sigmoid(Vec x) {
@@ -14,7 +14,7 @@ inline Vec tanh(Vec x) {
     const Vec n = negative_abs(x);
     const Vec e = exp_nonpositive(add(n, n));
     const Vec large = div(sub(one, e), add(one, e));
-    // near 0 that cancels: there tanh(x) = x + x w p(w), w = x^2
+    // the formula above cancels near 0: there tanh(x) = x + x w p(w), w = x^2
     const Vec w = mul(x, x);
     Vec p = broadcast(-5.717025604e-03f);
     p = fma(p, w, broadcast(2.065056935e-02f));
@@ -68,8 +68,8 @@ inline void map_rows(int64_t num_rows, float* y, int64_t y_stride) {
     }
 }
 
-// y = f(y) for rows of one panel. Never inlined: of two copies, the compiler may contract a product
-// and a sum in one alone.
+// y = f(y) for rows of one panel. It is never inlined: the compiler might contract a product and a
+// sum in one copy and not in another.
 __attribute__((noinline)) void activate(Activation activation, int64_t num_rows, float* y,
                                         int64_t y_stride) {
     switch (activation) {

@@ -16,7 +16,7 @@ struct Survivors {
     const int32_t* eos_token;  // an EOS is itself
     const float* log_prob;
     const float* score;
-    int32_t first;  // those before it have finished
+    int32_t first;  // survivors before it have finished
     int32_t count;
 };
 
@@ -39,7 +39,7 @@ int32_t num_rows_of(const BeamCommitParams& p, const Survivors& survivors) {
     return num_rows;
 }
 
-// How a survivor's hypothesis would end now; read before its beam is replaced.
+// How a survivor's hypothesis would end now. It is read before the beam is replaced.
 struct Ending {
     int32_t node;
     int32_t length;
@@ -73,7 +73,8 @@ struct Finished {
     float floats[Beams::kNumFinishedFloats];
 };
 
-// Among the finished hypotheses: behind all, or where it ranks, the worst making room.
+// Inserts a finished hypothesis behind all others, or, if the best are kept, where it ranks: the
+// worst one then makes room.
 void insert(const BeamCommitParams& p, int64_t slot, const Finished& finished) {
     const Beams& beams = p.beams;
     int32_t& count = ints_of(beams, slot)[Beams::kNumFinished];
@@ -231,12 +232,12 @@ void replace_beam(const BeamCommitParams& p, int64_t a, StopReason reason, int32
     ++ints[Beams::kDepth];
 }
 
-// A slot without entries: it stays as it is.
+// Whether a slot has no entries. It then stays as it is.
 bool is_empty(const BeamCommitParams& p, int64_t a) {
     return ints_of(p.beams, p.append.slot[a])[Beams::kNumEntries] == 0;
 }
 
-// Hypotheses that will have finished, if no stop rule keeps what is left in a beam that ends.
+// How many hypotheses will have finished after this step, at most.
 int64_t most_finished(const BeamCommitParams& p, const Survivors& survivors, const int32_t* ints) {
     const int32_t num_before = ints[Beams::kNumFinished];
     int64_t count = num_before;
@@ -245,7 +246,7 @@ int64_t most_finished(const BeamCommitParams& p, const Survivors& survivors, con
     return ends ? count + survivors.count - survivors.first : count;
 }
 
-// Looks at everything that will be used as an address.
+// Checks everything that serves as an address.
 void check_beam_commit(const BeamCommitParams& p) {
     const Beams& beams = p.beams;
     for (int64_t a = 0; a < p.append.num_sources; ++a) {
@@ -284,7 +285,8 @@ void launch_beam_commit(const BeamCommitParams& p) {
     const int64_t num_sources = p.append.num_sources, capacity = p.append.capacity;
     std::vector<Ending> endings(num_sources * capacity);
     for (int64_t a = 0; a < num_sources; ++a) read_endings(p, a, &endings[a * capacity]);
-    launch_tree_append(p.append);  // the first that writes
+    // all checks are done: from here on arrays are written
+    launch_tree_append(p.append);
     std::fill_n(p.source_out, num_sources * p.beams.max_entries, -1);
     std::fill_n(p.target_out, num_sources * p.beams.max_entries, -1);
     for (int64_t a = 0; a < num_sources; ++a) {
@@ -294,11 +296,11 @@ void launch_beam_commit(const BeamCommitParams& p) {
         finish(p, a, 0, survivors.first, ending);
         const int32_t num_rows = num_rows_of(p, survivors);
         const StopReason reason = stop_reason(p, a, num_rows, ending);
-        // where the best are kept, all that is left may be among them
+        // rows that are left finish as they are; if the best are kept, they may be among those
         if (reason == StopReason::kEmptyBeam || reason == StopReason::kMaxLength ||
             (p.stop.keeps_best && is_cut(ints_of(p.beams, p.append.slot[a])) &&
              reason != StopReason::kNaN)) {
-            finish(p, a, survivors.first, survivors.count, ending);  // what is left, as it is
+            finish(p, a, survivors.first, survivors.count, ending);
         }
         replace_beam(p, a, reason, num_rows, ending);
     }

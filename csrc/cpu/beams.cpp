@@ -45,7 +45,7 @@ void launch_beam_open(const BeamOpenParams& p) {
 
 namespace {
 
-// Looks at everything that will be used as an address.
+// Checks everything that serves as an address.
 void check_beam_read(const BeamReadParams& p) {
     const Beams& beams = p.beams;
     int64_t num_all_rows = 0, num_all_entries = 0;
@@ -75,7 +75,7 @@ void check_beam_read(const BeamReadParams& p) {
     }
 }
 
-// Rows without a source: what is computed for them stands nowhere and reads places that exist.
+// Fills rows without a source. They read places that exist, and nobody reads their results.
 void pad(const BeamReadParams& p, int64_t num_rows, int64_t num_entries) {
     for (int32_t* out : {p.token_out, p.position_out, p.row_slot_out, p.entry_out, p.node_out}) {
         std::fill(out + num_rows, out + p.num_rows, 0);

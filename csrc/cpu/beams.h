@@ -1,4 +1,5 @@
-// What the operators on beams share: lines of the arrays, and checks of what will be an address.
+// Helpers of the kernels on beams: lines of the arrays, and checks of values that serve as
+// addresses.
 #pragma once
 
 #include <algorithm>

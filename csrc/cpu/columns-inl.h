@@ -1,7 +1,7 @@
-// Columns of a row by the vector, the last ones too. Included inside a namespace, after the
-// vectors.
+// Reads and writes a row vector by vector, the last columns too. Included inside a namespace, after
+// the vectors.
 
-// The first `count` columns; -inf behind them.
+// Loads the first `count` columns, and -inf for the others.
 inline Vec load_some(const float* x, int64_t count) {
     if (count >= kWidth) return load(x);
     float block[kWidth];
@@ -16,7 +16,8 @@ inline void store_some(float* out, int64_t count, Vec a) {
     for (int64_t i = 0; i < count; ++i) out[i] = block[i];
 }
 
-// Calls body(column, count) for a vector of columns after another; the last may have fewer.
+// Calls body(column, count) for one vector of columns after another. The last may have fewer
+// columns.
 template <class Body>
 inline void for_columns(int64_t size, const Body& body) {
     for (int64_t column = 0; column < size; column += kWidth) body(column, size - column);

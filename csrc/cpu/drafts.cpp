@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("drafts: " + what); }
 
-// In hundredths of a step: what may be lost in each, and the most that is saved up.
+// In hundredths of a step: how much may be lost in each step, and how much credit can be saved up.
 constexpr int32_t kStep = 100, kAllowance = 2, kMostCredit = 2 * kStep;
 
 // The lines of one slot.
@@ -32,9 +32,9 @@ struct Source {
     int32_t depth() const { return ints[Beams::kDepth]; }
     int32_t prefix_length() const { return ints[Beams::kPrefixLength]; }
     int32_t scored_from() const { return ints[Beams::kScoredFrom]; }
-    // Tokens that are given: the prefix and a target.
+    // Tokens that are known beforehand: the prefix and a target.
     int32_t known() const { return scored_from() + ints[Beams::kTargetLength]; }
-    // Generated tokens when node n has been reached.
+    // Tokens that have been generated when the hypothesis has reached node n.
     int32_t generated(int32_t node) const { return node - prefix_length(); }
 
     const Tree& tree;
@@ -47,8 +47,8 @@ struct Source {
     int32_t* token;  // per node; node n is the n-th token
 };
 
-// What followed the latest earlier occurrence of the n tokens before this node: in the output,
-// else in the given guesses; -1 if there is none.
+// Finds the latest earlier occurrence of the n tokens before this node, in the output or else in
+// the given guesses. Returns the token that followed it, -1 if there is none.
 int32_t ngram_guess(const Source& s, int32_t node) {
     const int32_t n = s.draft[Drafts::kNgram];
     const int32_t* last = s.token + node - n;
@@ -62,7 +62,7 @@ int32_t ngram_guess(const Source& s, int32_t node) {
     return -1;
 }
 
-// The guess of the token at this node, when those before it have been guessed.
+// Guesses the token at this node, after those before it.
 int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_size) {
     if (node <= s.known()) return s.beams.prefix[s.slot * s.beams.max_prefix + node - 1];
     if (carried >= 0) return carried;
@@ -77,7 +77,7 @@ int32_t guess_of(const Source& s, int32_t node, int32_t carried, int64_t vocab_s
     return s.draft[Drafts::kFill] >= 0 ? s.draft[Drafts::kFill] : s.token[node - 1];
 }
 
-// How many rows come next, if no guess ends the output.
+// How many rows the next step has, unless a guess ends the output.
 int32_t next_rows(const Source& s) {
     if (s.ints[Beams::kReason] != static_cast<int32_t>(StopReason::kRunning)) return 0;
     const int32_t done = s.generated(s.depth()), block = s.draft[Drafts::kBlock];
@@ -101,8 +101,8 @@ void take_pages(const Source& s, int32_t num_tokens) {
     }
 }
 
-// Makes the last token and guesses of what follows the next rows. `carried` are guesses that the
-// model made, of the nodes behind the last one.
+// Writes the next rows: the last token, and guesses of the tokens behind it. `carried` are guesses
+// that the model has made for the first of those.
 void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carried, int32_t eos_id,
                      int64_t vocab_size) {
     const Tree& tree = s.tree;
@@ -115,14 +115,15 @@ void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carrie
     for (int32_t q = 1; q < rows; ++q) {
         const int32_t node = depth + q;
         const int32_t guess = guess_of(s, node, q <= num_carried ? carried[q - 1] : -1, vocab_size);
-        if (guess == eos_id && s.draft[Drafts::kFeedsAll] == 0) rows = q;  // nothing follows it
+        if (guess == eos_id && s.draft[Drafts::kFeedsAll] == 0) rows = q;  // nothing follows EOS
         s.token[node] = guess;
         tree.parent[nodes + node] = node - 1;
     }
     take_pages(s, depth + rows);
     const int32_t* page = tree.page + s.slot * tree.max_pages;
     const int64_t lives = s.slot * tree.max_live, words = tree.mask_words;
-    // everything up to the last token is seen by all rows, a guess by itself and those behind it
+    // all rows see everything up to the last token; a guess is seen by its own row and those behind
+    // it
     for (int32_t u = std::max(0, depth - static_cast<int32_t>(tree.max_rows)); u < depth + rows;
          ++u) {
         tree.live_cell[lives + u] = page[u / kPageCells] * kPageCells + u % kPageCells;
@@ -144,20 +145,21 @@ void write_next_rows(const Source& s, const int32_t* carried, int32_t num_carrie
     if (rows > 0) tree.num_nodes[s.slot] = tree.num_live[s.slot] = depth + rows;
 }
 
-// Guesses are paid for: each costs its price, each that holds earns a step.
+// Updates the credit and the number of guesses: a guess costs its price, a right one earns a step.
 void adapt(int32_t* draft, int32_t num_guesses, int32_t num_hits) {
     const int32_t price = draft[Drafts::kPrice];
     int32_t& credit = draft[Drafts::kCredit];
     credit += kAllowance + kStep * num_hits - price * num_guesses;
     credit = std::min(credit, std::max(kMostCredit, 2 * price));
     int32_t wanted = num_hits == num_guesses ? num_guesses + 1 : std::max(num_hits, 1);
-    // the first guess is the initialiser's, the second the model's: one alone would teach nothing
+    // after a pause, wait until two guesses can be paid: the initialiser makes the first, and only
+    // the second, which the model makes, shows whether guessing pays
     if (num_guesses == 0 && credit < 2 * price) wanted = 0;
     const int32_t affordable = std::max(credit, 0) / std::max(price, 1);
     draft[Drafts::kWindow] = 1 + std::min({wanted, affordable, draft[Drafts::kMaxRows] - 1});
 }
 
-// What the model says of the rows of one source.
+// The model's outputs for the rows of one source.
 struct Outputs {
     const int32_t* token;      // an EOS is the first EOS
     const int32_t* eos_token;  // an EOS is itself
@@ -166,7 +168,8 @@ struct Outputs {
     int32_t count;
 };
 
-// Outputs that are final: as long as the next row was fed what this one put out.
+// Counts the outputs that are final. An output is final if all outputs before it were guessed
+// right.
 int32_t accepted_of(const Source& s, const Outputs& out, int32_t eos_id) {
     const int32_t depth = s.depth(), *guess = s.token + depth + 1;
     const auto ends = [&](int32_t q) {
@@ -192,7 +195,7 @@ void finish(const Source& s, int32_t node, int32_t length, int32_t eos_token, fl
     s.ints[Beams::kNumFinished] = s.ints[Beams::kNumFound] = 1;
 }
 
-// The accepted outputs become tokens of the hypothesis; says why the source stops, if it does.
+// Appends the accepted outputs to the hypothesis. Returns why the source stops, if it does.
 StopReason append(const Source& s, const Outputs& out, int32_t accepted, int32_t eos_id) {
     float& score = s.beams.score[s.slot * s.beams.max_entries];
     float* log_prob = s.tree.log_prob + s.slot * s.tree.max_nodes;
@@ -228,7 +231,7 @@ void commit(const DraftCommitParams& p, const Source& s, const Outputs& out) {
     write_next_rows(s, out.token + accepted, out.count - accepted, p.eos_id, p.vocab_size);
 }
 
-// Looks at everything that will be used as an address.
+// Checks everything that serves as an address.
 void check_source(const Source& s) {
     const Tree& tree = s.tree;
     const int32_t rows = s.ints[Beams::kNumRows];
@@ -278,7 +281,7 @@ void launch_draft_commit(const DraftCommitParams& p) {
     for (int64_t a = 0; a < p.num_sources; ++a) {
         const Source source(p.tree, p.beams, p.drafts, p.slot[a]);
         const int32_t rows = source.ints[Beams::kNumRows];
-        if (rows == 0) continue;  // an empty slot, which may be named many times
+        if (rows == 0) continue;  // an empty slot, which a call may name many times
         const int32_t* eos_token = p.eos_token ? p.eos_token : p.token;
         commit(p, source,
                {p.token + first, eos_token + first, p.log_prob + first, p.has_nan + first, rows});

@@ -6,7 +6,7 @@
 namespace pybeam {
 namespace {
 
-// Multiply-adds of one sigmoid or tanh: about as many instructions.
+// A sigmoid or tanh takes about as many instructions as this number of multiply-adds.
 constexpr int64_t kFunctionWork = 20;
 
 }  // namespace

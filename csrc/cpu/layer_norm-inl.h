@@ -1,6 +1,6 @@
 // Layer normalisation of one row. Included inside a namespace, after the vectors.
 
-// Calls body(d) for every whole vector; what is behind the last one is left to the caller.
+// Calls body(d) for every whole vector. The caller handles the numbers behind the last one.
 template <class Body>
 inline int64_t for_vectors(int64_t size, const Body& body) {
     int64_t d = 0;

@@ -4,7 +4,7 @@
 constexpr int64_t kPassColumns = kPassVecs * kWidth;
 static_assert(kPanel % kPassColumns == 0);
 
-// The rows that are multiplied: numbers, or pairs of them where the weights are pairs.
+// The rows to multiply: numbers, or pairs of numbers if the weights are pairs.
 template <class X>
 struct Inputs {
     const X* data;
@@ -24,8 +24,8 @@ inline auto inputs(const LinearParams& params) {
     }
 }
 
-// y = x W^T for kRows rows and kPassColumns columns; every sum runs over the depth in order,
-// whatever kRows is, so that a row's result does not depend on the rows beside it.
+// y = x W^T for kRows rows and kPassColumns columns. Every sum runs over the depth in order,
+// whatever kRows is, so a row's result does not depend on the rows beside it.
 template <int kRows, class X, class W>
 inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const W* panel,
                           const float* bias, const float* residual, float* y, int64_t y_stride) {
@@ -54,7 +54,7 @@ inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const 
     }
 }
 
-// All columns of a panel.
+// The same for all columns of a panel.
 template <int kRows, class X, class W>
 inline void multiply_block(const LinearParams& params, const Inputs<X>& x, const W* panel,
                            const float* bias, const float* residual, float* y, int64_t y_stride) {
@@ -72,7 +72,7 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
     const int64_t column = panel * kPanel;
     const int64_t num_columns =
         params.num_columns - column < kPanel ? params.num_columns - column : kPanel;
-    // what lies behind the last column is not ours to read or write
+    // memory behind the last column belongs to others
     float bias_copy[kPanel], y_copy[kPassRows * kPanel];
     const float* bias = params.bias == nullptr ? nullptr : params.bias + column;
     if (bias != nullptr && num_columns < kPanel) {

@@ -10,15 +10,15 @@
 namespace pybeam {
 namespace {
 
-// Rows of one task at most. More rows share each reading of the weights, fewer keep their inputs in
-// the second cache while panel after panel passes: 384 rows of 512 float32 inputs are 768 kB.
+// Most rows of one task. With more rows the weights are read less often. With fewer, the inputs
+// stay in the second-level cache: 384 rows of 512 float32 inputs are 768 kB.
 constexpr int64_t kMostRows = 384;
-// Tasks per thread from which on rows are not split further. More tasks share the work more evenly,
-// but tasks with the same panel each read it.
+// Rows are split until there are this many tasks per thread. More tasks share the work more evenly,
+// but every task reads its panel anew.
 constexpr int64_t kTasksPerThread = 4;
-// Rows of one task at least where rows are split: fewer would not repay reading the panel again.
+// Fewest rows of one task if rows are split: with fewer, reading the panel again costs too much.
 constexpr int64_t kLeastRows = 8;
-// Numbers to round in one task: enough to repay waking a thread, as `kWorthThreads` says.
+// Numbers that one task rounds: enough to be worth waking a thread (see `kWorthThreads`).
 constexpr int64_t kRoundTask = 65536;
 
 // x in bfloat16, valid until this thread's next call.
@@ -46,7 +46,7 @@ void launch_linear(LinearParams params) {
     if (params.num_rows == 0 || panels == 0) return;
     if (params.weight_dtype == DType::kBFloat16) params.rounded_x = round_inputs(params);
     int64_t groups = (params.num_rows + kMostRows - 1) / kMostRows;
-    // a panel that two threads share is read by both
+    // two threads that share a panel both read it
     while (panels * groups % params.num_threads != 0 &&
            panels * groups < kTasksPerThread * params.num_threads &&
            params.num_rows / groups > 2 * kLeastRows) {

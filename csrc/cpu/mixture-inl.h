@@ -3,7 +3,7 @@
 
 constexpr int kMixVecs = 4;  // vectors whose exponentials are computed side by side
 
-// `count` columns from `column` on, at most kVecs vectors of them.
+// Mixes `count` columns from `column` on, at most kVecs vectors.
 template <int kVecs>
 inline void mix_columns(const MixtureParams& params, const MixedRow* members, float* out,
                         int64_t column, int64_t count) {
@@ -18,7 +18,7 @@ inline void mix_columns(const MixtureParams& params, const MixedRow* members, fl
         for (int v = 0; v < kVecs; ++v) top[v] = max(top[v], log_prob(i, v));
     }
     for (int v = 0; v < kVecs; ++v) {
-        // where all members say -inf, subtracting it would give NaN
+        // if all members say -inf, subtracting it would give NaN
         floor[v] = max(top[v], broadcast(-FLT_MAX));
         total[v] = broadcast(0.0f);
     }

@@ -14,7 +14,7 @@ struct Half {
     uint16_t bits;
 };
 
-// Two neighbours of the depth of a product.
+// Two numbers that are neighbours along the depth of a product.
 struct Pair {
     BFloat16 even, odd;
 };
@@ -31,7 +31,7 @@ inline uint32_t bits_from_float(float x) {
     return bits;
 }
 
-// The even one in the low half.
+// The one with the even index is in the low half.
 inline uint32_t bits_of(Pair x) { return uint32_t{x.odd.bits} << 16 | x.even.bits; }
 
 inline float to_float(float x) { return x; }

@@ -1,13 +1,12 @@
-// Loops over independent tasks on torch's OpenMP threads; on one thread where the compiler has no
-// OpenMP.
+// Runs independent tasks on torch's OpenMP threads, or on one thread if the compiler has no OpenMP.
 #pragma once
 
 #include <cstdint>
 
 namespace pybeam {
 
-// Multiply-adds that one thread does alone: as many as it does in the microseconds that OpenMP
-// needs to wake a second one and to wait for it.
+// Less work than this many multiply-adds stays on one thread. A thread does as many in the
+// microseconds that OpenMP needs to wake a second one and to wait for it.
 constexpr int64_t kWorthThreads = 32768;
 
 inline int threads_for(int64_t work, int64_t num_tasks, int num_threads) {
@@ -31,8 +30,7 @@ void parallel_for(int num_threads, int64_t num_tasks, const Task& task) {
 // Calls body(row) for every row, where one costs as much as `row_work` multiply-adds.
 template <class Body>
 void for_rows(int64_t num_rows, int64_t row_work, int num_threads, const Body& body) {
-    // rows of one task: few, so that a batch of 64 rows is shared; taking a task costs an atomic
-    // add
+    // few rows per task, so that threads can share a batch of 64 rows; a task costs one atomic add
     constexpr int64_t kBlock = 32;
     const int64_t tasks = (num_rows + kBlock - 1) / kBlock;
     parallel_for(threads_for(num_rows * row_work, tasks, num_threads), tasks, [&](int64_t task) {

@@ -8,7 +8,8 @@ inline void with_rows(int64_t rows, const Body& body) {
     body(std::integral_constant<int, kRows>());
 }
 
-// At most kMost rows each, of even height: with kMost 6, 7 rows are 4 and 3, not 6 and 1.
+// Splits rows into blocks of similar height, at most kMost: 7 rows become 4 and 3 if kMost is 6,
+// not 6 and 1.
 template <int kMost>
 struct RowBlocks {
     explicit RowBlocks(int64_t rows) : num_rows(rows) {
@@ -29,6 +30,6 @@ struct RowBlocks {
     }
 
     int64_t num_rows;
-    int64_t height;  // of the first `num_higher` blocks; the others have one row less
+    int64_t height;  // rows in each of the first `num_higher` blocks; the others have one row less
     int64_t num_higher;
 };

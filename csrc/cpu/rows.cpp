@@ -11,7 +11,7 @@
 namespace pybeam {
 namespace {
 
-// Bytes of one task: large enough to repay its start, small enough to share out one wide row.
+// Bytes of one task: enough to be worth starting it, few enough for threads to share one wide row.
 constexpr int64_t kTaskBytes = 1 << 14;
 // Bytes that are copied in the time of one multiply-add, the unit of `threads_for`.
 constexpr int64_t kBytesPerWork = 4;
@@ -34,9 +34,9 @@ struct Move {
 
 constexpr int32_t kSpare = -1;  // a place beside the rows
 
-// Orders the moves so that one after another they do what all at once would do: a row is
-// overwritten only when no later move reads it. A cycle is opened by moving one of its rows to the
-// spare place.
+// Orders the moves so that one after another they give the result of all at once: a row is
+// overwritten only when no later move reads it. One row of each cycle moves to the spare place
+// first.
 class MoveOrder {
   public:
     explicit MoveOrder(const GatherRowsParams& params)
@@ -48,7 +48,7 @@ class MoveOrder {
             targets.push_back(params.target[i]);
         }
         for (const int32_t target : targets) finish_chain(target);
-        // what is left reads each of its rows once
+        // only cycles are left: each of their rows is read once
         for (const int32_t target : targets) turn_cycle(target);
     }
 
@@ -65,7 +65,8 @@ class MoveOrder {
         ++readers_[source];
     }
 
-    // Emits the move into `target` if nothing reads it any more, then the one this makes possible.
+    // Emits the move into `target` if no move reads it any more, then the move that this makes
+    // possible.
     void finish_chain(int32_t target) {
         while (source_[target] != kNone && readers_[target] == 0) {
             const int32_t source = emit(source_[target], target);
@@ -93,7 +94,7 @@ class MoveOrder {
         return source;
     }
 
-    std::vector<int32_t> source_;  // of each target whose move is still to come
+    std::vector<int32_t> source_;  // per target whose move has not been emitted
     std::vector<int32_t> readers_;
     std::vector<Move> moves_;
 };

@@ -2,7 +2,7 @@
 
 constexpr int64_t kBlock = kBlockVectors * kWidth;
 
-// The last, partial block as a full one of float32, filled with -inf.
+// Copies the last, partial block into a full block of float32 and fills it up with -inf.
 template <class T>
 inline void copy_tail(const T* x, int64_t count, float* block) {
     for (int64_t i = 0; i < count; ++i) block[i] = to_float(x[i]);
@@ -31,7 +31,7 @@ inline void scan_block(const T* x, float* block_max, RowTotal* total) {
     total->sum += sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
-// Largest logit of the lane that holds `token`, without those of `banned`.
+// Returns the largest logit of the lane that holds `token`, without those of `banned`.
 template <class T>
 inline float lane_max_without(const T* x, int64_t vocab_size, int64_t token, const EosIds& banned) {
     const int64_t begin = token / kBlock * kBlock + token % kWidth;

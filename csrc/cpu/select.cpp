@@ -27,13 +27,13 @@ struct Candidate {
     bool is_held;
 };
 
-// A lower bound of the n-th largest of many numbers, which are kept until there are twice as many.
+// Keeps a lower bound of the n-th largest of many numbers, in memory for 2 n of them.
 class NthLargest {
   public:
     NthLargest(std::vector<float>* buffer, int64_t n) : kept_(*buffer), n_(n) { kept_.clear(); }
 
     void push(float x) {
-        if (!(x > bound_)) return;  // NaN too
+        if (!(x > bound_)) return;  // skips NaN too
         kept_.push_back(x);
         if (static_cast<int64_t>(kept_.size()) == 2 * n_) shrink();
     }
@@ -55,7 +55,7 @@ class NthLargest {
     float bound_ = -FLT_MAX;  // below every score that is not -inf
 };
 
-// What one thread needs to finish a beam; kept from call to call.
+// Memory that one thread needs to finish a beam. It is kept from call to call.
 struct Scratch {
     std::vector<float> pooled;
     std::vector<float> groups;
@@ -65,7 +65,7 @@ struct Scratch {
     std::vector<Key> order;  // of scores by place among the candidates
 };
 
-// What reading a row leaves behind.
+// The result of reading a row.
 struct Row {
     float peak;
     float log_sum;
@@ -193,9 +193,9 @@ class Select {
         }
     }
 
-    // A lower bound of the score of the beam's best `wanted` candidates, and for every row one of
-    // its best `limit` logits (exclusive). The largest logits of groups are candidates too: the
-    // n-th largest of those is at most the n-th largest of all.
+    // Finds a lower bound of the scores of the beam's best `wanted` candidates, and for every row
+    // an exclusive lower bound of its best `limit` logits. The maximum of a group is a candidate
+    // too, so the n-th largest maximum is at most the n-th largest of all.
     float least_score(int64_t begin, int64_t end, int64_t wanted, int64_t limit,
                       Scratch* scratch) const {
         NthLargest pooled(&scratch->pooled, wanted);
@@ -216,7 +216,7 @@ class Select {
             }
             if (static_cast<int64_t>(groups.size()) == limit) {
                 const float least = *std::min_element(groups.begin(), groups.end());
-                // safely below, also where the processor flushes subnormals to zero
+                // safely below, even if the processor flushes subnormals to zero
                 scratch->group_bound[entry - begin] =
                     least - std::fabs(least) * FLT_EPSILON - FLT_MIN;
             }
@@ -227,7 +227,7 @@ class Select {
         return pooled.bound();
     }
 
-    // At least twice `limit` maxima of groups of the row, if it has as many.
+    // Finds at least twice `limit` maxima of groups of the row, if it has so many groups.
     void fold_groups(int64_t row, int64_t limit, std::vector<float>* folded) const {
         const float* groups = groups_of(row);
         const int64_t size = std::min(num_groups_, (2 * limit + 15) / 16 * 16);
@@ -347,7 +347,7 @@ class Select {
     int64_t item_bytes_;
     int64_t num_groups_;  // per row: one per lane and block
     float* block_max_ = nullptr;
-    int64_t num_rows_ = 0;  // the others are padding
+    int64_t num_rows_ = 0;  // rows behind these are padding
     std::vector<Row> rows_;
     std::vector<int32_t> row_of_;
     std::vector<int32_t> beam_of_;

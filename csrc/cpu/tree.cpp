@@ -30,12 +30,13 @@ int32_t checked_slot(const Tree& tree, int32_t slot) {
     return slot;
 }
 
-// An empty slot without survivors: nothing is read or written, so that it may be named many times.
+// Whether a slot is empty and has no survivors. Nothing of it is read or written, so a call may
+// name it many times.
 bool stays_empty(const TreeAppendParams& p, int64_t a) {
     return survivors_of(p, a).count == 0 && p.tree.num_live[p.slot[a]] == 0;
 }
 
-// Everything that will be used as an address; returns the number of new nodes.
+// Checks everything that serves as an address. Returns the number of new nodes.
 int32_t check_source(const TreeAppendParams& p, int64_t a, int64_t slot) {
     const Tree& tree = p.tree;
     if (p.first[a] < 0 || p.count[a] < p.first[a] || p.count[a] > p.capacity) {
@@ -61,7 +62,7 @@ int32_t check_source(const TreeAppendParams& p, int64_t a, int64_t slot) {
     return num_new;
 }
 
-// Which rows continue each old row, as a mask of `max_rows` bits per old row.
+// For each old row, a mask of `max_rows` bits: the new rows that continue it.
 struct Children {
     uint64_t words[kMaxWidth][2];
 };
@@ -188,7 +189,7 @@ void launch_tree_append(const TreeAppendParams& p) {
         if (stays_empty(p, a)) return;
         inherit_masks(tree, p.slot[a], children_of(survivors_of(p, a), tree.max_rows, p.eos_id));
     });
-    // in order, so that which page goes where does not depend on the threads
+    // one after another, so that the pages do not depend on the threads
     for (int64_t a = 0; a < p.num_sources; ++a) {
         num_taken[a] = take_pages(tree, p.slot[a], num_new[a]);
     }

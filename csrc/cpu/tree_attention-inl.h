@@ -10,7 +10,7 @@ struct Cells {
     const float* row[kTileCells];
 };
 
-// One row as float32, times `scale`, with zeros up to a whole vector.
+// Copies one row as float32, times `scale`, with zeros up to a whole vector.
 template <class T>
 inline void copy_row(const T* row, int64_t size, float scale, float* out) {
     const int64_t whole = size / kWidth * kWidth;
@@ -20,8 +20,8 @@ inline void copy_row(const T* row, int64_t size, float scale, float* out) {
     for (int64_t d = size; d < padded(size); ++d) out[d] = 0.0f;
 }
 
-// As they are where they are float32 and whole vectors, else a copy. Filled up to whole groups of
-// kCells with the first cell.
+// Points to the rows if they are float32 and whole vectors, and copies them otherwise. The first
+// cell fills them up to whole groups of kCells.
 template <class T>
 inline Cells tile_of(const T* data, int64_t stride, const int32_t* cell, int64_t num_cells,
                      int64_t size, float* copy) {
@@ -100,7 +100,7 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     const int64_t words = params.mask_words;
     const int64_t* mask = params.mask + slot * params.max_cells * words + entry / 64;
     const int shift = entry % 64;
-    if (words == 1) {  // a unit stride, which the compiler can vectorise
+    if (words == 1) {  // the stride is one, so the compiler can vectorise the loop
         for (int64_t u = 0; u < num_cells; ++u) {
             scores[u] = (mask[u] >> shift & 1) != 0 ? scores[u] : -INFINITY;
         }
@@ -173,9 +173,8 @@ struct TaskView {
     int64_t num_cells, num_rows, num_heads;
 };
 
-// Brings the rows of a tile, keys or values, near, in kStreams streams side by side. Plain reads:
-// processors run ahead of reads, but not of prefetch instructions, which they drop when many are
-// under way.
+// Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
+// plain reads: processors drop prefetch instructions when many are under way, but not reads.
 template <class T>
 inline void read_rows(const T* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
                       int64_t num_heads, int64_t head_size) {
@@ -269,7 +268,7 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     }
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
-    // the queries are done with, their place takes the inverse sums
+    // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
         if (params.mask != nullptr) {

@@ -11,12 +11,12 @@
 namespace pybeam {
 namespace {
 
-// Query rows of one task at most, over all its key heads and of one. More queries share each
-// reading of a cell's keys, fewer keep their scores in the first caches and let threads share a
+// Most query rows of one task: over all its key heads, and of one key head. With more queries, keys
+// are read less often. With fewer, scores stay in the first-level cache and threads can share a
 // long source.
 constexpr int64_t kMostQueries = 256, kMostRows = 64;
-// Tasks per thread below which every key head is a task of its own: sources differ in length, so
-// that fewer tasks would leave threads waiting for the longest.
+// With fewer tasks per thread than this, every key head becomes a task of its own. Sources differ
+// in length, and with few tasks threads would wait for the longest.
 constexpr int64_t kTasksPerThread = 8;
 
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
@@ -51,7 +51,7 @@ int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t b
     return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
 }
 
-// What `Attend` needs for queries, results, a tile of cells, and scores.
+// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
     constexpr int64_t kMostWidth = 16;
     const auto padded = [](int64_t size) {

@@ -1,4 +1,4 @@
-// The best of many keys, which are unlike each other and not 0, collected by a block.
+// A block collects the best of many keys. All keys differ, and none is 0.
 #pragma once
 
 #include "block.cuh"
@@ -11,7 +11,7 @@ constexpr int kKeyRoom = 1024;  // a power of two
 template <class Key>
 struct BestKeys {
     Key key[kKeyRoom];
-    Key above;  // keys up to this one are no longer wanted
+    Key above;  // keys up to this one cannot be among the best
     int count;
 };
 

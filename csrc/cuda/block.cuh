@@ -1,4 +1,4 @@
-// What the threads of a block do together. Every thread of the block must call these.
+// Functions that the threads of a block compute together. Every thread of the block must call them.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Min {
     __device__ int operator()(int a, int b) const { return min(a, b); }
 };
 
-// Always combined in the same order.
+// Combines the numbers in the same order every time.
 template <class T, class Op>
 __device__ T block_reduce(T x, Op op) {
     __shared__ T partial[kWarps];
@@ -63,8 +63,8 @@ __device__ inline Rank block_rank(bool flag) {
     return rank;
 }
 
-// A finite number that at least `wanted` of the threads' numbers reach, or all that are not -inf if
-// those are fewer; the largest such number, rounded down to bfloat16.
+// The largest finite number that at least `wanted` of the threads' numbers reach, rounded down to
+// bfloat16. If fewer than `wanted` are not -inf, all of those reach it.
 __device__ inline float block_bound(float number, int wanted) {
     const uint32_t upper = ordered_bits(number) >> 16;
     uint32_t bound = 0;
@@ -83,7 +83,7 @@ __device__ inline bool is_last_to_arrive(uint32_t* counter, uint32_t expected) {
     bool is_last = false;
     if (threadIdx.x == 0) {
         __threadfence();
-        // back to zero with the last arrival, for the next launch
+        // the last block to arrive resets the counter for the next launch
         is_last = atomicInc(counter, expected - 1) == expected - 1;
         __threadfence();
     }

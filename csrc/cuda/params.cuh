@@ -1,4 +1,4 @@
-// What the CUDA kernels are told, and how they are launched.
+// Arguments of the CUDA kernels, and how they are launched.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@ namespace pybeam::cuda {
 
 constexpr int kThreads = 256;
 
-// So that 32-bit numbers count the tokens of a row and what is read around it.
+// 32-bit numbers can then count the tokens of a row and the vectors that cover it.
 constexpr int64_t kMaxVocab = INT32_MAX - 16 * kThreads * 16;
 
 // Under `kRefill` a row gives its best `width` candidates that go on, and those that end.
@@ -22,7 +22,7 @@ struct Total {
     float peak;
 };
 
-// How a row is cut: into slices of `kThreads * vectors` 16-byte vectors.
+// A row is cut into slices of `kThreads * vectors` 16-byte vectors.
 struct SelectPlan {
     int vectors;
     int num_slices;

@@ -1,5 +1,5 @@
 // The CUDA implementations of the operators: check, allocate, launch. Nothing here waits for the
-// device, so values used as addresses are not looked at.
+// device, so nothing here can check values that serve as addresses.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
@@ -24,13 +24,13 @@ using c10::cuda::CUDAStream;
 constexpr int64_t kSlabWords = int64_t{1} << 20;
 constexpr int64_t kLeastPiece = 1024;
 
-// Words that are zero whenever no launch uses them: a launch leaves them as it found them, so no
-// launch has to clear them first. Each stream has a piece for its launches, which run one after
-// another; each captured launch has a piece for itself, because its graph may be replayed on any
+// Words that are zero whenever no launch uses them. A launch leaves them zero, so that no launch
+// has to clear them first. All launches of a stream share a piece, because they run one after
+// another. Each captured launch has a piece of its own, because its graph may be replayed on any
 // stream. Pieces live as long as the process.
 class ZeroedWords {
   public:
-    // nullptr if there are no more words and a capture forbids getting some.
+    // Returns nullptr if there are no more words and a capture forbids allocating some.
     uint32_t* piece(const CUDAStream& stream, int64_t num_words, bool is_captured) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (is_captured) return take(stream, num_words, true);
@@ -66,7 +66,7 @@ class ZeroedWords {
         const auto options = at::TensorOptions().dtype(at::kInt).device(stream.device());
         // never freed: at exit the device may be gone before static objects are
         const Tensor* slab = new Tensor(at::zeros({num_words}, options));
-        // other streams must find zeros too
+        // wait, so that other streams find zeros too
         C10_CUDA_CHECK(cudaStreamSynchronize(stream));
         return {static_cast<uint32_t*>(slab->data_ptr()), num_words};
     }

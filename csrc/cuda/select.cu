@@ -50,7 +50,8 @@ __device__ bool read_entry(const SelectParams& p, int64_t entry, int slice_numbe
     return true;
 }
 
-// The blocks of the entries, and one for every beam, so that one without entries is written too.
+// The blocks of the entries, and one block for every beam, so that a beam without entries is
+// written too.
 template <class Logit, int kVectors, class Key>
 __global__ void __launch_bounds__(kThreads, 4)
     select_kernel(const __grid_constant__ SelectParams p) {
@@ -97,7 +98,7 @@ cudaError_t launch_logit(const SelectParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-// Few vectors per thread while many would leave multiprocessors without two blocks.
+// Gives a thread few vectors if with many some multiprocessors would have fewer than two blocks.
 SelectPlan plan_select(const pybeam::SelectParams& p, int64_t num_entries,
                        int num_multiprocessors) {
     const int64_t many = slices_of(p, kManyVectors);

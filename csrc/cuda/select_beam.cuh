@@ -93,7 +93,7 @@ struct Beam {
     }
 };
 
-// What becomes of the candidate of this thread.
+// The fate of this thread's candidate.
 struct Fate {
     bool finishes;
     bool goes_on;
@@ -120,7 +120,7 @@ __device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candida
     return {ends && place < width, lives && rank.before < width};
 }
 
-// Whether the candidate of this thread, which would go on, passes the thresholds.
+// Whether this thread's candidate, which does not end, passes the thresholds.
 __device__ inline bool passes(const SelectParams& p, int64_t beam, const Candidate& own,
                               Fate fate) {
     const bool counts = fate.goes_on || (fate.finishes && p.finishing == Finishing::kHeld);

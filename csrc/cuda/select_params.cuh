@@ -1,4 +1,4 @@
-// How the arguments and the scratch memory of `select` are read.
+// Reads the arguments and the scratch memory of `select`.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ __device__ inline int row_limit(const SelectParams& p, int64_t beam) {
     return static_cast<int>(max(min(limit, p.vocab_size), int64_t{0}));
 }
 
-// How many of the beam's candidates the finishing rule sees: one per thread, so that wide beams
+// How many of the beam's candidates the finishing rule sees. There is one per thread, so wide beams
 // with several EOS ids see fewer than the rule says.
 __device__ inline int beam_limit(const SelectParams& p, int64_t beam) {
     const int per_place = p.finishing == Finishing::kRefill ? 1 + p.eos.count : 1;

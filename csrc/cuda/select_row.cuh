@@ -148,7 +148,7 @@ __device__ void finish_slice(const SelectParams& p, int64_t entry, int64_t beam,
     const int limit = row_limit(p, beam);
     if (limit == 0) return;
     const bool bans = bans_eos(p, beam);
-    // what is banned may be among those that make the bound
+    // banned tokens may be among those that make the bound
     const int wanted = limit + (bans ? p.eos.count : 0);
     const float bound = block_bound(thread_peak, wanted);
     slice.list_vectors(bound, memory.list, &memory.count);

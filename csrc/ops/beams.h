@@ -12,7 +12,7 @@
 
 namespace pybeam {
 
-// The places of the arrays of `Beams` in Python.
+// Where each array of Python's `Beams` stands in the list of arrays.
 struct BeamArrays {
     enum Array {
         kInts,
@@ -67,7 +67,7 @@ inline void check_same_slots(const Tree& tree, const Beams& beams) {
                       "`tree` and `beams` must have the same slots and rows");
 }
 
-// Lines of numbers for slots [A] that are opened, checked.
+// Checks the columns of slots [A] that are opened: a line of numbers per slot.
 struct OpenArguments {
     Argument<int32_t> slot, ints;
     Argument<float> floats;

@@ -1,5 +1,5 @@
-// Checks of what comes through the dispatcher. Values used as addresses are checked by the
-// launches.
+// Checks of arguments that come through the dispatcher. The launches check values that serve as
+// addresses.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,7 @@
 
 namespace pybeam {
 
-// The places of the arrays of `Drafts` in Python.
+// Where each array of Python's `Drafts` stands in the list of arrays.
 struct DraftArrays {
     enum Array { kInts, kGuess, kNumArrays };
 };

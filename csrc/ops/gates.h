@@ -11,7 +11,7 @@
 
 namespace pybeam {
 
-// `parts` times as many columns as the result has.
+// Checks that there are `parts` times as many columns as the result has.
 inline void check_gates(const char* name, const Tensor& x, int64_t parts) {
     check_dim(name, x, 2);
     check_tensor(name, x, at::kFloat, x.sizes());

@@ -10,7 +10,7 @@
 
 namespace pybeam {
 
-// Rows of a tensor that is contiguous in all but the first dimension.
+// Rows of a tensor. All its dimensions but the first must be contiguous.
 inline RowTensor rows_of(const char* name, const Tensor& tensor) {
     TORCH_CHECK_VALUE(tensor.dim() >= 1, "`", name, "` must have rows, but is a scalar");
     int64_t expected = 1;

@@ -14,8 +14,8 @@ namespace pybeam {
 
 using SelectResults = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// The checked arguments and the memory of the results, all on the device of the logits. Values that
-// will be addresses are not looked at here.
+// Checked arguments, and memory for the results, all on the device of the logits. Values that serve
+// as addresses are not checked here.
 class SelectCall {
   public:
     SelectCall(const Tensor& logits, const Tensor& score, const Tensor& offset, const Tensor& width,

@@ -12,7 +12,7 @@
 
 namespace pybeam {
 
-// The places of the arrays of `TreeArrays` in Python.
+// Where each array of Python's `TreeArrays` stands in the list of arrays.
 struct TreeArrays {
     enum Array {
         kToken,

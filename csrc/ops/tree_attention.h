@@ -9,7 +9,7 @@
 
 namespace pybeam {
 
-// Of queries [R, H, D], and of keys and values [cells, H', D] where H' divides H.
+// Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
     check_dim("query", query, 3);
     check_dim("key", key, 3);

@@ -1,4 +1,4 @@
-// What the operators on beams are told.
+// Arguments of the kernels on beams.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pybeam {
 
-// `STOP_REASONS` in Python.
+// Why a source stops; `STOP_REASONS` in Python.
 enum class StopReason : int32_t {
     kRunning,
     kWidth,
@@ -21,13 +21,13 @@ enum class StopReason : int32_t {
     kNaN
 };
 
-// `pybeam.ops.Certificate`.
+// When a search is certified; `Certificate` in Python.
 enum class Certificate : int32_t { kNone, kBound, kCurrent };
 
-// `pybeam.ops.Top`.
+// Whether a best candidate that ends stops a search; `Top` in Python.
 enum class Top : int32_t { kIgnored, kNow, kEver };
 
-// `Stop` in Python, but for the counting of finished hypotheses.
+// `Stop` in Python, without the rule that counts finished hypotheses.
 struct StopRule {
     bool keeps_best;
     Top top;
@@ -107,11 +107,11 @@ struct BeamReadParams {
     int64_t max_nodes;
     const int32_t* slot;
     int64_t num_sources;
-    bool refills;      // the places of finished hypotheses are there again
-    int64_t num_rows;  // there is room for
+    bool refills;      // whether a finished hypothesis leaves its place to others
+    int64_t num_rows;  // room in the arrays of rows
     int64_t num_entries;
 
-    int32_t* row_offset_out;  // per source and one more
+    int32_t* row_offset_out;  // [A + 1]
     int32_t* token_out;       // per row
     int32_t* position_out;
     int32_t* row_slot_out;
@@ -119,7 +119,7 @@ struct BeamReadParams {
     int32_t* node_out;
     int32_t* cell_out;
     float* score_out;           // per entry
-    int32_t* entry_offset_out;  // per source and one more
+    int32_t* entry_offset_out;  // [A + 1]
     bool* is_ended_out;         // per entry
     int32_t* width_out;         // per source
     int32_t* max_candidates_out;
@@ -132,14 +132,14 @@ struct BeamReadParams {
 
 struct BeamCommitParams {
     Beams beams;
-    TreeAppendParams append;  // of the same survivors
+    TreeAppendParams append;  // holds the same survivors
     const float* survivor_score;
     const int32_t* eos_token;  // survivors' tokens before all EOS became one, or null
     const bool* has_nan;
     Finishing finishing;
     StopRule stop;
 
-    int32_t* source_out;  // per source and entry, -1 where no row lives on
+    int32_t* source_out;  // [A, entries], -1 where no row goes on
     int32_t* target_out;
 };
 

@@ -1,4 +1,4 @@
-// What the operators on drafts are told.
+// Arguments of the kernels on drafts.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `glu` and `lstm_cell` are told.
+// Arguments of the kernels `glu` and `lstm_cell`.
 #pragma once
 
 #include <cstdint>

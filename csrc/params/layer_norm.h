@@ -1,4 +1,4 @@
-// What `layer_norm` is told.
+// Arguments of the kernel `layer_norm`.
 #pragma once
 
 #include <cstdint>

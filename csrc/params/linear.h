@@ -1,4 +1,4 @@
-// What `linear` is told.
+// Arguments of the kernel `linear`.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ constexpr int kPanel = 64;
 
 struct Pair;
 
-// `Activation` in Python.
+// The functions that follow a product; `Activation` in Python.
 enum class Activation : int32_t { kNone, kRelu, kGelu, kTanhGelu, kSilu, kTanh };
 constexpr int kNumActivations = 6;
 
 // y [rows, columns] = f(x W^T + bias), f the activation; or y += x W^T + bias where `adds`.
-// W is packed: panels of kPanel columns, [panels, depth, kPanel], zeros behind the last column;
-// float32 or float16. In bfloat16 two neighbours of the depth stand together, [panels,
-// ceil(depth / 2), kPanel, 2], a zero behind an odd depth, and x is rounded to bfloat16 too.
+// W is packed into panels of kPanel columns. In float32 and float16 it is [panels, depth, kPanel],
+// with zeros behind the last column. In bfloat16 two neighbours of the depth stand together:
+// [panels, ceil(depth / 2), kPanel, 2], with a zero behind an odd depth. x is rounded to bfloat16
+// then, too.
 struct LinearParams {
     const float* x;
     int64_t x_stride;

@@ -1,4 +1,4 @@
-// What `mixture` is told.
+// Arguments of the kernel `mixture`.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `gather_rows` and `scatter_rows` are told.
+// Arguments of the kernels `gather_rows` and `scatter_rows`.
 #pragma once
 
 #include <cstdint>

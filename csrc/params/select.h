@@ -1,4 +1,4 @@
-// What `select` is told: plain pointers and numbers, no torch types.
+// Arguments of the kernel `select`: plain pointers and numbers, no torch types.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct SelectParams {
     const bool* ban_eos;
     EosIds eos;
     Finishing finishing;
-    bool normalise;  // or the logits are log-probabilities already
+    bool normalise;  // false: the logits are log-probabilities already
     int64_t num_rows;
     int64_t num_beams;
     int64_t capacity;

@@ -1,4 +1,4 @@
-// What the operators on the token tree are told.
+// Arguments of the kernels on the token tree.
 #pragma once
 
 #include <cstdint>

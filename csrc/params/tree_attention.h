@@ -1,4 +1,4 @@
-// What `tree_attention` is told.
+// Arguments of the kernel `tree_attention`.
 #pragma once
 
 #include <cstdint>

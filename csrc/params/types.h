@@ -1,4 +1,4 @@
-// What several operators are told of: types, limits and the tokens that end a hypothesis.
+// Types and limits that several kernels share, and the tokens that end a hypothesis.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@ namespace pybeam {
 
 enum class DType { kFloat32, kBFloat16, kFloat16 };
 
-// Rows of a beam; `pybeam.ops.MAX_WIDTH`.
+// Most rows of a beam; `MAX_WIDTH` in Python.
 constexpr int kMaxWidth = 128;
 
-// `pybeam.ops.Finishing`.
+// What happens to a candidate that ends in EOS; `Finishing` in Python.
 enum class Finishing { kNone, kHeld, kRefill, kShrink };
 
 constexpr int kMaxEos = 8;
 
-// The tokens that end a hypothesis, at least one; -1 is none. Held hypotheses are given the first.
+// The tokens that end a hypothesis, at least one; -1 stands for none. A held hypothesis emits the
+// first one as a no-op.
 struct EosIds {
     int32_t id[kMaxEos];
     int32_t count;

@@ -1,7 +1,7 @@
 """Backends are modules with the functions of `Backend`, loaded once.
 
-`reference` is plain torch, readable, the oracle; `native` is C++ on a CPU; `triton` runs on a GPU. A
-name given explicitly never falls back to another backend.
+`reference` is readable plain torch and the oracle, `native` is C++ on a CPU, `triton` runs on a GPU. A
+backend that is named never falls back to another one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NAMES = ("reference", "native", "triton")
 
 
 class Backend(Protocol):
-    """What the library asks of a backend: the functions of its module.
+    """The functions that the module of a backend must have.
 
-    Tensors are on one device. Arrays of the tree, the beams and the drafts are changed in place. An empty
-    slot may be named many times where beams are read or committed, and stays as it is.
+    All tensors are on one device. Arrays of the tree, the beams and the drafts are changed in place. When
+    beams are read or committed, an empty slot may be named many times. It stays as it is.
     """
 
     __name__: str
@@ -90,10 +90,10 @@ class Backend(Protocol):
         num_entries: int,
         /,
     ) -> tuple[RowArrays, SelectInputs]:
-        """The rows of slots [A] that move, and what `select` may need to know of their beams.
+        """Read the rows of slots [A] that move, and the inputs that `select` needs of their beams.
 
-        With `refills` the places of finished hypotheses are free again. There is room for `num_rows`
-        rows and `num_entries` entries. The rest is padding: rows of slot 0 whose cell is -1.
+        With `refills`, the places of finished hypotheses are free again. There is room for `num_rows` rows
+        and `num_entries` entries. The rest is padding: rows of slot 0 whose cell is -1.
         """
 
     def beam_commit(
@@ -108,8 +108,8 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Finish, append and stop: survivors become the beams of slots [A].
 
-        Every EOS among the survivors' tokens is `CommitRules.eos_id`; `eos_token` [A, C] are the tokens
-        before that, None if there is one EOS. Returns source and target entries [A * K] int32 for
+        Every EOS among the survivors' tokens has become `CommitRules.eos_id`. `eos_token` [A, C] are the
+        original tokens, None if there is only one EOS. Returns source and target entries [A * K] int32 for
         `Session.advance`.
         """
 
@@ -145,7 +145,7 @@ class Backend(Protocol):
     ) -> None:
         """Accept, append, stop and guess again, for slots [A] whose rows stand one after another.
 
-        `survivors` are those of R beams of one row each; `eos_token` [R, 1] as for `beam_commit`.
+        `survivors` are those of R beams of one row each. `eos_token` [R, 1] is as in `beam_commit`.
         """
 
     def gather_rows(self, tensors: list[Tensor], source: Tensor, target: Tensor, /) -> None:
@@ -169,7 +169,7 @@ class Backend(Protocol):
         adds: bool,
         /,
     ) -> None:
-        """See `pybeam.backends.torch_layers.linear`, and so the functions below."""
+        """See `pybeam.backends.torch_layers.linear`. The functions below are in that module, too."""
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
 
@@ -182,7 +182,7 @@ class Backend(Protocol):
 
 @cache
 def load(name: str) -> Backend:
-    """The backend of that name. Raises ValueError if it is unknown or not installed."""
+    """Return the backend of that name. Raises ValueError if it is unknown or not installed."""
     if name not in NAMES:
         raise ValueError(f"`backend` must be 'auto' or one of {NAMES}, but is {name!r}")
     if name == "triton" and not (torch.cuda.is_available() or is_interpreting()):
@@ -205,7 +205,7 @@ def is_interpreting() -> bool:
 
 @cache
 def available() -> tuple[str, ...]:
-    """Names of the backends that this installation can load."""
+    """Return the names of the backends that this installation can load."""
 
     def loads(name: str) -> bool:
         try:
@@ -218,7 +218,7 @@ def available() -> tuple[str, ...]:
 
 
 def resolve(name: str, device: torch.device) -> Backend:
-    """The module for `name` on `device`; "auto" is the fastest one that is installed there."""
+    """Return the module for `name` on `device`; "auto" is the fastest one that is installed there."""
     if name != "auto":
         return load(name)
     if device.type == "cuda" and "triton" in available():
@@ -227,7 +227,7 @@ def resolve(name: str, device: torch.device) -> Backend:
 
 
 def for_decoding(name: str, device: torch.device) -> Backend:
-    """As `resolve`. Raises ValueError if that backend cannot decode on such a device."""
+    """Return the module as `resolve` does. Raises ValueError if it cannot decode on such a device."""
     backend = resolve(name, device)
     if name == "native":
         from pybeam.backends import native

@@ -1,7 +1,7 @@
-"""The arrays that hold every beam, one line per slot; `pybeam.state.beam_state` says what happens to them.
+"""The arrays that hold every beam, with one line per slot. `pybeam.state` changes them.
 
-They are few, so that an operator can be given all of them: numbers per slot are columns of two tensors.
-Slot 0, `NULL_SLOT`, belongs to no source: it is always empty and stands in for a source that does not move.
+There are few arrays, because operators take all of them: numbers per slot are columns of two tensors. Slot 0,
+`NULL_SLOT`, belongs to no source. It is always empty and replaces a source that does not move.
 `csrc/params/` has the same columns and stop reasons in the same order (`tests/project/test_columns.py`).
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from pybeam.contracts import Survivors
 
 INT_COLUMNS = (
-    # what the engine hears of in every step stands first
+    # columns of the report, which the engine reads after every step, come first
     "reason",  # why the source stopped, a number into STOP_REASONS
     "num_rows",
     "depth",  # tokens after the start token
@@ -30,7 +30,7 @@ INT_COLUMNS = (
     "min_length",
     "max_length",
     "prefix_length",  # tokens of the prefix, scored or not: the limits count what comes behind it
-    "certified",  # hypotheses that a stop rule other than counting is about
+    "certified",  # hypotheses that a stop rule other than counting compares with
     "num_found",  # hypotheses that have finished, kept or not
     "top_has_ended",  # whether the best candidate of a step has ever ended in EOS
     "scored_from",  # tokens at log-prob 0 behind the start token: n counts what comes behind them
@@ -42,7 +42,7 @@ FLOAT_COLUMNS = (
     "margin",
     "local_margin",
     "best_finished",
-    # of `Scoring`
+    # the numbers of `Scoring`
     "alpha",
     "offset",
     "scale",
@@ -51,22 +51,23 @@ FLOAT_COLUMNS = (
     "cut_length_offset",
 )
 DRAFT_COLUMNS = (
-    "max_rows",  # of the source in a step
+    "max_rows",  # most rows of the source in a step
     "block",  # generated tokens between two fixed boundaries; 0: a window that adapts
-    "horizon",  # generated tokens from which on nothing is guessed
-    "window",  # rows of the next step, where it adapts
-    "credit",  # that guesses have earned, in hundredths of a step
-    "price",  # of a guess
-    "fill",  # the guess where there is no other; -1: the token before
-    "ngram",  # tokens that are looked up in the output and in the guesses; 0: guesses stand in order
+    "horizon",  # nothing is guessed behind so many generated tokens
+    "window",  # rows of the next step, if the window adapts
+    "credit",  # credit that guesses have earned, in hundredths of a step
+    "price",  # price of a guess, in hundredths of a step
+    "fill",  # the guess if there is no other; -1: the token before
+    "ngram",  # length of n-grams that are looked up in output and guesses; 0: guesses are in order
     "num_guesses",
-    "feeds_all",  # whether what stands behind a guessed EOS is fed too
+    "feeds_all",  # whether tokens behind a guessed EOS are sent through the model too
 )
-STEP = 100  # a step, where credit and price are counted in hundredths
+STEP = 100  # credit and price count hundredths of a step
 MOST_NGRAM = 4
 # the last is the token that ended it, or -1
 FINISHED_INT_COLUMNS = ("finished_node", "finished_length", "finished_eos")
-FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")  # of EOS
+# the log-prob is that of EOS
+FINISHED_FLOAT_COLUMNS = ("finished_score", "finished_log_prob", "finished_final")
 COLUMNS = dict(
     ints=INT_COLUMNS,
     floats=FLOAT_COLUMNS,
@@ -92,7 +93,7 @@ RUNNING, WIDTH, N_BEST, TOP_FINISHED, OPTIMAL, HEURISTIC, EMPTY_BEAM, MAX_LENGTH
 
 
 def resized(tensor: Tensor, shape: tuple[int, ...], fill: int = 0) -> Tensor:
-    """A copy of at least that shape; new places hold `fill`."""
+    """Return a copy of at least that shape. New places hold `fill`."""
     shape = tuple(max(old, new) for old, new in zip(tensor.shape, shape, strict=True))
     if shape == tuple(tensor.shape):
         return tensor
@@ -102,7 +103,7 @@ def resized(tensor: Tensor, shape: tuple[int, ...], fill: int = 0) -> Tensor:
 
 
 def root_survivors(slot: Tensor, start_id: int) -> Survivors:
-    """The survivors [A, 1] that start empty slots [A] with one row each, the start token."""
+    """Make the survivors [A, 1] that start empty slots [A] with one row each, the start token."""
     none = slot.new_zeros(slot.numel(), 1)
     return tree_survivors(none + start_id, none - 1, none.float())
 
@@ -114,7 +115,7 @@ def tree_survivors(
     count: Tensor | None = None,
     num_finished: Tensor | None = None,
 ) -> Survivors:
-    """Survivors [A, C] for a token tree alone, which takes no scores; by default all of them go on."""
+    """Make survivors [A, C] for a token tree alone, which needs no scores. By default all of them go on."""
     none = token.new_zeros(token.shape[0])
     count = none + token.shape[1] if count is None else count
     num_finished = none if num_finished is None else num_finished
@@ -158,8 +159,8 @@ class Beams(NamedTuple):
     eos_log_prob: Tensor  # [S, K] float32, of held entries
     eos_token: Tensor  # [S, K] int32, of held entries
 
-    # the best first where the best are kept, else as they finished; the last place takes the writes of
-    # candidates that do not finish
+    # best first if the best are kept, else in the order of finishing; candidates that do not finish are
+    # written to the last place
     finished_ints: Tensor  # [S, F, len(FINISHED_INT_COLUMNS)] int32
     finished_floats: Tensor  # [S, F, len(FINISHED_FLOAT_COLUMNS)] float32
 
@@ -171,7 +172,7 @@ class Beams(NamedTuple):
 
     @classmethod
     def empty(cls, device: torch.device) -> Beams:
-        """No beams at all; `reserved` makes room."""
+        """Make arrays without any beam; `reserved` makes room."""
         i, f, b = torch.int32, torch.float32, torch.bool
         dtypes = (i, f, i, f, b, i, f, i, i, f)
         dims = (2, 2, 2, 2, 2, 2, 2, 2, 3, 3)
@@ -179,7 +180,7 @@ class Beams(NamedTuple):
         return cls(*[torch.zeros([0] * dim, dtype=dtype, device=device) for dim, dtype in pairs])
 
     def reserved(self, num_slots: int, width: int, prefix: int) -> Beams:
-        """The same beams with room for that many slots, entries and tokens of prefix."""
+        """Return the same beams with room for that many slots, entries and tokens of prefix."""
         num_finished = 2 * width + 1
         shapes = (
             [len(INT_COLUMNS)],
@@ -214,7 +215,7 @@ class Drafts(NamedTuple):
         return cls(*[torch.zeros(0, 0, dtype=torch.int32, device=device) for _ in range(2)])
 
     def reserved(self, num_slots: int, num_guesses: int) -> Drafts:
-        """The same with room for that many slots and guesses each."""
+        """Return the same guesses with room for that many slots, and guesses of each."""
         shapes = (num_slots, len(DRAFT_COLUMNS)), (num_slots, num_guesses)
         pairs = zip(self, shapes, strict=True)
         return Drafts(*[resized(array, shape) for array, shape in pairs])

@@ -1,5 +1,6 @@
-"""``backend="auto"`` on a GPU: Triton, and for `select` whichever of CUDA C++ and Triton was faster
-at the nearest measured shape, as `gpu_choice.py` says.
+"""``backend="auto"`` on a GPU: Triton for all operators but `select`.
+
+`select` takes CUDA C++ or Triton, by the measurements in `gpu_choice.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def select(  # type: ignore[no-redef]
 
 @cache
 def native_select() -> Callable[..., Survivors] | None:
-    """The CUDA C++ operator, or None if the extension was built without CUDA."""
+    """Return the CUDA C++ operator, or None if the extension was built without CUDA."""
     try:
         from pybeam.backends import native
     except ImportError:
@@ -40,10 +41,10 @@ def native_select() -> Callable[..., Survivors] | None:
 
 @cache
 def choose(rows: int, vocab: int, item_bytes: int) -> str:
-    """The backend of the first rule that this many rows, columns and bytes per logit fit."""
+    """Choose the backend by the first rule that this many rows, columns and bytes per logit fit."""
     shape = {"rows": rows, "vocab": vocab}
     for rule in gpu_choice.SELECT:
-        fits = all(size <= rule.get(f"max_{name}", size) for name, size in shape.items())
+        fits = all(size <= int(rule.get(f"max_{name}", size)) for name, size in shape.items())
         if fits and rule.get("item_bytes", item_bytes) == item_bytes:
-            return rule["backend"]
+            return str(rule["backend"])
     return "triton"

@@ -1,6 +1,6 @@
 """C++ on a CPU: the operators of `csrc/registration.cpp`, called directly.
 
-`pybeam.backends.Backend` states the contracts. Every function checks what it would use as an address, so a
+`pybeam.backends.Backend` states the contracts. Every function checks values that serve as addresses, so a
 wrong argument raises and never corrupts memory.
 """
 
@@ -32,7 +32,7 @@ except ImportError as error:
 
 _ops = torch.ops.pybeam
 
-# what a decoder calls, whatever its model
+# operators that a decoder calls, whatever its model
 DECODING = (
     "select",
     "tree_attention",
@@ -136,7 +136,7 @@ set_isa = _ops.set_isa.default
 
 
 def lacking(device_type: str) -> list[str]:
-    """Operators that a decoder calls and that have no kernel for such a device."""
+    """Return the operators that a decoder calls and that have no kernel for such a device."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, device_type)
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return [name for name in DECODING if not has_kernel(f"pybeam::{name}", key)]

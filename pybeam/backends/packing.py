@@ -1,4 +1,4 @@
-"""How the linear kernel wants its weights: in panels of columns, each panel in one piece."""
+"""Pack weights for the linear kernel: in panels of columns, each panel in one piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PANEL = 64
 
 
 def pack(weight: Tensor) -> Tensor:
-    """W [out, in] as [out / 64, in, 64], or as [out / 64, in / 2, 64, 2] in bfloat16.
+    """Pack W [out, in] as [out / 64, in, 64], or as [out / 64, in / 2, 64, 2] in bfloat16.
 
     Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16.
     """
@@ -27,7 +27,7 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, index: Tensor, depth: int) -> Tensor:
-    """W[index] [n, in] in the dtype it is kept in. Args: what `pack` returned, [n] rows of W, in."""
+    """Return W[index] [n, in] in its storage dtype, from the result of `pack`, rows [n] of W, and in."""
     panel, column = index // PANEL, index % PANEL
     if packed.dtype != torch.bfloat16:
         return packed[panel, :, column]

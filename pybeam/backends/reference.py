@@ -1,6 +1,6 @@
-"""The oracle: every op in plain torch, as the contract reads, on any device and in float64 too.
+"""The oracle: every op in plain torch, written like its contract, on any device and in float64 too.
 
-Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`; speed is no aim here.
+Contracts are in `pybeam.ops` and `pybeam.kvcache.token_tree`. Speed is no aim here.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: in
 
 
 def _word(bits: int) -> int:
-    """A 64-bit mask as the signed number that an int64 tensor holds."""
+    """Return a 64-bit mask as the signed number that an int64 tensor holds."""
     return bits - (1 << 64) if bits >> 63 else bits
 
 
@@ -296,7 +296,7 @@ def backtrace(
 
 
 def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
-    # torch splits the sums of few rows among threads: one by one, a row's bits do not depend on others
+    # one row at a time, because torch splits sums of few rows among threads and bits then depend on the batch
     for r in range(out.shape[0]):
         layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
 

@@ -101,7 +101,7 @@ def beam_commit(
     eos_token: Tensor | None,
     rules: CommitRules,
 ) -> tuple[Tensor, Tensor]:
-    # `select` may have kept float64
+    # `select` may return float64
     survivors = survivors._replace(
         score=survivors.score.float(), log_prob=survivors.log_prob.float()
     )
@@ -137,7 +137,7 @@ def beam_commit(
     is_optimal = _certified(beams, i, rules.certificate) if rules.certificate else None
     is_top = _topped(beams, i, survivors, eos_token, rules.top) if rules.top else None
     ends = _stop(beams, i, survivors.has_nan, moves, is_top, is_optimal, rules)
-    # what is left in a beam that ends finishes as it is
+    # rows that are left in a beam that ends finish as they are
     is_left = ends[:, None] & (rank >= first) & (rank < last)
     is_left &= is_ended | (beams.ended_only[i] == 0)[:, None]
     _finish(beams, i, is_left, ended, rules.keeps_best)
@@ -164,13 +164,13 @@ class _Endings(NamedTuple):
     length: Tensor
     eos: Tensor  # the token that ended it, or -1
     score: Tensor
-    log_prob: Tensor  # of EOS
+    log_prob: Tensor  # log-prob of EOS
 
 
 def _endings(
     tree: TreeArrays, beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor
 ) -> _Endings:
-    """The endings of survivors that have ended, now or before; read before their beam is replaced."""
+    """Return the endings of survivors that have ended, now or before. Call it before the beam changes."""
     column, old = i[:, None], survivors.parent.clamp(min=0).long()  # [A, C]
     was_alive = beams.is_alive[column, old]
     length = (beams.depth[i] - beams.scored_from[i])[:, None]  # tokens that count in n
@@ -186,7 +186,7 @@ def _endings(
 def _replace_beams(
     beams: Beams, i: Tensor, survivors: Survivors, is_ended: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Survivors that have not finished become the beams.
+    """Make the next beams of survivors that have not finished.
 
     Returns which entries [A, K] are rows, and which survivor becomes each entry.
     """
@@ -211,7 +211,7 @@ def _stop(
     is_certified: Tensor | None,
     rules: CommitRules,
 ) -> Tensor:
-    """Decide which sources [A] are done; True for those whose beam ends with them."""
+    """Decide which sources [A] are done. Returns True for those whose whole beam finishes."""
     stop_at = beams.stop_at[i]
     is_empty = beams.num_rows[i] == 0
     is_cut = beams.depth[i] - beams.prefix_length[i] >= beams.max_length[i]
@@ -232,9 +232,9 @@ def _stop(
 
 
 def _topped(beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor, top: int) -> Tensor:
-    """[A], whether the best candidate of a step (see `Top`) has finished, and enough have."""
+    """Return [A] bool: whether the best candidate of a step (see `Top`) and enough others have finished."""
     first, last = survivors.num_finished[:, None], survivors.count[:, None]
-    # of the best that goes on, if there is one
+    # place of the best survivor that goes on, if there is one
     place = first.clamp(max=eos_token.shape[1] - 1).long()
 
     def at(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,7 +253,7 @@ def _topped(beams: Beams, i: Tensor, survivors: Survivors, eos_token: Tensor, to
 
 
 def _certified(beams: Beams, i: Tensor, certificate: int) -> Tensor:
-    """[A], whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
+    """Return [A] bool: whether nothing in the beam can beat the finished hypotheses; see `Certificate`."""
     is_alive, score = beams.is_alive[i], beams.score[i]  # [A, K]
     is_held = _counted(score.shape[1], beams.num_entries[i]) & ~is_alive
     scored_from = beams.scored_from[i]
@@ -274,7 +274,7 @@ def _certified(beams: Beams, i: Tensor, certificate: int) -> Tensor:
 
 
 def _final_terms(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """The two terms of `Scoring.final_score` in float64, for scores and lengths [A, n]."""
+    """Return the two terms of `Scoring.final_score` in float64, for scores and lengths [A, n]."""
     alpha, offset, scale, reward, cap = (
         getattr(beams, name)[i][:, None].double()
         for name in ("alpha", "offset", "scale", "reward", "cap")
@@ -284,13 +284,13 @@ def _final_terms(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> tupl
 
 
 def final_score(beams: Beams, i: Tensor, score: Tensor, length: Tensor) -> Tensor:
-    """`Scoring.final_score` of scores and lengths [A, n] of slots [A], in float64 and rounded once."""
+    """Compute `Scoring.final_score` for scores and lengths [A, n] of slots [A], in float64, rounded once."""
     normed, reward = _final_terms(beams, i, score, length)
     return (normed + reward).float()
 
 
 def _finish(beams: Beams, i: Tensor, finishes: Tensor, ended: _Endings, keeps_best: bool) -> None:
-    """Give those survivors [A, C] that finish to the finished hypotheses, in rank order."""
+    """Add the survivors [A, C] that finish to the finished hypotheses, in rank order."""
     cut = torch.where(ended.eos >= 0, 0.0, beams.cut_length_offset[i][:, None])
     final = final_score(beams, i, ended.score, ended.length + cut)
     ints = torch.stack((ended.node, ended.length, ended.eos), -1)  # [A, C, 3]
@@ -300,11 +300,11 @@ def _finish(beams: Beams, i: Tensor, finishes: Tensor, ended: _Endings, keeps_be
     total = num_finished + num_new
     beams.num_found[i] += num_new
     if keeps_best:
-        # stable, so that equal ones stand as they finished
+        # stable, so that equal hypotheses stay in the order of finishing
         capacity = beams.finished_ints.shape[1]
         is_one = torch.cat((_counted(capacity, num_finished), finishes), 1)
         finals = torch.cat((beams.finished_final[i], final), 1)
-        # one that finished at -inf, which a target may, stands before the places without any
+        # a target may finish at -inf; it comes before empty places
         finals = torch.where(is_one, finals.clamp(min=torch.finfo(finals.dtype).min), -INF)
         order = finals.sort(dim=1, descending=True, stable=True).indices
         order = order[:, :capacity, None]
@@ -327,12 +327,12 @@ def _finish(beams: Beams, i: Tensor, finishes: Tensor, ended: _Endings, keeps_be
 
 
 def _counted(size: int, count: Tensor) -> Tensor:
-    """[A, size] bool, the first ``count[a]`` of every line."""
+    """Return [A, size] bool, true in the first ``count[a]`` places of every line."""
     return torch.arange(size, dtype=INT, device=count.device) < count[:, None]
 
 
 def _packed(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Places [size] of the True elements of a mask, in order, and which of them there are [size]."""
+    """Return the places [size] of the True elements of a mask, in order, and which are valid [size]."""
     mask = mask.flatten()
     number = mask.cumsum(0, dtype=torch.long)  # how many stand up to here
     target = torch.where(mask & (number <= size), number - 1, size)
@@ -343,5 +343,5 @@ def _packed(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _offsets(count: Tensor) -> Tensor:
-    """[A] counts to [A + 1] offsets."""
+    """Turn counts [A] into offsets [A + 1]."""
     return torch.nn.functional.pad(count.cumsum(0, dtype=INT), (1, 0))

@@ -1,12 +1,12 @@
 """Draft and verify in plain torch: the program on a GPU, and the oracle of the operators in C++.
 
-A source has one hypothesis, the path of nodes 0, 1, … of its tree, so that a node's number is its depth
-and its cell stands in the source's pages in that order. Its rows are the last token and guesses of those
-behind it; what they see of each other is a staircase in the tree's masks. A guess that does not hold is
-overwritten, and its cell with it.
+A source has one hypothesis, the path of nodes 0, 1, … of its tree. A node's number is its depth, and cells
+stand in the source's pages in that order. The rows of a source are its last token and guesses of the tokens
+behind it. The tree's masks are a staircase, because each row sees the rows before it. A wrong guess is
+overwritten, and so is its cell.
 
 `pybeam.backends.Backend` states the contracts. Nothing is read back from the device, and every size is
-known before.
+known beforehand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pybeam.backends.torch_beams import TreeAppend, beam_open, final_score
 from pybeam.contracts import PAGE_CELLS, Survivors
 
 INT = torch.int32
-# in hundredths of a step: what may be lost in each, and the most that is saved up
+# in hundredths of a step: how much may be lost in each step, and how much credit can be saved up
 ALLOWANCE, MOST_CREDIT = 2, 2 * STEP
 
 
@@ -118,7 +118,7 @@ def _outputs(
 
 
 def _accepted(tree: TreeArrays, i: Tensor, out: _Outputs, num_rows: Tensor) -> Tensor:
-    """[A] outputs that are final: as long as the next row was fed what this one put out."""
+    """Count the final outputs [A]. An output is final if all outputs before it were guessed right."""
     q = torch.arange(out.token.shape[1], dtype=INT, device=i.device)
     has_next = q + 1 < num_rows[:, None]
     holds = tree.token[i[:, None], out.node + 1] == out.token
@@ -127,7 +127,7 @@ def _accepted(tree: TreeArrays, i: Tensor, out: _Outputs, num_rows: Tensor) -> T
 
 
 def _append(tree: TreeArrays, beams: Beams, i: Tensor, out: _Outputs, is_new: Tensor) -> None:
-    """New outputs [A, Q] become nodes, and count in the score."""
+    """Append new outputs [A, Q] as nodes, and add them to the score."""
     column, node = i[:, None], out.node
     is_token = is_new & (out.token >= 0) & ~out.is_eos
     for array, new in ((tree.token, out.token), (tree.log_prob, out.log_prob.float())):
@@ -142,7 +142,7 @@ def _append(tree: TreeArrays, beams: Beams, i: Tensor, out: _Outputs, is_new: Te
 
 
 def _stop(beams: Beams, i: Tensor, out: _Outputs, accepted: Tensor, moves: Tensor) -> None:
-    """Decide which sources are done, and keep what they have found."""
+    """Decide which sources are done, and store their hypotheses."""
     last = (accepted - 1).clamp(min=0).long()[:, None]
 
     def at_last(values: Tensor) -> Tensor:
@@ -194,9 +194,9 @@ def _write_next_rows(
     carried: Tensor,
     tokens: DraftTokens,
 ) -> None:
-    """Make the last token and guesses of what follows the next rows of slots [A].
+    """Write the next rows of slots [A]: the last token, and guesses of the tokens behind it.
 
-    `carried` [A, Q] are guesses that the model made, of the nodes behind the last one, or -1.
+    `carried` [A, Q] are guesses that the model has made for the first of those, or -1.
     """
     column, width = i[:, None], beams.score.shape[1]
     depth = beams.depth[i]
@@ -211,7 +211,7 @@ def _write_next_rows(
         guess = torch.where(carried[:, j - 1] >= 0, carried[:, j - 1], guess)
         guess = torch.where(node <= known, given, guess)
         is_row = j < num_rows
-        # nothing follows a guess that ends the output
+        # no row follows a guess that ends the output
         is_end = is_row & (guess == tokens.eos_id) & (drafts.feeds_all[i] == 0)
         num_rows = torch.where(is_end, j, num_rows)
         tree.token[i, node] = torch.where(is_row, guess, tree.token[i, node])
@@ -237,7 +237,7 @@ def _write_next_rows(
 
 
 def _next_rows(beams: Beams, drafts: Drafts, i: Tensor, depth: Tensor, known: Tensor) -> Tensor:
-    """[A] rows that come next, if no guess ends the output."""
+    """Return how many rows [A] the next step has, unless a guess ends the output."""
     done = depth - beams.prefix_length[i]
     block, horizon = drafts.block[i], drafts.horizon[i]
     rows = torch.where(block > 0, block - done % block.clamp(min=1), drafts.window[i])
@@ -253,7 +253,7 @@ def _next_rows(beams: Beams, drafts: Drafts, i: Tensor, depth: Tensor, known: Te
 def _guess(
     tree: TreeArrays, beams: Beams, drafts: Drafts, i: Tensor, node: Tensor, vocab_size: int
 ) -> Tensor:
-    """[A] tokens for these nodes [A], when those before them have been guessed."""
+    """Guess the tokens [A] at these nodes [A], after those before them."""
     before = tree.token[i, node - 1]
     if drafts.guess.shape[1]:
         place = node - 1 - beams.prefix_length[i]
@@ -269,7 +269,7 @@ def _guess(
 
 
 def _ngram_guess(tree: TreeArrays, drafts: Drafts, i: Tensor, node: Tensor) -> Tensor:
-    """[A], the token that followed the latest earlier occurrence of the n tokens before these nodes.
+    """Return the token [A] that followed the latest earlier occurrence of the n tokens before these nodes.
 
     The output is searched first, then the given guesses; -1: there is none.
     """
@@ -303,7 +303,7 @@ def _take_pages(tree: TreeArrays, i: Tensor, num_tokens: Tensor, most: int) -> N
 
 
 def _staircase(behind: Tensor, num_words: int) -> Tensor:
-    """Masks [A, 2Q, W]: up to the last token all rows see, a guess itself and those behind it."""
+    """Return masks [A, 2Q, W]. All rows see tokens up to the last; its own row and later ones see a guess."""
     word = torch.arange(num_words, device=behind.device) * 64
     shift = (behind[..., None].clamp(min=0) - word).clamp(0, 64)
     mask = torch.full_like(shift, -1) << shift.clamp(max=63)

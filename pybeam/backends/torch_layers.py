@@ -1,6 +1,6 @@
-"""The layers of a model in plain torch: what `native` has as operators, for weights that are packed.
+"""The layers of a model in plain torch, for packed weights. `native` has operators for them.
 
-They compute what the operators compute, to rounding; the last bits of a row may depend on its batch.
+Results equal those of the operators up to rounding. The last bits of a row may depend on its batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 def linear(
     out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, activation: int, adds: bool
 ) -> None:
-    """out [n, out] = act(x W^T + b), or out + x W^T + b where it `adds`. x [n, in]; W packed."""
+    """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed."""
     rows = torch.arange(out.shape[1], device=weight.device)
     if weight.dtype == torch.bfloat16:
         x = x.bfloat16()  # to nearest, ties to even
@@ -54,26 +54,26 @@ def linear(
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """``(x - mean) / sqrt(variance + epsilon) * weight + bias`` of every row of x [n, d]."""
+    """Compute ``(x - mean) / sqrt(variance + epsilon) * weight + bias`` for every row of x [n, d]."""
     return F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
 
 def glu(x: Tensor) -> Tensor:
-    """``a * sigmoid(g)`` [n, d], where ``x = [a, g]`` [n, 2 d]."""
+    """Compute ``a * sigmoid(g)`` [n, d], where ``x = [a, g]`` [n, 2 d]."""
     return F.glu(x, 1)
 
 
 def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden and cell state [n, H] after gates i, f, g and o [n, 4 H] and the cell state before."""
+    """Return hidden and cell state [n, H], from gates i, f, g and o [n, 4 H] and the last cell state."""
     i, f, g, o = gates.chunk(4, 1)
     cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell
 
 
 def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
-    """out [R, V] = ``log(1 / n * sum_i softmax(logits[i]))`` of n tensors [R, V], in the dtype of `out`.
+    """Compute out [R, V] = ``log(1 / n * sum_i softmax(logits[i]))`` of n tensors [R, V], in its own dtype.
 
-    A log-sum-exp, so that a token that all members find improbable keeps its log-prob. A member whose
+    It is a log-sum-exp, so that a token that all members find improbable keeps its log-prob. A member whose
     row is all -inf gives no token any probability. A row that holds NaN or +inf in one member holds NaN.
     """
     for i, own in enumerate(logits):

@@ -1,4 +1,4 @@
-"""Small tensors between host and device, without waiting where that can be helped."""
+"""Copy small tensors between host and device, without waiting if possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers (lists, an array, a tensor on the host) as a tensor on the device; the host does not wait."""
+    """Copy numbers (lists, an array, a tensor on the host) to the device. The host does not wait."""
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cpu":
         return tensor
@@ -17,7 +17,7 @@ def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class HostCopy:
-    """A copy on the host, begun when this is made and waited for when it is read."""
+    """A copy on the host. It begins when this object is made, and is waited for when it is read."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._event = None
@@ -30,7 +30,7 @@ class HostCopy:
             self._tensor = tensor
 
     def numpy(self) -> np.ndarray:
-        """The numbers; waits until they are there."""
+        """Return the numbers, after waiting for them."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor.numpy()

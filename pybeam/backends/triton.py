@@ -1,7 +1,7 @@
 """Triton on a GPU, or in Triton's interpreter on a CPU when TRITON_INTERPRET=1 is set.
 
 `pybeam.backends.Backend` states the contracts. No function reads anything back from the device, so
-arguments that are wrong only in value are not reported.
+wrong values in tensors are not reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     )
 
 
-# few small arrays: not worth kernels of their own
+# these arrays are few and small, and not worth kernels of their own
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)

@@ -24,7 +24,7 @@ from pybeam.cli.score import score
 from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
 
-# what a shell reports for a program that SIGINT has ended
+# the exit code that a shell reports for a program ended by SIGINT
 INTERRUPTED = 130
 
 

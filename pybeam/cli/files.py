@@ -1,4 +1,4 @@
-"""The files that a command reads and writes; `-` is stdin or stdout."""
+"""Open the files that a command reads and writes; `-` is stdin or stdout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_COUNTED_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
-    """The file, or stdin for `-`."""
+    """Open the file, or stdin for `-`."""
     if path == "-":
         yield sys.stdin.buffer
         return
@@ -31,7 +31,7 @@ def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def open_output(path: str, input_file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or stdout for `-`. Raises UsageError if it is the input."""
+    """Open the file, or stdout for `-`. Raises UsageError if it is the input."""
     if path == "-":
         yield sys.stdout.buffer
         return
@@ -46,7 +46,7 @@ def open_output(path: str, input_file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def count_lines(file: BinaryIO) -> int | None:
-    """Lines of a file of moderate size; None if that is unknown."""
+    """Count the lines of a file of moderate size. Returns None if their number is unknown."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_COUNTED_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""`pybeam graph`: what the model decodes in parallel, as a page, a picture or numbers."""
+"""`pybeam graph`: show what the model decodes in parallel, as a page, a picture or numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pybeam info`: what this installation can do."""
+"""`pybeam info`: show what this installation can do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 def backend_lines() -> list[str]:
-    """One line per backend: its instruction set, or why it is missing."""
+    """Return one line per backend: its instruction set, or why it is missing."""
     import torch
 
     from pybeam import backends
@@ -26,7 +26,7 @@ def backend_lines() -> list[str]:
 
 
 def device_names() -> list[str]:
-    """The CPU and every GPU that torch sees."""
+    """Name the CPU and every GPU that torch sees."""
     import torch
 
     gpus = range(torch.cuda.device_count())

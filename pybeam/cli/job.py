@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pybeam.speech import Transcription
     from pybeam.text.tokenizer import Tokenizer
 
-    # what all `Sources` take: the tokenizer, the model's limit, and how to warn
+    # arguments that all `Sources` take: the tokenizer, the model's limit, and a function that warns
     SourceOptions = tuple[Tokenizer, int | None, Callable[[str], None]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Lines of text in, translations out. What `setup` does not say about it."""
+    """One run of `pybeam translate`: lines of text in, translations out. Options beside those of `setup`."""
 
     setup: Setup
     input_path: str
@@ -104,7 +104,8 @@ class Job:
     ) -> int:
         try:
             translate_all(decoder, sources, writer, progress)
-        except click.exceptions.Exit:  # nobody reads any more
+        # the reader of the output has gone
+        except click.exceptions.Exit:
             raise
         except BaseException:
             self._finish(sources, writer, progress, missing)
@@ -134,7 +135,7 @@ class Job:
         )
 
     def _pieces(self) -> Pieces:
-        """What a person reads in place of source ids and target ids."""
+        """Return the texts of source ids and target ids."""
         from pybeam.text.tokenizer import load_vocabularies
 
         with as_failures():
@@ -144,7 +145,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TranscribeJob(Job):
-    """Sound files in, what is said in them out."""
+    """One run of `pybeam transcribe`: sound files in, transcriptions out."""
 
     paths: tuple[str, ...]
     language: str | None
@@ -189,7 +190,7 @@ class TranscribeJob(Job):
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """Pairs of lines in, scores out."""
+    """One run of `pybeam score`: pairs of lines in, scores out."""
 
     target_path: str
 
@@ -209,14 +210,14 @@ class ScoreJob(Job):
 
 
 def writes_many(algorithm: Algorithm) -> bool:
-    """Whether a source has several hypotheses to write."""
+    """Whether several hypotheses are written per source."""
     return algorithm.n_best * algorithm.num_groups > 1
 
 
 def translate_all(
     decoder: Decoder, sources: Sources, writer: OrderedWriter, progress: Progress
 ) -> None:
-    """Decode run after run of the input until it ends."""
+    """Decode the input, one run after another, until it ends."""
     while not sources.has_ended:
         num_before = sources.num_lines
         try:
@@ -230,7 +231,7 @@ def translate_all(
 
 
 def describe_lines(indices: list[int], item: str = "line") -> str:
-    """Line numbers from 1, neighbours joined: "line 4, lines 7-12"."""
+    """Write line numbers from 1, with neighbours joined: "line 4, lines 7-12"."""
     runs: list[list[int]] = []
     for index in indices:
         if runs and runs[-1][-1] == index - 1:

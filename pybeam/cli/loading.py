@@ -1,4 +1,4 @@
-"""Models, tokenizer and decoder, as the options of a command ask for them."""
+"""Load the models and the tokenizer, and build the decoder, that the options of a command ask for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a command decodes with."""
+    """The options of a command for models, search and device."""
 
     model_dirs: tuple[str, ...]
     algorithm: AlgorithmOptions
@@ -36,7 +36,7 @@ class Setup:
 
     @classmethod
     def take(cls, algorithm: AlgorithmOptions, values: dict[str, Any]) -> Setup:
-        """What a command line says, which is taken out of `values`.
+        """Take these options out of the `values` of a command line.
 
         Raises UsageError for options that contradict each other.
         """
@@ -51,11 +51,11 @@ class Setup:
 
     @property
     def first_dir(self) -> str:
-        """The model whose tokenizer and settings are used."""
+        """Return the directory whose tokenizer and settings are used."""
         return self.model_dirs[0]
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises ClickException if it cannot be read."""
+        """Load the tokenizer. Raises ClickException if it cannot be read."""
         import pybeam
 
         self._check_directories()
@@ -65,7 +65,7 @@ class Setup:
             )
 
     def load_model(self) -> Model:
-        """The model, or the ensemble. Raises ClickException if it cannot be read."""
+        """Load the model, or the ensemble. Raises ClickException if it cannot be read."""
         import torch
 
         import pybeam
@@ -81,7 +81,7 @@ class Setup:
     def build_algorithm(
         self, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
     ) -> Algorithm:
-        """The algorithm, with what the model's files say about it and `more` processors.
+        """Build the algorithm, with the settings of the model's files and `more` processors.
 
         Raises UsageError for options that do not fit together.
         """
@@ -99,7 +99,7 @@ class Setup:
         return self.algorithm.build(config, unk_id, more)
 
     def build_decoder(self, model: Model, algorithm: Algorithm, **wants: bool) -> Decoder:
-        """The decoder. Raises UsageError for options that do not fit the model."""
+        """Build the decoder. Raises UsageError for options that do not fit the model."""
         import pybeam
 
         with as_usage_errors():

@@ -1,4 +1,4 @@
-"""Results out: formatted, put back in the order of the input, written line by line."""
+"""Write results: format them, restore the order of the input, write line by line."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pybeam.request import Hypothesis, Result
 
 Decode = Callable[[list[int]], str]
 Format = Callable[[Result], str]
-Pieces = tuple[dict[int, str], dict[int, str]]  # of source ids and of target ids
+# the texts of source ids and of target ids
+Pieces = tuple[dict[int, str], dict[int, str]]
 
-# what a shell reports for a program that SIGPIPE has ended
+# the exit code that a shell reports for a program ended by SIGPIPE
 OUTPUT_CLOSED = 141
 ATTENTION_DIGITS = 4
 
 
 def _text(hypothesis: Hypothesis, decode: Decode) -> str:
-    """The text on one line, whatever the tokens spell."""
+    """Put a text on one line, even if its tokens contain line ends."""
     return " ".join(decode(hypothesis.tokens).split("\n"))
 
 
 def best_line(decode: Decode, has_score: bool) -> Format:
-    """The best translation or ``score <tab> translation``; a failed source is an empty line."""
+    """Format the best translation or ``score <tab> translation``. A failed source is an empty line."""
 
     def format_result(result: Result) -> str:
         if not result.hypotheses:
@@ -40,7 +41,7 @@ def best_line(decode: Decode, has_score: bool) -> Format:
 
 
 def n_best_lines(decode: Decode) -> Format:
-    """``line ||| text ||| score`` per hypothesis, lines counted from 0, as Moses does."""
+    """Format ``line ||| text ||| score`` per hypothesis, with lines counted from 0, as Moses does."""
 
     def format_result(result: Result) -> str:
         return "".join(
@@ -52,9 +53,9 @@ def n_best_lines(decode: Decode) -> Format:
 
 
 def json_line(decode: Decode, pieces: Pieces | None = None) -> Format:
-    """One JSON object per result, with attention where the hypotheses have it.
+    """Format one JSON object per result, with attention if the hypotheses have it.
 
-    `pieces` are the tokens that stand for source ids and for target ids; a token without one is its id.
+    `pieces` are the texts of source ids and of target ids. An id without a text is written as a number.
     """
 
     def format_result(result: Result) -> str:
@@ -94,14 +95,14 @@ def _alignment(hypothesis: Hypothesis, pieces: Pieces | None) -> dict[str, Any]:
 
 
 def score_line(result: Result) -> str:
-    """The final score; an empty line for a pair that failed."""
+    """Format the final score, or an empty line for a pair that failed."""
     return f"{result.hypotheses[0].final_score:.4f}\n" if result.hypotheses else "\n"
 
 
 def score_json_line(decode: Decode) -> Format:
-    """One JSON object per pair, with a log-probability for every token and for EOS.
+    """Format one JSON object per pair, with a log-probability for every token and for EOS.
 
-    Minus infinity, for which JSON has no number, is null.
+    Minus infinity is null, because JSON has no number for it.
     """
 
     def format_result(result: Result) -> str:
@@ -125,12 +126,12 @@ def _finite(value: float) -> float | None:
 
 
 class OrderedWriter:
-    """Writes each result as soon as all before it are written; holds back only what is early."""
+    """Write each result as soon as all before it are written. Only early results are held back."""
 
     def __init__(self, fd: int, format_result: Format) -> None:
         self._fd, self._format = fd, format_result
         self._early: dict[int, Result] = {}
-        self._unwritten = b""  # outlives an interrupted write
+        self._unwritten = b""  # bytes that are left after an interrupted write
         self.num_written = 0
 
     def add(self, result: Result) -> None:
@@ -139,7 +140,7 @@ class OrderedWriter:
             self._append(self._format(self._early.pop(self.num_written)))
 
     def finish(self, missing: str) -> list[int]:
-        """Write what is held back, `missing` for each gap; returns the gaps."""
+        """Write the results that are held back, and `missing` for each gap. Returns the gaps."""
         self._append("", num_results=0)
         gaps = []
         for index in range(self.num_written, max(self._early, default=-1) + 1):

@@ -1,4 +1,4 @@
-"""`pybeam profile`: where the time of a decode goes."""
+"""`pybeam profile`: show where the time of a decode goes."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ MEASUREMENT = Section(
     ],
 )
 def profile(**values: Any) -> int:
-    """Show where the time of decoding goes: each phase of a step, and what no operator covers.
+    """Show where the time of decoding goes: each phase of a step, and the time outside of operators.
 
-    Decodes the same sources again and again, in turn without and under torch's profiler, and
-    prints a table: phases with their share of a step, in it the share of operators (CPU) or kernels
-    (GPU), the gap in which nothing computes, and the operators that take most.
+    The command decodes the same sources again and again, in turn with and without torch's profiler. It
+    prints a table: the phases with their share of a step, the share of operators (CPU) or kernels (GPU)
+    in each, the gap in which nothing computes, and the operators that take most time.
 
     \b
     Phases (ranges `pybeam::model` and so on in the trace):
@@ -141,7 +141,7 @@ def profile(**values: Any) -> int:
 
 @dataclass(frozen=True)
 class _SourceOptions:
-    """What to decode; None: not said."""
+    """The options for sources; None: not given."""
 
     input_path: str | None
     lines: int | None
@@ -204,7 +204,7 @@ class _Measurement:
         return self.setup.build_decoder(model, algorithm)
 
     def _check_trace(self) -> None:
-        """Before minutes of measuring, not after them."""
+        """Raise an error for a bad trace file now, not after minutes of measuring."""
         if self.trace_path is None:
             return
         try:
@@ -224,7 +224,7 @@ class _Measurement:
 def read_lines(
     path: str, tokenizer: Tokenizer, max_tokens: int | None, num_lines: int | None
 ) -> list[Request]:
-    """The first `num_lines` lines of a file (None: all) as requests."""
+    """Read the first `num_lines` lines of a file (None: all) as requests."""
     from pybeam.cli.sources import LineReader, Sources
 
     requests: list[Request] = []
@@ -249,7 +249,7 @@ def read_lines(
 
 
 def _set_lengths(values: dict[str, Any]) -> None:
-    """What --steps says about the length of the output."""
+    """Set the length of outputs that --steps asks for."""
     given = [name for name in ("min_length", "max_length") if values[name] is not None]
     if values["steps"] is None:
         if given or values["input_path"] is not None:

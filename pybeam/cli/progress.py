@@ -1,4 +1,4 @@
-"""What goes to stderr: warnings, a progress bar on a terminal, the summary of the search's cost."""
+"""Write to stderr: warnings, a progress bar on a terminal, a summary of the search's cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybeam.request import Result
 
 
 class Progress:
-    """Counts results while they come and tells the user about them."""
+    """Count results while they come, and show the user how many there are."""
 
     def __init__(self, *, has_bar: bool, num_lines: int | None, item: str = "line") -> None:
         from tqdm import tqdm
@@ -50,7 +50,7 @@ class Progress:
         self._bar.close()
 
     def summary(self) -> str:
-        """One line of totals, one of stop reasons."""
+        """Write one line of totals and one line of stop reasons."""
         seconds = time.perf_counter() - self._start
         num_lines = self._stop_reasons.total()
         per_step = self._num_expansions / max(self._num_steps, 1)

@@ -1,4 +1,4 @@
-"""Random ids or frames as sources, which need no tokenizer."""
+"""Make random ids or frames as sources, which need no tokenizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SourceLength(click.ParamType):
-    """``E`` or ``MIN:MAX``, whole numbers from 1."""
+    """An option ``E`` or ``MIN:MAX``, whole numbers from 1."""
 
     name = "length"
 
@@ -34,9 +34,9 @@ class SourceLength(click.ParamType):
 
 
 def random_sources(model: Model, number: int, lengths: tuple[int, int]) -> list[Any]:
-    """Sources of random ids or frames, the same in every run; lengths are uniform between the two.
+    """Make sources of random ids or frames, the same in every run, with lengths uniform between two bounds.
 
-    Raises UsageError if they are longer than the model can read.
+    Raises UsageError if sources are longer than the model can read.
     """
     import torch
 

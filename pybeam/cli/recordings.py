@@ -1,4 +1,4 @@
-"""Sound files in: named by lines, read as they are needed, turned into features."""
+"""Read sound files, whose names are lines of the input, and turn them into features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybeam.text.tokenizer import Tokenizer
 
 
 class Recordings(Sources):
-    """A request for every line, the name of a WAV file; an empty line is an empty recording.
+    """Make a request for every line, the name of a WAV file. An empty line is an empty recording.
 
     A file that cannot be read gives a result with an error, and the others go on.
     """
@@ -33,7 +33,7 @@ class Recordings(Sources):
         self._errors: dict[int, Exception] = {}  # by index
 
     def complete(self, result: Result) -> Result:
-        """The result, with the error that its file gave."""
+        """Return the result, with the error of its file, if there was one."""
         error = self._errors.pop(result.index, result.error)
         if error is None:
             return result

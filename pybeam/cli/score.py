@@ -57,9 +57,9 @@ JSON = option(
 def score(**values: Any) -> int:
     """Score translations with a model that is loaded from DIR.
 
-    Writes one number per line of the input: the log-probability that the model gives to the line of
-    the same number in --target, its end included, divided as --length-penalty says. What `pybeam
-    translate --scores` writes gets the same number again, if its text is split into the same tokens.
+    The command writes one number per line of the input: the log-probability of the line of the same number
+    in --target, its end included, normalised by --length-penalty. Output of `pybeam translate --scores`
+    gets the same number again, if its text is split into the same tokens.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Lines in: read as they come, decoded, tokenised, numbered."""
+"""Read lines as they come, decode them, tokenise them and number them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WAIT_SECONDS = 0.5
 
 
 class LineReader:
-    """Lines of a file descriptor, in runs that end where its writer pauses.
+    """Read the lines of a file descriptor, in runs that end when its writer pauses.
 
-    A file is one run. A slow pipe or a terminal is many, so that what has been typed is translated
-    without waiting for the end of the input.
+    A file is one run. A slow pipe or a terminal has many, so that typed lines are translated before the
+    end of the input.
     """
 
     def __init__(self, fd: int) -> None:
@@ -34,23 +34,23 @@ class LineReader:
         self.has_ended = False
 
     def run(self) -> Iterator[bytes]:
-        """Lines up to the next pause; none only if the input has ended."""
+        """Read the lines up to the next pause. There are none only if the input has ended."""
         num_lines = 0
         while self._fill(may_wait=num_lines == 0):
             num_lines += 1
             yield self._lines.popleft()
 
     def lines(self) -> Iterator[bytes]:
-        """All lines, whatever pauses their writer makes."""
+        """Yield all lines, whatever pauses their writer makes."""
         while not self.has_ended or self._lines:
             yield from self.run()
 
     def _fill(self, may_wait: bool) -> bool:
-        """True if there is a line to hand out now."""
+        """Read more. Returns whether there is a line now."""
         while not self._lines and not self.has_ended:
             if not may_wait and not self._is_ready(PAUSE_SECONDS):
                 break
-            # a read that blocks would notice a Ctrl-C from just before only when it returns
+            # a blocking read would notice a Ctrl-C that came just before it only when it returns
             while not self._is_ready(WAIT_SECONDS):
                 pass
             self._read()
@@ -79,9 +79,9 @@ class LineReader:
 
 
 class Sources:
-    """A request for every line; an empty line is an empty source.
+    """Make a request for every line. An empty line is an empty source.
 
-    Stops at the first line that is not UTF-8, whose message is then in `error`.
+    Reading stops at the first line that is not UTF-8, and `error` then has the message.
     """
 
     harm_of_cutting = "its translation lacks the end"
@@ -114,7 +114,7 @@ class Sources:
             yield self._request(text)
 
     def complete(self, result: Result) -> Result:
-        """The result of a request with what is known here about it."""
+        """Return the result of a request with the facts that only this class knows."""
         return result
 
     def _request(self, text: str) -> Request:
@@ -128,14 +128,15 @@ class Sources:
                 f"{limit}; the line is cut, so {self.harm_of_cutting}"
             )
             tokens = cut(tokens, self._tokenizer.encode(""), limit)
-        # the id comes back with the result, for those who want to see the source again
+        # the id comes back with the result, which may show the source again
         return Request(tokens, prefix=self._tokenizer.prefix, id=tokens)
 
 
 class Pairs(Sources):
-    """A request for every line, with the line of the same number in another file as its target.
+    """Make a request for every line, with the line of the same number in another file as its target.
 
-    Stops where one of the two has no more lines, or at a line that is not UTF-8; `error` then says so.
+    Reading stops when one of the files has no more lines, or at a line that is not UTF-8. `error` then says
+    so.
     """
 
     harm_of_cutting = "its score is that of a translation of its beginning"
@@ -180,7 +181,7 @@ def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
 
 
 def cut(tokens: list[int], frame: list[int], limit: int) -> list[int]:
-    """The first `limit` tokens, with what ends every source (the end of `frame`) kept."""
+    """Cut a source to `limit` tokens, but keep the tokens that end every source (the end of `frame`)."""
     num_last = 0
     while num_last < len(frame) and tokens[-1 - num_last] == frame[-1 - num_last]:
         num_last += 1

@@ -1,4 +1,4 @@
-"""`pybeam transcribe`: sound files in, what is said in them out."""
+"""`pybeam transcribe`: sound files in, transcriptions out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES = Section(
         option(
             "--language",
             metavar="CODE",
-            help="What is spoken, for Whisper models of many languages, such as en.",
+            help="The spoken language, such as en, for Whisper models of many languages.",
         ),
         option(
             "--task",

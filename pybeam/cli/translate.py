@@ -42,7 +42,7 @@ FORM = Section(
 
 
 def check_form(values: dict[str, Any]) -> None:
-    """Raises UsageError for forms of the output that contradict each other."""
+    """Raise UsageError for output options that contradict each other."""
     if values["has_alignment"] and not values["is_json"]:
         raise click.UsageError("--alignment needs --json; a line of text has no room for it")
 

@@ -1,4 +1,4 @@
-"""`model.generate(…, custom_generate=pybeam.generate)` of transformers 5."""
+"""Search inside transformers 5: `model.generate(…, custom_generate=pybeam.generate)`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_MATTER = {
     "transformers_version",
     "use_cache",
 }
-# read here, or by `huggingface.beam_search` under other names
+# options read in this file, or passed to `huggingface.beam_search` under other names
 READ_HERE = {"eos_token_id", "forced_eos_token_id", "max_length", "min_length", "output_scores"}
 # options of sampling; `generate` ignores them without `do_sample`
 OF_SAMPLING = {
@@ -166,7 +166,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
                 "set it to None"
             )
         options["forced_eos"] = True
-    # it comes behind a lone start token only
+    # transformers forces it only behind a prompt of one token
     if prompt_length > 1:
         options.pop("forced_bos_token_id", None)
     options |= dict(max_new_tokens=most, min_new_tokens=least)
@@ -176,7 +176,7 @@ def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: 
 def _requests(
     model: PreTrainedModel, given: Tensor, inputs: dict[str, Any], step: int
 ) -> tuple[int | None, list[Request]]:
-    """The start token, and a request per input."""
+    """Return the start token, and a request per input."""
     mask = inputs.get("attention_mask")
     mask = None if mask is None else mask[::step].bool()
     if not model.config.is_encoder_decoder:

@@ -91,7 +91,7 @@ def beam_search(
     # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
     stage: Stage = "logits" if is_greedy else "log_probs"
-    # in the order of transformers, each where its option is not neutral
+    # in the order of transformers; an option that changes nothing has no processor
     chain = _repetition_bans(repetition_penalty, no_repeat_ngram_size, bad_words_ids, stage)
     if bans_first:
         chain.append(processors.min_length(min_new_tokens, stage=stage))
@@ -107,7 +107,7 @@ def beam_search(
         chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
     min_length = 0 if bans_first else min_new_tokens
     if is_greedy:
-        # those that force a token work on log-probabilities, so they come last
+        # processors that force a token work on log-probabilities, so they come last
         chain.sort(key=lambda processor: processor.stage == "log_probs")
         return greedy(processors=chain, min_length=min_length, max_length=max_new_tokens)
     return fixed_beam(

@@ -44,7 +44,8 @@ def beam_search(
 
     Args:
         beam_size: candidates of a step, 1 to 128.
-        n_best: hypotheses to return, at most `beam_size`; the search does not stop before.
+        n_best: hypotheses to return, at most `beam_size`; the search does not stop before so many have
+            finished.
         length_penalty, alpha: see above; "none" ranks by the score alone.
         min_length: tokens before EOS may be generated.
         max_length: generated tokens, EOS included, at which rows are cut.

@@ -1,4 +1,4 @@
-"""From requests to sources: what is asked is checked, sorted and queued until the schedule takes it."""
+"""Turn requests into sources: check, sort and queue them until the schedule takes them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Admission:
     """The queue of one stream: requests become sources here, or results at once.
 
     Args:
-        requests: what the caller wants decoded; read a window ahead (`Schedule.queue_window`), of a
-            `RequestQueue` what has arrived.
-        workspace: what they are decoded in.
+        requests: the requests, read a window ahead (`Schedule.queue_window`). A `RequestQueue` gives those
+            that have arrived.
+        workspace: decodes them.
         wants_log_probs: whether hypotheses have log-probabilities.
     """
 
@@ -50,26 +50,26 @@ class Admission:
 
     @property
     def is_done(self) -> bool:
-        """Whether no source waits and no request will come."""
+        """Whether no source waits and no request can come any more."""
         return self._has_read_all and not self._queue and not self._encoded
 
     def next(self) -> Source | None:
-        """The source whose turn it is, left in the queue."""
+        """Return the source whose turn it is, and leave it in the queue."""
         return next(iter(self._encoded or self._queue), None)
 
     def take(self) -> Source:
-        """Remove and return that source."""
+        """Remove and return the source whose turn it is."""
         return (self._encoded or self._queue).popleft()
 
     def requeue(self, source: Source) -> None:
-        """Put a source that was taken before in front, to be searched again."""
+        """Put a source that was taken before in front of the queue, to be searched again."""
         self._queue.appendleft(source)
 
     def take_ahead(self, missing: int, free_bytes: float) -> list[Source]:
         """Remove and return up to so many sources that come next, to be encoded now.
 
-        All they may need fits in `free_bytes`: what an encoded source holds then never exceeds what would
-        be free for it. Give them back by `put_encoded`.
+        All that they may need fits in `free_bytes`, so encoded sources never take memory that others need.
+        Give them back with `put_encoded`.
         """
         ahead: list[Source] = []
         while self._queue and len(ahead) < missing:
@@ -80,7 +80,7 @@ class Admission:
         return ahead
 
     def put_encoded(self, sources: Iterable[Source]) -> None:
-        """These sources come next, and are encoded already."""
+        """Put sources in front of the queue that are encoded already."""
         self._encoded += sources
 
     def read(self, *, may_wait: bool) -> Iterator[Result]:
@@ -98,9 +98,9 @@ class Admission:
         self._queue.extend(sorted(window, key=lambda source: -source.source_length))
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
-        """Check one request. It joins the window, or a result says at once what became of it.
+        """Check one request. It joins the window, or becomes a result at once.
 
-        Functions of the request are called here, so that it fails alone whatever they raise.
+        Functions of the request are called here, so that it fails alone, whatever they raise.
         """
         if not isinstance(request, Request):
             request = Request(request)
@@ -117,7 +117,7 @@ class Admission:
         return None
 
     def _source(self, index: int, request: Request) -> Source:
-        """The source of a request. Raises what its checks, or functions of it, raise."""
+        """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
         content = model.check(request.source)
         prefix = self._check_tokens("prefix", request.prefix)
@@ -155,7 +155,7 @@ class Admission:
         return overridden(self._algorithm, request, room, source_length)
 
     def _guesses(self, algorithm: Algorithm, request: Request) -> list[int]:
-        """Guesses of what will be generated; -1 for what is no token."""
+        """Return the guessed tokens; -1 stands for guesses that are no token."""
         if algorithm.draft is None:
             return []
         guesses = algorithm.draft.initialiser.guesses(request)

@@ -1,6 +1,6 @@
-"""Alternatives at a position: the most probable next tokens, and how an output goes on after each.
+"""Alternatives at a position: the most probable next tokens, and the best output after each.
 
-Two searches of the one loop: the first has one step and finds the next tokens of every request, the
+The loop searches twice. The first search has one step and finds the next tokens of every request. The
 second goes on from all of them at once, with the tokens as prefixes.
 """
 
@@ -33,7 +33,8 @@ def alternatives(
     min_probability: float,
 ) -> list[Result]:
     """See `Decoder.alternatives`."""
-    num_eos = len(model.eos_ids)  # all of which may be among the best, and are no alternatives
+    # any EOS may be among the best tokens, and none is an alternative
+    num_eos = len(model.eos_ids)
     whole("num", num, 1, MAX_WIDTH - num_eos)
     if not isinstance(min_probability, Real):
         raise TypeError(f"`min_probability` must be a number, but is {min_probability!r}")
@@ -70,7 +71,7 @@ def _numbered(index: int, request: Request) -> Request:
 
 
 def _first_step(request: Request, width: int) -> Request:
-    """A search of one step that finds the best `width` tokens, whatever the algorithm."""
+    """Make a search of one step that finds the best `width` tokens, whatever the algorithm."""
     return dataclasses.replace(
         request,
         width=width,
@@ -106,7 +107,7 @@ class _Plan:
         assert isinstance(own.max_length, int)
         self._scoring, self._ended_only = own.scoring, own.ended_only
         self._source_length = length
-        # the request again, once for every alternative, which is now part of its prefix
+        # repeat the request for every alternative, with the alternative as part of the prefix
         self.requests = [
             dataclasses.replace(
                 request,
@@ -120,7 +121,7 @@ class _Plan:
         ]
 
     def joined(self, rests: list[Result]) -> Result:
-        """The alternatives, each with what it goes on with."""
+        """Return the alternatives, each joined with its continuation."""
         first = self.first
         error = next((rest.error for rest in rests if rest.error is not None), None)
         if error is not None:

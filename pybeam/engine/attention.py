@@ -1,7 +1,7 @@
 """Attention of finished hypotheses over their source, and the coverage penalty that it gives.
 
-After the search, not in it: final hypotheses are fed through the decoder once more, all positions at once, so
-that a search that asks for nothing of this pays nothing.
+It is computed after the search: final hypotheses are sent through the decoder once more, all positions at
+once. A search without attention therefore pays nothing for it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pybeam.request import Hypothesis, Result
 def with_attention(
     session: Session, alignment: Alignment | None, sources: Sequence[Source], results: list[Result]
 ) -> list[Result]:
-    """The results [A] of these sources with attention, where it was asked for, and coverage in final scores.
+    """Add attention, if it was asked for, and coverage to the results [A] of these sources.
 
-    Hypotheses are all that were kept, best first, and so are those returned. Without `alignment` none
-    gets `Hypothesis.attention`; coverage is then that of ``Alignment()``.
+    Results hold all hypotheses that were kept, best first, before and after. Without `alignment` no
+    hypothesis gets `Hypothesis.attention`, and coverage uses ``Alignment()``.
     """
     wanted = [
         result.hypotheses if source.algorithm.scoring.coverage else _best(source, result, alignment)
@@ -43,7 +43,7 @@ def with_attention(
             pairs = zip(wanted[i], rows, strict=True)
             own = [_with(one, row, sources[i], alignment is not None) for one, row in pairs]
             own += results[i].hypotheses[len(own) :]
-            # stable: ties as they stood
+            # stable, so that ties keep their order
             own.sort(key=lambda hypothesis: -hypothesis.final_score)
             after[i] = dataclasses.replace(results[i], hypotheses=own)
 
@@ -58,7 +58,7 @@ def _best(source: Source, result: Result, alignment: Alignment | None) -> list[H
 
 
 def _with(hypothesis: Hypothesis, rows: Tensor, source: Source, keeps: bool) -> Hypothesis:
-    """A hypothesis with what its attention [tokens + 1, E] gives; the last row is that of EOS."""
+    """Return a hypothesis with its attention [tokens + 1, E]. The last row belongs to EOS."""
     num_tokens = len(hypothesis.tokens)
     generated = rows[len(source.prefix) : num_tokens + hypothesis.ended]
     penalty = coverage_penalty(generated, source.algorithm.scoring.coverage)
@@ -70,9 +70,9 @@ def _with(hypothesis: Hypothesis, rows: Tensor, source: Source, keeps: bool) -> 
 
 
 def coverage_penalty(attention: Tensor, weight: float) -> float:
-    """``weight * sum_e log(min(sum_t attention[t, e], 1))`` for attention [T, E]; 0 for weight 0.
+    """Compute ``weight * sum_e log(min(sum_t attention[t, e], 1))`` for attention [T, E]; 0 for weight 0.
 
-    Source positions that got no attention at all are left out.
+    Source positions without any attention are left out.
     """
     if not weight:
         return 0.0

@@ -1,4 +1,4 @@
-"""Whole steps as CUDA graphs: captured once per size, replayed with one launch."""
+"""Run whole steps as CUDA graphs: capture each size once, and replay it with one launch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Step = Callable[[Tensor], Tensor]
 
 
 class Captured(NamedTuple):
-    """A step with fixed addresses: `replay` does it again for what `slot` holds and fills `report`."""
+    """A step with fixed addresses: `replay` runs it for the slots in `slot` and fills `report`."""
 
     replay: Callable[[], None]
     slot: Tensor
     report: Tensor
 
     def __call__(self, slot: Tensor) -> Tensor:
-        """The report, which is overwritten when a step of the same pool is replayed."""
+        """Return the report. The next replay of the same pool overwrites it."""
         self.slot.copy_(slot)
         self.replay()
         return self.report
 
 
 class CudaCapture:
-    """Captures steps; the graphs of one object share a private memory pool."""
+    """Capture steps. The graphs of one object share a private memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -44,14 +44,14 @@ class CudaCapture:
 
 
 class StepGraphs:
-    """Captured steps by size, at most `max_graphs` of them; the one unused for longest goes first.
+    """Captured steps by size, at most `max_graphs` of them. The one unused for longest is dropped first.
 
-    A size is run as it is the first time, which compiles what it needs, captured the second time and
-    replayed from then on. When one of the tensors that live between steps has been replaced, because it
-    had to grow, all graphs are dropped: they would write to the old one.
+    A size runs without a graph the first time, which compiles its kernels. It is captured the second time and
+    replayed from then on. When a tensor that lives between steps grows and is replaced, all graphs are
+    dropped, because they would write to the old one.
 
     Args:
-        capture: what captures a step; see `CudaCapture`.
+        capture: captures a step; see `CudaCapture`.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class StepGraphs:
     def get(
         self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor
     ) -> Captured | None:
-        """The captured step for this key, which names everything that is a constant to it.
+        """Return the captured step for this key, which names everything that is constant in it.
 
-        None if the step must be run as it is.
+        Returns None if the step must run without a graph.
         """
         addresses = tuple(buffer.data_ptr() for buffer in buffers)
         if addresses != self._addresses:
@@ -88,6 +88,6 @@ class StepGraphs:
 
 
 def bucket(size: int) -> int:
-    """The smallest bucket that holds so many: four of them between a power of two and the next."""
+    """Return the smallest bucket that holds so many. There are four between a power of two and the next."""
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step

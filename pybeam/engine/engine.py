@@ -1,7 +1,7 @@
 """The one loop. It never names an algorithm; an algorithm never calls the model and never loops.
 
 A step is a program for the device: sizes are known before it starts and nothing is read back in it.
-What the host must know comes in one small report per step. On a CPU the host reads it at once. On a GPU
+The host gets one small report per step. On a CPU the host reads it at once. On a GPU
 it reads the report of one step while the device is busy with the next (`reads_late`), so it knows a
 little less: how many rows there are is then an upper bound, what does not fit waits for a step, and a
 source that is done is noticed one step later. Results are the same.
@@ -50,7 +50,7 @@ class Wants:
     Args:
         log_probs: whether `Hypothesis.log_probs` is filled.
         partials: whether a `Partial` comes whenever more of a best hypothesis is certain.
-        alignment: of which attention `Hypothesis.attention` is; None: it stays empty.
+        alignment: the attention for `Hypothesis.attention`; None: it stays empty.
         reads_late: whether the host reads the report of a step while the next one runs.
     """
 
@@ -61,7 +61,7 @@ class Wants:
 
 
 class PendingReport(NamedTuple):
-    """A report on its way to the host."""
+    """A report that is being copied to the host."""
 
     copy: HostCopy
     slots: np.ndarray  # slots of the sources that were live
@@ -71,7 +71,7 @@ class PendingReport(NamedTuple):
 
 
 class Engine:
-    """Decodes one stream of requests. Made anew for every `Decoder.decode` or `Decoder.stream` call."""
+    """Decode one stream of requests. Every call of `Decoder.decode` or `Decoder.stream` makes a new one."""
 
     def __init__(
         self, workspace: Workspace, schedule: Schedule, stats: Stats, wants: Wants | None = None
@@ -87,7 +87,7 @@ class Engine:
 
     @torch.inference_mode()
     def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result | Partial]:
-        """Results as they are known, in no particular order."""
+        """Yield results as soon as they are known, in no particular order."""
         self._admission = Admission(
             requests, self._work, self._schedule, wants_log_probs=self._wants.log_probs
         )
@@ -109,7 +109,7 @@ class Engine:
         return bool(pending) and (len(pending) > self._wants.reads_late or bool(pending[-1].errors))
 
     def _advance(self) -> None:
-        """One step of the sources that move; a report on all live ones is sent for."""
+        """Start one step of the sources that move, and request a report on all live ones."""
         live, state = self._live, self._work.state
         errors: dict[int, Exception] = {}
         try:
@@ -129,7 +129,7 @@ class Engine:
             self._pending.append(pending)
 
     def _launch(self) -> Tensor:
-        """Start a step, as a graph where there is one; returns the report on the live sources."""
+        """Start a step, as a graph if there is one. Returns the report on the live sources."""
         work, live = self._work, self._live
         self._reserve()
         work.claim_pages(len(live))
@@ -146,7 +146,7 @@ class Engine:
         try:
             captured = work.graphs.get(key, work.buffers(), step, slot)
         except StepFailed as error:
-            # a step that is being captured computes nothing, so it cannot say who moves
+            # a captured step does not run yet, so it cannot say which sources move
             raise StepFailed(live.slot, is_undone=True) from error.__cause__
         if captured is None:
             return step(slot)
@@ -154,9 +154,9 @@ class Engine:
             return captured(slot)
 
     def _step(self, slot: Tensor, limit: int | None, longest: int) -> Tensor:
-        """The program of one step for these slots [A]; returns the report on them.
+        """Run one step for these slots [A]. Returns the report on them.
 
-        `limit` rows are sent through the model, or as many as there are if it is None.
+        `limit` rows are sent through the model; None: as many as there are.
         """
         state, live = self._work.state, slot
         with self._clock("plan"):
@@ -208,7 +208,7 @@ class Engine:
         self._choose(slot, num_rows, self._live.max_tokens(self.stats.steps, 1))
 
     def _admit(self) -> Iterator[Result]:
-        """Refill: let the schedule take sources from the queue."""
+        """Refill: take the sources from the queue that the schedule admits."""
         live, admission = self._live, self._admission
         load, taken_bytes = live.load(self.stats.steps), live.max_bytes
         if not self._schedule.refills(load):
@@ -235,7 +235,7 @@ class Engine:
             yield from self._open([source for source in admitted if source.slot != NO_SLOT])
 
     def _encode(self, admitted: list[Source], free_bytes: float) -> Iterator[Result]:
-        """Encode those that are not; some that come next too, so that encoder batches are not tiny."""
+        """Encode these sources, and some that come next, so that encoder batches are not tiny."""
         missing = [source for source in admitted if source.slot == NO_SLOT]
         if not missing:
             return
@@ -262,7 +262,7 @@ class Engine:
         self._admission.put_encoded(source for source in ahead if source.slot != NO_SLOT)
 
     def _open(self, sources: list[Source]) -> Iterator[Result]:
-        """These sources begin."""
+        """Open a beam for each of these sources."""
         opened: list[Source] = []
         num_rows: list[int] = []
 
@@ -278,7 +278,7 @@ class Engine:
             self.stats.refills += 1
 
     def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
-        """Results of sources that failed before they began; `errors` are by place in `sources`."""
+        """Make results of sources that failed before they began; `errors` are by place in `sources`."""
         for i, error in errors.items():
             source = sources[i]
             self._work.session.release([source.slot])
@@ -287,14 +287,14 @@ class Engine:
             yield self.stats.count(source.failed(error))
 
     def _reserve(self, newcomers: list[Source] | None = None) -> None:
-        """Room for the widest beam and the longest hypothesis that the next step may bring."""
+        """Make room for the widest beam and the longest hypothesis of the next step."""
         newcomers = newcomers or []
         width = max((source.algorithm.max_rows for source in newcomers), default=0)
-        # the start token counts as a step, and so does what comes after this one
+        # the start token counts as a step, and so does the step after this one
         self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))
 
     def _read_report(self) -> list[Partial]:
-        """Read the oldest report; sources that are done leave. The one place that waits for the device.
+        """Read the oldest report, and close sources that are done. Only this method waits for the device.
 
         Returns the stable prefixes that have grown, if they were asked for.
         """
@@ -313,18 +313,18 @@ class Engine:
             prefixes = numbers[size:].reshape(len(slots), -1)
             partials = new_partials(sources, report.reason != RUNNING, prefixes)
         is_done = (report.reason != RUNNING) | np.isin(slots, list(pending.errors))
-        # one that left after the step before is still named by this report
+        # this report still names sources that left after the step before
         done = [i for i in np.flatnonzero(is_done).tolist() if self._live.get(int(slots[i]))]
         if done:
             self._close(slots[done].tolist(), report.of(done), pending.errors)
         return partials
 
     def _close(self, slots: list[int], report: Report, errors: dict[int, Exception]) -> None:
-        """Send for what the sources in these slots have found, and empty the slots."""
+        """Request the hypotheses of the sources in these slots, and empty the slots."""
         work = self._work
         with self._clock("close"):
             sources = self._live.remove(slots)
-            # one that was done already when a step failed has its result
+            # a source that was done before the step failed already has its result
             was_running = report.reason == RUNNING
             own = [errors.get(p) if was_running[i] else None for i, p in enumerate(slots)]
             batch = FinishedBatch.gather(
@@ -338,7 +338,7 @@ class Engine:
                 work.release_slots(slots)
 
     def _results(self) -> Iterator[Result]:
-        """The results of sources that have left; those with another group to search queue again."""
+        """Yield the results of sources that have left. Sources with another group to search queue again."""
         attend = partial(with_attention, self._work.session, self._wants.alignment)
         while self._finished:
             batch = self._finished.popleft()

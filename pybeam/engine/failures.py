@@ -1,4 +1,4 @@
-"""Who fails when something fails: a bad request alone, or all that share what is broken."""
+"""Decide which sources fail with an error: a bad request alone, or all that share the broken part."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class StepFailed(Exception):
-    """A step could not be done; the cause is what was raised.
+    """A step failed. The cause is the error that was raised in it.
 
     Attributes:
-        slot: [A] of the sources that would have moved, or `NULL_SLOT`.
+        slot: [A], the slots of the sources that would have moved, or `NULL_SLOT`.
         is_undone: whether nothing has changed, so that the step may be tried again.
     """
 
@@ -28,9 +28,9 @@ class StepFailed(Exception):
 
 
 def isolate(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, Exception]:
-    """Act on all items at once; if that fails, on each alone, so that a bad one fails alone.
+    """Act on all items at once. If that fails, act on each alone, so that a bad one fails alone.
 
-    Returns the errors of those that failed alone, by place in `items`.
+    Returns the errors of the items that failed alone, by place in `items`.
     """
     if not items:
         return {}
@@ -42,7 +42,7 @@ def isolate(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, E
 
 
 def each_alone(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, Exception]:
-    """Act on each item alone; returns the errors of those that failed, by place in `items`."""
+    """Act on each item alone. Returns the errors of the items that failed, by place in `items`."""
     errors: dict[int, Exception] = {}
     for i, item in enumerate(items):
         try:
@@ -55,9 +55,9 @@ def each_alone(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int
 def blamed(
     try_alone: Callable[[list[int]], object], slots: Sequence[int], cause: Exception
 ) -> dict[int, Exception]:
-    """The errors, by slot, of the sources in `slots`, all of which a step with this cause moved.
+    """Return the errors, by slot, of the sources in `slots` that fail because of this cause.
 
-    Those that fail alone too are to blame. If there are none, what they share is, and all of them fail.
+    A source that fails alone too has caused the error. If there is none, the shared part has, and all fail.
     """
     errors = {} if len(slots) == 1 else each_alone(try_alone, slots)
     if not errors:
@@ -66,9 +66,9 @@ def blamed(
 
 
 def kept(error: Exception) -> Exception:
-    """The error, to be kept in a result, without the variables of its frames, which may hold whole arrays.
+    """Return the error without the variables of its frames, which may hold whole arrays.
 
-    The same goes for the errors that led to it.
+    A result can then keep it. The errors that led to it are treated in the same way.
     """
     seen: set[int] = set()
     links: list[BaseException | None] = [error]

@@ -1,9 +1,9 @@
-"""Diverse beam search: groups of beams of one request, each of which avoids what earlier ones chose.
+"""Diverse beam search: groups of beams of one request, each of which avoids the choices of earlier ones.
 
-A group depends, at each step, on what the groups before it chose at that step, and on nothing of the groups
-behind it. So groups need not go side by side: each is an ordinary search that begins when the one before
-has ended, with what those before it chose as a parameter of the `Diversity` processor. The results are
-those of groups in lock-step.
+At each step, a group depends on the choices of earlier groups at that step, and never on later groups. So
+groups need not run side by side. Each is an ordinary search that begins when the one before has ended. The
+choices of earlier groups are a parameter of its `Diversity` processor. The results are those of groups in
+lock-step.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> Ho
 
 
 def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | Source:
-    """The source, changed for its next group; after the last group the result of all of them.
+    """Return the source, changed for its next group, or after the last group the result of all groups.
 
     Args:
-        source: one whose group has just ended.
-        result: of that group.
-        choices: what `BeamState.choices` says of it.
+        source: a source whose group has just ended.
+        result: the result of that group.
+        choices: the choices of the group, from `BeamState.choices`.
     """
     algorithm = source.algorithm
     if algorithm.num_groups == 1:
-        return result  # a given output, which has none
+        # a given output has no groups
+        return result
     source.groups.append(result)
     if result.error is not None or len(source.groups) == algorithm.num_groups:
         return _joined(source.groups)
@@ -61,7 +62,7 @@ def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | 
 
 
 def _by_step(choices: np.ndarray, prefix_length: int) -> list[list[int]]:
-    """The tokens of the rows that went on after each step behind the prefix."""
+    """Return, for each step behind the prefix, the tokens of the rows that went on."""
     num_nodes = int(choices[0])
     tokens, parents = choices[1:].reshape(2, -1)[:, :num_nodes].tolist()
     depth = [0]
@@ -79,7 +80,7 @@ def _joined(results: list[Result]) -> Result:
     hypotheses = [] if last.error else [h for result in results for h in result.hypotheses]
     return dataclasses.replace(
         last,
-        # stable: ties in the order of groups
+        # stable, so that ties stay in the order of groups
         hypotheses=sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score),
         stop_reason="error" if last.error else "groups",
         steps=sum(result.steps for result in results),

@@ -1,4 +1,4 @@
-"""`LiveSources`: the sources that are being decoded, and what the host knows of them."""
+"""`LiveSources`: the sources that are being decoded, and the host's numbers about them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class LiveSources:
     Attributes:
         slots: [L] int32, their slots.
         slot: the same on the device.
-        num_rows: [S], by slot: rows of each source, as the host last read.
-        max_bytes: of keys and values that they may need.
+        num_rows: [S], by slot: rows of each source, as the host last read them.
+        max_bytes: bytes of keys and values that the sources may need.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class LiveSources:
         return iter(self._by_slot.values())
 
     def get(self, slot: int) -> Source | None:
-        """The source in that slot, if there is one."""
+        """Return the source in that slot, if there is one."""
         return self._by_slot.get(slot)
 
     def reserve(self, num_slots: int) -> None:
@@ -60,7 +60,7 @@ class LiveSources:
         self._expansions = np.pad(self._expansions, (0, missing))
 
     def add(self, sources: Sequence[Source], num_rows: Sequence[int], step: int) -> None:
-        """These sources begin at that step, each with so many rows."""
+        """Add sources that begin at that step, each with so many rows."""
         for source, num in zip(sources, num_rows, strict=True):
             source.opened = step
             self._by_slot[source.slot] = source
@@ -81,18 +81,18 @@ class LiveSources:
         return sources
 
     def read_report(self, slots: np.ndarray, report: Report) -> int:
-        """Note what a report says of these slots [A]; returns the expansions that are new."""
+        """Store the numbers of a report on these slots [A]. Returns the new expansions."""
         self.num_rows[slots] = np.where(report.reason == RUNNING, report.num_rows, 0)
         num_new = int((report.expansions - self._expansions[slots]).sum())
         self._expansions[slots] = report.expansions
         return num_new
 
     def load(self, step: int) -> Load:
-        """How much is being decoded at this step, for the schedule."""
+        """Return how much is being decoded at this step, for the schedule."""
         return Load(len(self), self._num_tokens, int(self.num_rows.sum()), self._age(step))
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:
-        """Tokens that a row can have so many steps after this one, start token included."""
+        """Return how many tokens a row can have so many steps after this one, start token included."""
         longest, per_step = self._longest, self._tokens_per_step
         for source in newcomers:
             longest = max(longest, source.max_tokens)
@@ -100,7 +100,7 @@ class LiveSources:
         return min((self._age(step) + num_more) * per_step, longest)
 
     def row_limit(self) -> int:
-        """Rows that a step has room for where the host reads late. Few beams will want more."""
+        """Return how many rows a step has room for if the host reads late. Beams rarely need more."""
         if self._growth is None:
             rules = [source.algorithm for source in self]
             self._growth = Growth(
@@ -109,7 +109,7 @@ class LiveSources:
             )
         widest, factor = self._growth
         expected = np.minimum(widest, self.num_rows[self.slots] * factor).sum()
-        # the widest beam must fit, or it would wait for ever
+        # the widest beam must fit, because it would wait for ever otherwise
         return bucket(int(max(expected, widest.max())))
 
     def _age(self, step: int) -> int:

@@ -1,8 +1,8 @@
-"""Partial results: what the best hypothesis of a search that still runs is certain to begin with.
+"""Partial results: the tokens that the best hypothesis is certain to begin with, while the search runs.
 
-At any time the best hypothesis to come is either the best of those that have finished or a continuation
-of an entry of the beam, and entries continue entries. So the tokens that all of these share are never
-taken back, and they only grow. A worse finished hypothesis stays worse and plays no part.
+The best hypothesis will be either the best one that has finished or a continuation of an entry of the beam.
+So the tokens that all of these share are certain: they are never taken back, and only grow. A worse finished
+hypothesis stays worse and does not matter.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ INF = float("inf")
 
 
 def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) -> Tensor:
-    """[A, capacity] int32: the stable prefixes of slots [A], start token first, then -1.
+    """Return the stable prefixes of slots [A] as [A, capacity] int32, start token first, padded with -1.
 
-    `capacity` is at least the tokens of any row, start included. Nothing is read back, and no size
-    depends on data. The prefix of a slot whose source is done means nothing.
+    `capacity` is at least the number of tokens of any row, start token included. Nothing is read back, and no
+    size depends on data. The prefix of a slot whose source is done has no meaning.
     """
     i = slot.long()
     width = beams.score.shape[1]
@@ -40,7 +40,7 @@ def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) ->
 
 
 def _best_finished_node(beams: Beams, i: Tensor) -> Tensor:
-    """[A], the node of the best finished hypothesis, if there is one; the first of equal ones."""
+    """Return the node [A] of the best finished hypothesis, if any, the first among equal ones."""
     final = beams.finished_final[i]  # [A, F]
     place = torch.arange(final.shape[1], dtype=torch.int32, device=i.device)
     is_there = place < beams.num_finished[i][:, None]
@@ -53,9 +53,9 @@ def _best_finished_node(beams: Beams, i: Tensor) -> Tensor:
 def new_partials(
     sources: list[Source | None], is_done: np.ndarray, prefixes: np.ndarray
 ) -> list[Partial]:
-    """The stable prefixes [A, capacity] that are longer than what was said of their sources before.
+    """Yield the stable prefixes [A, capacity] that have grown since the last `Partial` of their sources.
 
-    A source is None where it has left; one that is done has a result instead.
+    A source is None if it has left. A source that is done has a result instead.
     """
     partials = []
     lengths = (prefixes >= 0).sum(1) - 1

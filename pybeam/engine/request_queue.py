@@ -7,17 +7,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
-# the next request and its index, or None: there is none now, or, if the call may wait, there will be none
+# takes the next request and its index. None: there is none now, or, if the call may wait, there will be none
 NextRequest = Callable[[bool], tuple[int, Any] | None]
 
 
 class RequestQueue:
-    """Requests that come one by one: what a server hands to `Decoder.stream`.
+    """Requests that come one by one, for servers that use `Decoder.stream`.
 
-    Any thread may `put`. The stream takes what has arrived whenever its schedule admits sources, and
-    never waits for more while something is being decoded; the longest-first order of a window is that
-    of the requests that have arrived. With nothing to decode it sleeps until a request comes. It ends
-    when the queue is closed and everything has been decoded.
+    Any thread may `put`. Whenever the schedule admits sources, the stream takes the requests that have
+    arrived, the longest first. It never waits for more while something is being decoded. With nothing to
+    decode it sleeps until a request comes. It ends when the queue is closed and everything has been decoded.
 
         queue = pybeam.RequestQueue()
         threading.Thread(target=serve, args=[queue]).start()  # puts requests, closes at the end
@@ -32,7 +31,7 @@ class RequestQueue:
         self._is_closed = False
 
     def put(self, request: Any) -> int:
-        """Add a request, a source or a `Request`; returns what will be its `Result.index`.
+        """Add a request, a source or a `Request`. Returns its future `Result.index`.
 
         Raises:
             ValueError: the queue is closed.
@@ -47,7 +46,7 @@ class RequestQueue:
         return index
 
     def close(self) -> None:
-        """Say that no more requests will come. Closing again changes nothing."""
+        """Close the queue: no more requests will come. Closing it again changes nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -58,9 +57,10 @@ class RequestQueue:
         return self._is_closed
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
-        """The oldest request that has not been taken, with its index; for the stream that reads it.
+        """Take the oldest request, with its index. The stream calls this.
 
-        None: none has arrived, or, with `may_wait`, none will, because the queue is closed.
+        Returns None if no request has arrived, or, with `may_wait`, if the queue is closed and none will
+        arrive.
         """
         with self._changed:
             while may_wait and not self._waiting and not self._is_closed:
@@ -69,17 +69,17 @@ class RequestQueue:
 
 
 class ReadAhead(RequestQueue):
-    """The requests of an iterable, read in a thread of its own at most `window` ahead of the stream.
+    """Read the requests of an iterable in a thread of its own, at most `window` ahead of the stream.
 
-    So a slow iterable stalls nobody: the stream decodes what has arrived. If the iterable raises, what came
-    before it is decoded first.
+    A slow iterable then stalls nothing: the stream decodes the requests that have arrived. If the iterable
+    raises, earlier requests are decoded first.
     """
 
     def __init__(self, requests: Iterable[Any], window: int) -> None:
         super().__init__()
         self._room = threading.Semaphore(window)
         self._error: BaseException | None = None
-        # a daemon, since an iterable that never yields again must not keep the program alive
+        # a daemon thread, because an iterable that never yields again must not keep the program alive
         self._thread = threading.Thread(target=self._read, args=[iter(requests)], daemon=True)
         self._has_started = False
 
@@ -95,7 +95,7 @@ class ReadAhead(RequestQueue):
         return arrived
 
     def stop(self) -> None:
-        """Read no further than the request that the iterable is at."""
+        """Stop reading behind the iterable's present request."""
         self.close()
         self._room.release()
 
@@ -115,7 +115,7 @@ class ReadAhead(RequestQueue):
 
 
 def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
-    """How a stream takes its next request; an ordinary iterable is always waited for."""
+    """Return the function that takes a stream's next request. An ordinary iterable is always waited for."""
     if isinstance(requests, RequestQueue):
         return requests.next
     numbered = enumerate(requests)
@@ -123,9 +123,9 @@ def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
 
 
 def arriving(requests: Iterable[Any] | RequestQueue, window: int) -> Iterable[Any] | RequestQueue:
-    """The same requests for a stream that must not wait for them: what may be slow is a `ReadAhead`.
+    """Return the requests for a stream that must not wait: a slow iterable becomes a `ReadAhead`.
 
-    What has a length is there already.
+    Any iterable without a length may be slow.
     """
     if isinstance(requests, RequestQueue):
         return requests

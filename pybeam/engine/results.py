@@ -1,4 +1,4 @@
-"""Sources that are done: from what the device has found to results."""
+"""Turn the hypotheses of sources that are done into results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Attend = Callable[[Sequence[Source], list[Result]], list[Result]]
 
 
 class FinishedBatch(NamedTuple):
-    """Sources that left after the same step, and what they have found, on its way to the host."""
+    """Sources that left after the same step. Their hypotheses are being copied to the host."""
 
     sources: list[Source]
     errors: list[Exception | None]  # None for a source that has not failed
@@ -38,7 +38,7 @@ class FinishedBatch(NamedTuple):
         *,
         wants_log_probs: bool,
     ) -> FinishedBatch:
-        """Send for what these sources have found; `report` is of them."""
+        """Request the hypotheses of these sources; `report` is their report."""
         capacity = int(report.depth.max()) + 1
         # where processors perturb scores, the score is the sum of the log-probabilities
         needs_log_probs = wants_log_probs or any(one.algorithm.perturbs for one in sources)
@@ -52,9 +52,9 @@ class FinishedBatch(NamedTuple):
         return cls(sources, errors, report, HostCopy(found), capacity, choices)
 
     def results(self, attend: Attend, *, wants_log_probs: bool) -> Iterator[Result | Source]:
-        """The result of each source, or the source itself where its next group is to be searched.
+        """Return the result of each source, or the source itself if its next group is to be searched.
 
-        `attend` adds what depends on attention.
+        `attend` adds attention and coverage.
         """
         found = iter(Found.parse(self.found.numpy(), self.capacity))
         choices = None if self.choices is None else self.choices.numpy()
@@ -90,9 +90,9 @@ class FinishedBatch(NamedTuple):
 
 
 def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:
-    """All hypotheses that a source has found, best first."""
+    """Return all hypotheses that a source has found, best first."""
     hypotheses = [_hypothesis(source, one, wants_log_probs) for one in found]
-    # stable: ties as they finished
+    # stable, so that ties stay in the order of finishing
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score)
 
 

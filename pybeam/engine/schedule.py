@@ -1,13 +1,13 @@
-"""Schedules: who is admitted, and which rows move. Results do not depend on them.
+"""Schedules: which sources are admitted, and which rows move. Results do not depend on them.
 
 Every schedule takes
 
 * ``n``: sources decoded at once; or ``tokens``: source tokens decoded at once (at least one source);
 * ``row_budget``: rows sent through the model in one step. With it, up to ``n * width`` sources may be
-  live, whole beams move, and sources are admitted while their rows do not fill the budget;
-* ``max_wait``: steps after which a paused source is moved again;
-* ``window``: requests among which the queue is sorted by source length, so that neighbours are of like
-  length; default ``16 * n``. Requests are read that far ahead.
+  live, whole beams move, and sources are admitted until their rows fill the budget;
+* ``max_wait``: a paused source moves again after so many steps;
+* ``window``: the queue is sorted by source length among so many requests, so that neighbours have similar
+  lengths; default ``16 * n``. Requests are read that far ahead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Load(NamedTuple):
     age: int = 0  # steps since the oldest of them was admitted
 
     def with_one_more(self, source_length: int) -> Load:
-        """The load with one more source of that length, which begins with one row."""
+        """Return the load with one more source of that length, which begins with one row."""
         return self._replace(
             sources=self.sources + 1, tokens=self.tokens + source_length, rows=self.rows + 1
         )
@@ -72,12 +72,12 @@ class Schedule(ABC):
 
     @property
     def queue_window(self) -> int:
-        """Requests that are read ahead and sorted by length."""
+        """Number of requests that are read ahead and sorted by length."""
         # 16 batches are enough for neighbours of like length, and few enough to start soon
         return 16 * self.n if self.window is None else self.window
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError if a beam of that width could never move."""
+        """Raise ValueError if a beam of that width could never move."""
         if self.row_budget is not None and width > self.row_budget:
             raise ArgumentError(
                 "row_budget",
@@ -112,13 +112,13 @@ class Schedule(ABC):
     def plan(
         self, depth: Tensor, num_rows: Tensor, waited: Tensor, limit: int | None = None
     ) -> Tensor:
-        """Which sources move now, as a mask [L] over the live ones in order of admission.
+        """Choose the sources that move now, as a mask [L] over the live ones in order of admission.
 
         Args:
-            depth: [L] int32, tokens each source's rows have.
-            num_rows: [L], rows it would send through the model; 0 for one that cannot move.
-            waited: [L] int32, steps since it last moved.
-            limit: rows that there is room for beside the budget; those that waited longest go first.
+            depth: [L] int32, tokens of each source's rows.
+            num_rows: [L], rows that each source would send through the model; 0 if it cannot move.
+            waited: [L] int32, steps since each source last moved.
+            limit: room for rows, apart from the budget; sources that waited longest go first.
         """
         moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
         limits = [rows for rows in (self.row_budget, limit) if rows is not None]
@@ -135,15 +135,15 @@ class Schedule(ABC):
 
     @property
     def _refill_budget(self) -> int | None:
-        """Rows up to which sources are admitted; None: places or source tokens decide."""
+        """Number of rows up to which sources are admitted; None: places or source tokens decide."""
         return self.row_budget
 
     def _used(self, load: Load) -> tuple[int, int]:
-        """Places, or source tokens, that are taken, and how many there are."""
+        """Return how many places, or source tokens, are taken, and how many there are."""
         return (load.sources, self.n) if self.tokens is None else (load.tokens, self.tokens)
 
     def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
-        """Which of the sources that have rows may move, were there no limit."""
+        """Say which of the sources with rows may move if there is no limit."""
         return num_rows > 0
 
     def _precedence(self, depth: Tensor) -> Tensor:

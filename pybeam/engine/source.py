@@ -15,10 +15,10 @@ class Source(NewBeam):
 
     Attributes:
         index: position of the request among those handed over.
-        content: as `Model.check` returned it.
-        max_bytes: of keys and values that it may need.
-        groups: results of those groups of a diverse search that have ended.
-        num_committed: tokens that a `Partial` has told, prefix included.
+        content: the source, as `Model.check` returned it.
+        max_bytes: bytes of keys and values that it may need.
+        groups: results of the groups of a diverse search that have ended.
+        num_committed: number of tokens in the last `Partial`, prefix included.
         opened: the step at which it was admitted.
     """
 
@@ -32,18 +32,18 @@ class Source(NewBeam):
 
     @property
     def number(self) -> int:
-        """The number by which the model knows this source."""
+        """The number that the model gets for this source."""
         return self.index if self.request.source_id is None else self.request.source_id
 
     def failed(self, error: Exception) -> Result:
-        """Its result, when it fails before it, or the next of its groups, has begun."""
+        """Return its result, if it fails before it begins, or before its next group begins."""
         steps = sum(group.steps for group in self.groups)
         expansions = sum(group.expansions for group in self.groups)
         return Result(self.index, self.request.id, [], "error", steps, expansions, error)
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of its longest possible hypothesis, start token included."""
+        """Number of tokens of its longest possible hypothesis, start token included."""
         max_length = self.algorithm.max_length
         # requests are received with a limit in tokens, whatever the algorithm's is
         assert isinstance(max_length, int)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -11,16 +12,16 @@ from torch.autograd import profiler
 
 from pybeam.request import Result
 
-# "replay" stands for those from plan to report where a step is a CUDA graph
+# if a step is a CUDA graph, "replay" stands for the phases from plan to report
 PHASES = ("encode", "plan", "model", "select", "commit", "replay", "report", "close")
 RANGE_PREFIX = "pybeam::"  # how the names of ranges in a trace begin
 
 
 @dataclass
 class Stats:
-    """What one decode or stream call did; the columns of the papers' tables.
+    """Counts of one decode or stream call: the columns of the papers' tables.
 
-    `expansions` counts rows sent through the model; held hypotheses are not.
+    `expansions` counts rows sent through the model. Held hypotheses are not sent.
     """
 
     sources: int = 0
@@ -33,7 +34,7 @@ class Stats:
     pages: int = 0  # pages that the pool of keys and values has; it never shrinks
 
     def count(self, result: Result) -> Result:
-        """The result, counted."""
+        """Count a result, and return it."""
         self.sources += 1
         self.stop_reasons[result.stop_reason] += 1
         return result
@@ -47,12 +48,12 @@ class PhaseClock:
     """``with clock("model"):`` adds the host seconds of the block to ``seconds["model"]``.
 
     While a profiler is on (`torch.profiler`, or NVTX ranges for Nsight Systems through
-    `torch.autograd.profiler.emit_nvtx`), the block is also a range ``pybeam::model``. Phases follow
-    one another and never nest, so that their seconds sum to the time spent in any of them; on a GPU
-    they are the time the host takes to launch the work, or waits for it.
+    `torch.autograd.profiler.emit_nvtx`), the block is also a range ``pybeam::model``. Phases never nest, so
+    their seconds can be added up. On a GPU they are the time in which the host launches the work or waits
+    for it.
 
     Args:
-        seconds: by phase, of `PHASES`; added to.
+        seconds: seconds by phase of `PHASES`, to which the clock adds.
     """
 
     __slots__ = ("_phase", "_range", "_seconds", "_start")
@@ -60,9 +61,9 @@ class PhaseClock:
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
         self._phase: str | None = None  # the one that is open
-        self._range: profiler.record_function | None = None
+        self._range: AbstractContextManager[Any] | None = None
 
-    # the clock is its own context manager, since a new object per phase would cost more than the rest
+    # the clock is its own context manager, because a new object per phase would cost more than all else
     def __call__(self, phase: str) -> PhaseClock:
         assert self._phase is None, f"{phase!r} begins before {self._phase!r} has ended"
         assert phase in self._seconds, f"{phase!r} is none of {', '.join(self._seconds)}"

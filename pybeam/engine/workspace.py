@@ -18,24 +18,24 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import Report
 
-# Tokens per hypothesis that there is room for at first. Room doubles when it is used up, so a small number
-# costs a few copies and a large one memory that short outputs never use.
+# Room for so many tokens per hypothesis at first. Room doubles when it is used up. A small number costs a few
+# copies, a large one costs memory that short outputs never use.
 FIRST_LENGTH = 32
 # The share of a GPU's free memory that keys and values leave for activations and logits. A guess: both grow
-# with the rows of a step, but not with the length of what is decoded.
+# with the rows of a step, but not with the length of outputs.
 RESERVE = 0.1
 
 
 class Workspace:
     """Session, beams, slots and pages. Arrays grow as they must and never shrink.
 
-    The host never asks the device how much room is left: it counts what may have been taken since
-    the device last said so.
+    The host never asks the device how much room is left. It counts what may have been taken since the last
+    report.
 
     Attributes:
-        model, algorithm: what is decoded with.
+        model, algorithm: the model and the algorithm that decode.
         session, state: see `Session` and `BeamState`.
-        graphs: captured steps, None where steps are not captured.
+        graphs: captured steps; None if steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
     """
 
@@ -71,10 +71,10 @@ class Workspace:
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
         self._free_pages = 0  # at least so many
-        self.claimed_pages = 0  # may have been taken, ever
+        self.claimed_pages = 0  # pages that may have been taken since the beginning
 
     def max_bytes(self, source: Source) -> int:
-        """Bytes of keys and values that a source may need. Raises ValueError if they can never fit."""
+        """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
         width, length = source.algorithm.width, source.source_length
         num_pages = -(-width * source.max_tokens // PAGE_CELLS) + 1
         needed = self.session.max_bytes(num_pages * PAGE_CELLS, length)
@@ -88,11 +88,11 @@ class Workspace:
         return needed
 
     def free_bytes(self, taken_bytes: int) -> float:
-        """Bytes that are left when sources may need `taken_bytes`."""
+        """Return the bytes that are left if sources need `taken_bytes`."""
         return math.inf if self.memory_limit is None else self.memory_limit - taken_bytes
 
     def take_slots(self, num: int) -> list[int]:
-        """Slots that no source has."""
+        """Take free slots."""
         missing = num - len(self._free_slots)
         if missing > 0:
             self._free_slots += range(self.num_slots, self.num_slots + missing)
@@ -100,11 +100,11 @@ class Workspace:
         return [self._free_slots.pop() for _ in range(num)]
 
     def release_slots(self, slots: Iterable[int]) -> None:
-        """These slots are free again."""
+        """Free these slots."""
         self._free_slots += slots
 
     def reserve(self, width: int, length: int) -> None:
-        """Room for every slot, beams of that width and hypotheses of that many tokens."""
+        """Make room for all slots, for beams of that width and hypotheses of that many tokens."""
         slots, max_width, max_length = self._reserved
         while max_length < length:
             max_length = max(FIRST_LENGTH, 2 * max_length)
@@ -115,7 +115,7 @@ class Workspace:
         self._reserve_session()
 
     def claim_pages(self, num_sources: int) -> None:
-        """Room for what that many beams append in one step, in the pool of keys and values too."""
+        """Make room for the nodes, keys and values that so many beams append in one step."""
         tree = self.state.tree
         num_new = num_sources * tree.pages_per_step
         self._free_pages += tree.reserve_pages(num_new, self._free_pages) - num_new
@@ -127,11 +127,11 @@ class Workspace:
         self.session.reserve(self.num_slots, state.width_capacity, state.tree.num_cells)
 
     def read_report(self, report: Report, claimed_pages: int) -> None:
-        """Note how many pages were free on the device when `claimed_pages` had been claimed."""
+        """Store how many pages were free on the device when `claimed_pages` had been claimed."""
         self._free_pages = report.num_free_pages - (self.claimed_pages - claimed_pages)
 
     def close(self, slots: list[int], num_pages: int) -> None:
-        """Empty these slots, which held so many pages."""
+        """Empty these slots, which hold so many pages."""
         self.session.release(slots)
         self.state.close(slots)
         self._free_pages += num_pages

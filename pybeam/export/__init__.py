@@ -1,6 +1,6 @@
 """Export to ONNX: the graphs that `pybeam.load_model` runs, and one that needs no pybeam.
 
-Nothing here is imported unless it is asked for, since the package onnx is optional.
+The package onnx is optional, so it is imported only when a model is exported.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and toke
 def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> None:
     """Write a model as ONNX graphs, float32, with configuration and tokenizer.
 
-    - ``encoder.onnx`` and ``decoder.onnx``: what `pybeam.load_model(directory)` decodes with, under every
+    - ``encoder.onnx`` and ``decoder.onnx``: `pybeam.load_model(directory)` decodes with them, under every
       algorithm and schedule. Keys and values, or states, are inputs.
-    - ``search.onnx``: `pybeam.fixed_beam` as a whole, for any ONNX runtime; not of an LSTM, nor of
-      Whisper, which needs a prefix that this graph does not take.
+    - ``search.onnx``: the whole of `pybeam.fixed_beam`, for any ONNX runtime. LSTMs have none, nor has
+      Whisper, because it needs a prefix and this graph takes none.
 
-    Inputs and outputs are described in docs/onnx.md. Operators are those of opset 20, sizes are dynamic.
+    docs/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is fixed.
 
     Args:
-        model: a built-in transformer, for text or for speech, or LSTM, with float32 weights, on any device.
-        directory: made if it is not there; an earlier export in it is replaced.
+        model: a built-in transformer, for text or for speech, or an LSTM, with float32 weights, on any
+            device.
+        directory: is made if it does not exist; an earlier export in it is replaced.
 
     Raises:
         ImportError: the packages onnx or onnx-ir are not installed.

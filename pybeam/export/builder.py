@@ -1,4 +1,4 @@
-"""Graphs written down operator by operator: `Builder`, on the tape of the package onnx-ir."""
+"""`Builder`: write a graph operator by operator, on the tape of the package onnx-ir."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs 
 
 
 def value(name: str, dtype: ir.DataType, *shape: int | str) -> Value:
-    """An input or output; letters are sizes that calls choose."""
+    """Make an input or an output; sizes that are names may differ from call to call."""
     return ir.val(name, dtype=dtype, shape=shape)
 
 
 class Builder:
-    """Records operators: ``op.Gather(x, index, axis=1)``.
+    """Record operators: ``op.Gather(x, index, axis=1)``.
 
-    Numbers among the inputs become constants: ints and lists of ints int64, floats float32. Names begin
-    with `prefix`, because a graph within another must not reuse names.
+    Numbers among the inputs become constants: ints and lists of ints are int64, floats are float32. Names
+    begin with `prefix`, because a graph within another must not reuse names.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -56,27 +56,27 @@ class Builder:
         return record
 
     def size(self, x: Value, axis: int) -> Value:
-        """Length of an axis, [1], so that `sizes` can join it with others."""
+        """Return the length of an axis as [1], so that `sizes` can join it with others."""
         return self.Shape(x, start=axis, end=axis + 1)
 
     def sizes(self, *parts: Value | int) -> Value:
-        """A shape of numbers and of what `size` returns."""
+        """Make a shape of numbers and of results of `size`."""
         return self.Concat(*[[one] if isinstance(one, int) else one for one in parts], axis=0)
 
     def range(self, size: Value) -> Value:
-        """[0, 1, …) of this size [1]."""
+        """Return [0, 1, …), with as many numbers as `size` [1] says."""
         return self.Range(0, self.Squeeze(size), 1)
 
     def mask(self, size: Value, length: Value) -> Value:
-        """[B, size] bool, the first length[b] of every line."""
+        """Return [B, size] bool, true in the first length[b] places of every line."""
         return self.Less(self.range(size), self.Unsqueeze(length, [1]))
 
     def bias(self, mask: Value) -> Value:
-        """0 where the mask is true, -inf elsewhere: what is added to attention scores."""
+        """Return 0 where the mask is true and -inf elsewhere, to be added to attention scores."""
         return self.Where(mask, 0.0, float("-inf"))
 
     def weight(self, tensor: Tensor, name: str) -> Value:
-        """A stored tensor; the graphs within this one may use it too."""
+        """Store a tensor. Graphs within this one may use it too."""
         return self._tape.initializer(TorchTensor(tensor.detach().contiguous(), name=name))
 
     def graph(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> ir.Graph:
@@ -96,7 +96,7 @@ class Builder:
         inputs: Sequence[Value],
         outputs: Sequence[tuple[Value, Value]],
     ) -> None:
-        """Write it; each output is what was recorded and what it is called. Large weights go beside it."""
+        """Write the graph; each output is a value and its name. Large weights go into a file beside it."""
         for recorded, named in outputs:
             recorded.name, recorded.shape, recorded.dtype = named.name, named.shape, named.dtype
         graph = self.graph(path.stem, inputs, [recorded for recorded, _ in outputs])

@@ -1,4 +1,4 @@
-"""The two graphs that pybeam's own search runs: the encoder, and one step of the decoder."""
+"""Record the two graphs that pybeam's search runs: the encoder, and one step of the decoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybeam.models.transformer.model import Transformer
 
 
 def record_encoder(op: Builder, model: Transformer) -> Recorded:
-    """Sources to every decoder layer's keys and values of their encoder states, and how many there are."""
+    """Record the encoder: from sources to keys and values of encoder states, by decoder layer."""
     source, length = source_inputs(model)
     network = Network(model, op)
     layers, heads, size = len(model.decoder.layers), network.num_heads, network.head_size
@@ -21,7 +21,7 @@ def record_encoder(op: Builder, model: Transformer) -> Recorded:
 
 
 def record_decoder(op: Builder, model: Transformer) -> Recorded:
-    """One step of R rows of A sources, keys and values gathered from where they lie."""
+    """Record one step of R rows of A sources, which gathers keys and values from their cells."""
     network = Network(model, op)
     layers, heads, size = len(model.decoder.layers), network.num_heads, network.head_size
     token, position = value("token", INT, "R"), value("position", INT, "R")

@@ -1,4 +1,4 @@
-"""Where sources enter a graph: as ids, or as features, which convolutions shorten."""
+"""Record how sources enter a graph: as ids, or as features, which convolutions shorten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def source_inputs(model: Model) -> tuple[Value, Value]:
 def subsample(
     op: Builder, front: Subsampler, store: Callable[[Tensor, str], Value], x: Value, length: Value
 ) -> tuple[Value, Value]:
-    """Hidden states [B, P, d] for features x [B, E, F], and how many each source has [B].
+    """Return hidden states [B, P, d] for features x [B, E, F], and how many each source has [B].
 
     Before each convolution, positions behind a source's length become zeros, as those beyond the ends
     are. So a source gets what it gets alone.

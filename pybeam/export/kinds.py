@@ -1,4 +1,4 @@
-"""Which models can be written down, and as which graphs."""
+"""Choose the graphs that a model is exported to."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def recorders(model: object) -> Recorders:
     """The functions that write the graph of each file.
 
     Raises:
-        TypeError, ValueError: the model cannot be written down.
+        TypeError, ValueError: the model cannot be exported.
     """
     found = RECORDERS.get(type(model))
     if found is None or not isinstance(model, Transformer | Rnn):

@@ -1,4 +1,4 @@
-"""The attentional LSTM as ONNX operators: its encoder, and one step of its decoder."""
+"""Record the attentional LSTM as ONNX operators: its encoder, and one step of its decoder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pybeam.models.rnn import LstmLayer, Rnn
 
 
 def record_rnn_encoder(op: Builder, model: Rnn) -> Recorded:
-    """Source ids to the last layer's states, and to all layers' last states."""
+    """Record the encoder: from source ids to the last layer's states, and to all layers' last states."""
     source, length = source_inputs(model)
     table = _weight(op, model.encoder.token_table, "encoder.tokens")
     x = op.Gather(table, op.Transpose(source, perm=[1, 0]), axis=0)  # [E, B, d]
@@ -28,7 +28,7 @@ def record_rnn_encoder(op: Builder, model: Rnn) -> Recorded:
 
 
 def record_rnn_decoder(op: Builder, model: Rnn) -> Recorded:
-    """One step of R rows of A sources: their states, and which of C encoder states each source has."""
+    """Record one step of R rows of A sources; inputs say which of C encoder states each source has."""
     token, state = value("token", INT, "R"), _state("state", "R", model)
     row, place = value("row", INT, "A", "K"), value("place", INT, "R")  # as `Places`
     cell, mask = value("cell", INT, "A", "E"), value("mask", BOOL, "A", "E")
@@ -56,12 +56,12 @@ def record_rnn_decoder(op: Builder, model: Rnn) -> Recorded:
 
 
 def _state(name: str, num: str, model: Rnn) -> Value:
-    """Hidden and cell state of all layers."""
+    """Join hidden and cell states of all layers into one tensor [n, layers, 2, H]."""
     return value(name, FLOAT, num, model.config.num_layers, 2, model.config.hidden_size)
 
 
 def _joined(op: Builder, states: list[Value], model: Rnn) -> Value:
-    """Hidden and cell states of all layers in turn, each [1, n, H], as `_state` is [n, layers, 2, H]."""
+    """Join hidden and cell states of all layers, each [1, n, H], in turn: [n, layers, 2, H] as `_state`."""
     lines = op.Transpose(op.Concat(*states, axis=0), perm=[1, 0, 2])  # [n, layers * 2, H]
     return op.Reshape(lines, [0, -1, 2, model.config.hidden_size])
 
@@ -69,9 +69,9 @@ def _joined(op: Builder, states: list[Value], model: Rnn) -> Value:
 def _lstm(
     op: Builder, name: str, layer: LstmLayer, x: Value, *rest: Value | None, direction: str
 ) -> tuple[Value, Value, Value]:
-    """One layer over x [E, n, d]: states [E, n, H], last hidden and cell state, each [1, n, H].
+    """Run one layer over x [E, n, d]: states [E, n, H], last hidden and cell state, each [1, n, H].
 
-    `rest` are lengths [n] int32, first hidden and first cell state, where these are given.
+    `rest` may hold lengths [n] int32, the first hidden state and the first cell state.
     """
     assert layer.input.bias is not None
     bias = torch.cat((_gates(layer.input.bias), torch.zeros_like(layer.input.bias)))
@@ -91,7 +91,7 @@ def _lstm(
 
 
 def _gates(weight: torch.Tensor) -> torch.Tensor:
-    """Gates i, f, g, o as ONNX has them: i, o, f, g."""
+    """Put gates i, f, g, o into the order of ONNX: i, o, f, g."""
     i, f, g, o = weight.chunk(4)
     return torch.cat((i, o, f, g))
 

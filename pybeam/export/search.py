@@ -1,7 +1,8 @@
-"""`fixed_beam` as ONNX operators, batched: one graph from source ids or features to hypotheses.
+"""Record a batched `fixed_beam` as ONNX operators: one graph from source ids or features to hypotheses.
 
-The rules are those of `pybeam.fixed_beam(width, n_best=width, max_length=…, scoring=power(…))`. Here
-too keys and values do not follow the rows: masks say who sees them, and what no row sees is dropped.
+The rules are those of `pybeam.fixed_beam(width, n_best=width, max_length=…, scoring=power(…))`. Keys and
+values do not follow the rows here either: masks say which rows see them, and those that no row sees are
+dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PADDING = -1
 
 
 class Hypotheses(NamedTuple):
-    """N hypotheses per source. A score of -inf: there is none."""
+    """N hypotheses per source. A score of -inf stands for no hypothesis."""
 
     token: Value  # [B, N, T] int64, padded with -1
     score: Value  # [B, N]
@@ -26,7 +27,7 @@ class Hypotheses(NamedTuple):
     has_ended: Value  # [B, N] bool
 
     def first(self, op: Builder, is_one: Value, num: Value) -> tuple[Hypotheses, Value]:
-        """The first `num` [1] of those that `is_one` [B, N], in their order, and their places [B, num]."""
+        """Take the first `num` [1] hypotheses where `is_one` [B, N]; returns their places [B, num] too."""
         index = _first(op, is_one, num)
         taken, there = self.at(op, index), op.GatherElements(is_one, index, axis=1)
         return taken._replace(score=op.Where(there, taken.score, -INF)), index
@@ -39,12 +40,12 @@ class Hypotheses(NamedTuple):
         )
 
     def longer(self, op: Builder) -> Hypotheses:
-        """With room for one more token."""
+        """Make room for one more token."""
         column = op.sizes(op.size(self.token, 0), op.size(self.token, 1), 1)
         return self._replace(token=op.Concat(self.token, op.Expand(PADDING, column), axis=2))
 
     def and_then(self, op: Builder, others: Hypotheses) -> Hypotheses:
-        """These, and behind them those."""
+        """Put `others` behind these hypotheses."""
         pairs = zip(self, others, strict=True)
         return Hypotheses(*(op.Concat(*pair, axis=1) for pair in pairs))
 
@@ -71,7 +72,7 @@ class Beams(NamedTuple):
 
 
 class Search:
-    """The loop of one graph. Sizes [1] and tensors of the call, which the loop's body reads too."""
+    """The loop of one graph, with the sizes [1] and the tensors that its body reads."""
 
     def __init__(self, network: Network, op: Builder, source: Value, length: Value, width: Value):
         self._network, self._width = network, width
@@ -94,7 +95,7 @@ class Search:
         return end.finished.and_then(op, end.live)
 
     def _start(self, op: Builder) -> Beams:
-        """One row per source has a score; K of them are there for the sake of one shape."""
+        """Make the first beam. Every source has K rows, for the sake of the shape, but one score."""
         network = self._network
 
         def filled(given: int | float, *shape: Value | int) -> Value:
@@ -115,7 +116,7 @@ class Search:
         )
 
     def _body(self, start: Beams):
-        """The graph of one step, as Loop takes it."""
+        """Record the graph of one step, as the operator Loop takes it."""
         op = Builder("step.")
         step, is_running = value("step", INT), value("is_running", BOOL)
         dtypes = [INT, BOOL, *2 * (INT, FLOAT, INT, BOOL), *2 * len(start.own) * (FLOAT,)]
@@ -146,7 +147,7 @@ class Search:
         candidates, parent = self._candidates(op, beams.live, logits, places.row, step)
         is_one = op.Greater(candidates.score, -INF)
         is_early = op.Less(op.range(op.size(is_one, 1)), self._width)
-        # at rank < K an ended candidate finishes; whatever their rank, the others fill the beam
+        # an ended candidate finishes at rank < K; candidates that go on fill the beam, whatever their rank
         finishes = op.And(op.And(is_one, candidates.has_ended), is_early)
         goes_on = op.And(is_one, op.Not(candidates.has_ended))
         had_finished = op.Greater(beams.finished.score, -INF)
@@ -164,7 +165,7 @@ class Search:
         return Beams(op.Gather(live.token, -1, axis=2), seen, live, finished, own)
 
     def _itself(self, op: Builder) -> Value:
-        """[B, K, K] bool: of the rows of its step a row sees itself."""
+        """Return [B, K, K] bool: in a step, a row sees itself and no other row."""
         row = op.range(self._width)
         return op.Expand(op.Equal(op.Unsqueeze(row, [1]), row), op.sizes(*self._beam, self._width))
 
@@ -203,15 +204,15 @@ class Search:
     def _candidates(
         self, op: Builder, live: Hypotheses, logits: Value, row: Value, step: Value
     ) -> tuple[Hypotheses, Value]:
-        """The best 2 K continuations of every source, best first, and the rows [B, 2 K] they come from."""
-        # rows before beams: within a row the logit decides, and TopK takes the lower token of equals
+        """Find the best 2 K continuations of every source, best first, and their rows [B, 2 K]."""
+        # within a row the logit decides, and TopK prefers the lower token among equals
         vocab_size, twice = self._network.model.vocab_size, op.Mul(self._width, 2)
         _, token = op.TopK(logits, op.Min(twice, vocab_size), axis=1, outputs=2)  # [R, M]
         log_prob = op.GatherElements(op.LogSoftmax(logits, axis=1), token, axis=1)
         token, log_prob = (op.Gather(one, row, axis=0) for one in (token, log_prob))  # [B, K, M]
         score = op.Add(op.Unsqueeze(live.score, [2]), log_prob)
         flat = op.sizes(self._beam[0], -1)
-        # between rows the score decides, and it takes the lower row of equals
+        # between rows the score decides, and TopK prefers the lower row among equals
         score, index = op.TopK(op.Reshape(score, flat), twice, axis=1, outputs=2)  # [B, 2 K]
         parent = op.Div(index, op.size(log_prob, 2))
         token = op.GatherElements(op.Reshape(token, flat), index, axis=1)
@@ -226,15 +227,15 @@ class Search:
 
 
 def _first(op: Builder, is_one: Value, num: Value) -> Value:
-    """The places [B, num] of the first `num` [1] true elements of [B, N], in order; then any others."""
+    """Find the places [B, num] of the first `num` [1] true elements of [B, N], then of others."""
     size = op.size(is_one, 1)
-    # TopK takes the earlier of equals
+    # TopK prefers the earlier among equals
     key = op.Mul(op.Cast(is_one, to=INT), op.Sub(size, op.range(size)))
     return op.TopK(key, num, axis=1, outputs=2)[1]
 
 
 def record_search(op: Builder, model: Transformer) -> Recorded:
-    """Inputs and outputs of the whole search; see docs/onnx.md for what they are."""
+    """Record the whole search. docs/onnx.md describes its inputs and outputs."""
     source, length = source_inputs(model)
     width, max_length = value("width", INT), value("max_length", INT)
     length_penalty = value("length_penalty", FLOAT)

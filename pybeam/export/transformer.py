@@ -1,4 +1,4 @@
-"""The built-in transformer as ONNX operators: its encoder, and one step of its decoder."""
+"""Record the built-in transformer as ONNX operators: its encoder, and one step of its decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybeam.models.transformer.speech import SpeechTransformer
 
 
 class KeyValue(NamedTuple):
-    """Keys and values of one layer: each [H, A, U, D], heads first so that each is one product."""
+    """Keys and values of one layer, each [H, A, U, D]. Heads come first, so that attention is one product."""
 
     key: Value
     value: Value
@@ -32,7 +32,7 @@ class Encoded(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where R rows of A sources stand in a table [A, K], in which each source's rows are neighbours."""
+    """The places of R rows in a table [A, K], in which the rows of each of A sources are neighbours."""
 
     row: Value  # [A, K], the row at each place; any row where there is none
     place: Value  # [R], a * K + k of each row
@@ -91,7 +91,7 @@ class Network:
         cross: Sequence[KeyValue],
         cross_bias: Value,
     ) -> tuple[Value, list[KeyValue]]:
-        """Logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
+        """Return logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
 
         `own` are keys and values of earlier tokens. own_bias [A, K, U + K] says which of them a row sees, and
         which rows beside it: itself, and those that it continues. `cross` are those of encoder states, with
@@ -131,18 +131,18 @@ class Network:
         return op.Mul(query, self.head_size**-0.5)
 
     def _placed(self, op: Builder, places: Places, x: Value, num: int) -> Value:
-        """Rows [R, num * d] at their places: [num, H, A, K, D]."""
+        """Put rows [R, num * d] at their places: [num, H, A, K, D]."""
         x = op.Gather(x, places.row, axis=0)  # [A, K, num * d]
         shape = op.sizes(op.size(x, 0), op.size(x, 1), num, self.num_heads, self.head_size)
         return op.Transpose(op.Reshape(x, shape), perm=[2, 3, 0, 1, 4])
 
     def _rows(self, op: Builder, places: Places, y: Value) -> Value:
-        """Back from [H, A, K, D] to rows [R, d]."""
+        """Turn [H, A, K, D] back into rows [R, d]."""
         y = op.Reshape(op.Transpose(y, perm=[1, 2, 0, 3]), [-1, self._width])
         return op.Gather(y, places.place, axis=0)
 
     def _embed_sources(self, op: Builder, source: Value, length: Value) -> tuple[Value, Value]:
-        """[B, P, d] without positions, and how many each source has [B]."""
+        """Embed sources as [B, P, d], without positions. Returns also their lengths [B]."""
         if isinstance(self.model, SpeechTransformer):
             return subsample(op, self.model.front, self._store, source, length)
         return self._tokens(op, self.model.encoder, source), length
@@ -192,19 +192,19 @@ class Network:
         return y if linear.activation is None else _activated(op, linear.activation, y)
 
     def _store(self, weight: Tensor | Linear, name: str) -> Value:
-        """Tied tables are stored once, whether they are the same tensor or the same packed layer."""
+        """Store a table. Tied tables are stored once, as the same tensor or as the same packed layer."""
         if isinstance(weight, PlainLinear):
             weight = weight.weight
         key = weight.data_ptr() if isinstance(weight, Tensor) else id(weight)
         if key not in self._stored:
             content = weight if isinstance(weight, Tensor) else weight.weight
-            # kept beside it, so that nothing else can come to have its address
+            # keep the tensor, so that no other tensor can get its address
             self._stored[key] = self._weights.weight(content.float().cpu(), name), weight
         return self._stored[key][0]
 
 
 def _parts(op: Builder, x: Value, num: int) -> Sequence[Value]:
-    """The lines of the first axis, which has `num`."""
+    """Split the first axis, of size `num`, into its lines."""
     parts = op.Split(x, axis=0, num_outputs=num, outputs=num)
     return [op.Squeeze(part, [0]) for part in parts]
 
@@ -214,7 +214,7 @@ def _score(op: Builder, query: Value, key: Value) -> Value:
 
 
 def _own_attention(op: Builder, query: Value, old: KeyValue, new: KeyValue, bias: Value) -> Value:
-    """Attention to U earlier tokens and to K rows, whose keys are in no cell yet: [H, A, K, D]."""
+    """Attend to U earlier tokens and to K rows, whose keys are in no cell yet. Returns [H, A, K, D]."""
     scores = op.Concat(_score(op, query, old.key), _score(op, query, new.key), axis=-1)
     share = op.Softmax(op.Add(scores, bias), axis=-1)  # [H, A, K, U + K]
     sizes = op.sizes(op.size(old.key, 2), op.size(new.key, 2))

@@ -1,4 +1,4 @@
-"""What a model decodes in parallel: the decoding dependency graph of Santilli et al. 2023 (DDGviz).
+"""Show what a model decodes in parallel: the decoding dependency graph of Santilli et al. 2023 (DDGviz).
 
 graph = pybeam.graph.decoding_graph(model, request)
 graph.save("graph.html")        # or .png, .svg, .json; in a notebook the graph shows itself

@@ -12,7 +12,7 @@ SOURCE = -1
 
 @dataclass(frozen=True)
 class GraphData:
-    """What Jacobi decoding found after each iteration.
+    """The tokens that Jacobi decoding found after each iteration.
 
     n is the number of generated tokens, EOS included; K the number of iterations.
 

@@ -1,4 +1,4 @@
-"""`decoding_graph`: finds what a model decodes in parallel, and writes it as a page or a picture."""
+"""`decoding_graph`: find what a model decodes in parallel, and write it as a page or a picture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMATS = (".html", ".png", ".svg", ".json")
 
 @dataclass(frozen=True)
 class DecodingGraph(GraphData):
-    """What Jacobi decoding found after each iteration, with ways to draw it.
+    """The tokens that Jacobi decoding found after each iteration, with ways to draw them.
 
     n is the number of generated tokens, EOS included; K the number of iterations.
 
@@ -163,7 +163,7 @@ class _Recorder:
         is_short = torch.tensor([place < self._min_length for place in places])
         for eos_id in eos_ids:
             logits[is_short, eos_id] = -torch.inf
-        # of equal logits the first wins, as in `select`
+        # among equal logits the first wins, as in `select`
         best = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :1]
         probability = values.gather(1, best)[:, 0].tolist()
         none = [-1] * self._num_tokens, [0.0] * self._num_tokens

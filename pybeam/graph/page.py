@@ -1,4 +1,4 @@
-"""The decoding graph as one HTML page, by plotly: hover for details, a slider over iterations."""
+"""Write the decoding graph as one HTML page, with plotly: hover for details, a slider over iterations."""
 
 from __future__ import annotations
 

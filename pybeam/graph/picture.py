@@ -1,4 +1,4 @@
-"""The decoding graph as PNG or SVG, by matplotlib."""
+"""Draw the decoding graph as PNG or SVG, with matplotlib."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(graph: GraphData, path: Path) -> None:
     cell = 0.44 if has_numbers(graph) else 0.23  # inches
     width = max(4.0, 0.9 + cell * (n + 1))
     heights = 0.5 + 0.28 * highest_arc(graph), 0.6 * cell * num_iterations + 0.2
-    # the same numbers make the same file, and letters stay letters
+    # equal graphs make equal files, and text stays text
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "pybeam", "font.size": 8}):
         figure = Figure(figsize=(width, sum(heights) + 1.1), layout="constrained")
         FigureCanvasAgg(figure)
@@ -62,9 +62,8 @@ def _draw_matrix(graph: GraphData, axes) -> None:
             square.set(color=ORANGE if is_new else BLUE, alpha=0.15 + 0.75 * probability)
             axes.add_patch(square)
             if has_numbers(graph):
-                colour = "white" if probability > 0.6 else INK
-                style = dict(ha="center", va="center", fontsize=6, color=colour)
-                axes.text(i, k, f"{probability:.2f}".lstrip("0"), **style)
+                text, ink = f"{probability:.2f}".lstrip("0"), "white" if probability > 0.6 else INK
+                axes.text(i, k, text, ha="center", va="center", fontsize=6, color=ink)
     axes.set_xlim(-1.6, n - 0.4)
     axes.set_ylim(num_iterations - 0.4, -0.6)
     axes.set_xticks(

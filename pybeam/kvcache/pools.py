@@ -1,4 +1,4 @@
-"""Where keys and values live: pools of cells, and which cells hold a source's encoder states."""
+"""Pools of cells for keys and values, and the cells of encoder states."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class KeyValuePool:
     """Keys and values of all layers, one cell per token.
 
     Attributes:
-        both: per layer [cells, 2, H, D], the view to write into.
-        key, value: per layer [cells, H, D], views of it.
+        both: per layer [cells, 2, H, D], the view to write to.
+        key, value: per layer [cells, H, D], views of `both`.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class KeyValuePool:
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes of one cell in all layers."""
+        """Number of bytes of one cell in all layers."""
         layers, _, *cell = self._pool.shape
         return layers * math.prod(cell) * self._pool.itemsize
 
     @property
     def reads_sizes(self) -> bool:
-        """Whether a step may read sizes back; from a GPU it would have to wait for them."""
+        """Whether a step may read sizes back. On a GPU it would have to wait for them."""
         return self._pool.device.type == "cpu"
 
     @property
     def memory(self) -> Tensor:
-        """Keys and values of all layers; another tensor once it has grown."""
+        """Keys and values of all layers. This is another tensor after the pool has grown."""
         return self._pool
 
     def grow(self, num_cells: int) -> None:
-        """Make room for that many cells; what the old ones hold stays."""
+        """Make room for that many cells. Old cells keep their contents."""
         old = self._pool
         if num_cells <= old.shape[1]:
             return
@@ -68,7 +68,7 @@ class KeyValuePool:
 
 
 def cells_of_pages(num_positions: int) -> int:
-    """Cells of the pages that so many positions take."""
+    """Return the number of cells in the pages that so many positions take."""
     return -(-num_positions // PAGE_CELLS) * PAGE_CELLS
 
 
@@ -77,8 +77,8 @@ class SourceCells:
 
     Attributes:
         cell: [S, U] int32, cells of every slot, on the device.
-        length: [S] int32, how many of them hold something.
-        num_cells: cells that the pages so far need.
+        length: [S] int32, how many of them are used.
+        num_cells: cells that all pages so far need.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -103,7 +103,7 @@ class SourceCells:
         self.length = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
 
     def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Give cells to these slots; returns them one after another, [sum(lengths)] int32."""
+        """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""
         longest = max(lengths, default=0)
         self.reserve(max(slots) + 1, longest)
         lines = []  # cells of each source
@@ -122,7 +122,7 @@ class SourceCells:
         return on_device([cell for line in lines for cell in line])
 
     def release(self, slots: Sequence[int]) -> None:
-        """Take the cells of these slots back."""
+        """Free the cells of these slots."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
         index = to_device(slots, torch.long, self.length.device)

@@ -1,10 +1,10 @@
 """The token tree: every hypothesis of a source as a path in one append-only tree.
 
-A beam step never moves keys or values. Each slot owns nodes (token, parent); a node's key and value
-are written once, into a *cell* of a pool made of pages of ``PAGE_CELLS`` cells. Which rows may see a
-node is a bit mask per *live* node: after `append`, bit b is set for the ancestors of row b and for
-itself. A node that no row sees leaves the live list and its cell is used again; its token stays, so
-that finished hypotheses can be read back. Closing a slot returns its pages.
+A beam step never moves keys or values. Each slot owns nodes (token, parent). A node's key and value are
+written once, into a *cell* of a pool made of pages of ``PAGE_CELLS`` cells. A bit mask per *live* node says
+which rows see it: after `append`, bit b is set in the node of row b and in its ancestors. A node that no row
+sees leaves the live list, and its cell is used again. Its token stays, so that finished hypotheses can be
+read back. Closing a slot returns its pages.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TokenTree:
         token, parent: [S, N] int32; node 0 is the root (the start token), its parent is -1.
         log_prob: [S, N] float32, log-probability of each node's token given its path.
         num_nodes: [S] int32.
-        row_node, row_cell: [S, K] int32, node and cell of every entry of the beam; an ended entry keeps
-            the node it ended from, its cell is -1.
+        row_node, row_cell: [S, K] int32, node and cell of every entry of the beam. An ended entry keeps its
+            last node, and its cell is -1.
         live_cell: [S, U] int32; live_mask: [S, U, W] int64; num_live: [S] int32.
         free_cell: [S, F] int32, a stack; num_free: [S] int32.
         page: [S, P] int32; num_pages: [S] int32; free_page: [pages] int32, a stack; num_free_pages: [1].
@@ -46,24 +46,24 @@ class TokenTree:
         self.free_cell, self.page = empty(0, 0), empty(0, 0)
         self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
         self.free_page, self.num_free_pages = empty(0), empty(1)
-        self.length = 0  # tokens of a hypothesis that there is room for, start included
+        self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages = 0
         # the pool doubles up to here; the caller asks for no more
         self.max_pages: int | None = None
 
     @property
     def arrays(self) -> TreeArrays:
-        """All arrays as they are now; `reserve` replaces them when they grow."""
+        """Return all arrays as they are now. `reserve` replaces them when they grow."""
         return TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
 
     @property
     def num_cells(self) -> int:
-        """Cells in the pool: what keys and values need room for."""
+        """Number of cells in the pool, for which keys and values need room."""
         return self.num_total_pages * PAGE_CELLS
 
     @property
     def pages_per_step(self) -> int:
-        """Pages that one beam may need to append its survivors."""
+        """Most pages that one beam needs to append its survivors."""
         return -(-self.row_node.shape[1] // PAGE_CELLS)
 
     def reserve(
@@ -71,14 +71,14 @@ class TokenTree:
     ) -> None:
         """Make room for that many slots, rows per slot and tokens per hypothesis (start included).
 
-        `num_nodes` per slot; None: as many as a beam may need.
+        `num_nodes` is the number of nodes per slot; None: as many as a beam may need.
         """
         assert width <= MAX_WIDTH
         self.length = max(self.length, length)
         num_nodes = width * length if num_nodes is None else num_nodes
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
         for name in ("token", "parent", "log_prob"):
-            # the parent of a root is -1, that of slots which were never used too
+            # the parent of a root is -1, and so is that of slots that were never used
             fill = -1 if name == "parent" else 0
             setattr(self, name, resized(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
@@ -91,9 +91,9 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots,)))
 
     def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
-        """Make sure that `num_new` pages are free; returns how many were added. The pool doubles.
+        """Make sure that `num_new` pages are free. The pool doubles. Returns how many pages were added.
 
-        `num_free` are free for certain; without it the device is asked.
+        At least `num_free` pages are free. Without this number the device is asked.
         """
         num_free = int(self.num_free_pages) if num_free is None else num_free
         if num_free >= num_new:
@@ -122,15 +122,15 @@ class TokenTree:
         self._backend.tree_append(self.arrays, slot, survivors, eos_id)
 
     def paths(self, slot: Tensor, node: Tensor, capacity: int | None = None) -> Tensor:
-        """The tokens down to these nodes, start first: [n, capacity] int32, padded with -1 on the right.
+        """Return the tokens down to these nodes, start token first, padded with -1: [n, capacity] int32.
 
-        Without `capacity`, as many as there is room for.
+        Without `capacity` there is room for the longest hypothesis.
         """
         capacity = self.length if capacity is None else capacity
         return self._backend.backtrace(self.token, self.parent, slot, node, capacity)[0]
 
     def release(self, slot: Tensor) -> None:
-        """Empty these slots; their pages go back to the pool."""
+        """Empty these slots, and return their pages to the pool."""
         self._backend.tree_release(self.arrays, slot)
 
     def check(self) -> None:

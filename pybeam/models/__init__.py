@@ -1,4 +1,4 @@
-"""Models that can be searched: our transformer and LSTM, functions, those of transformers, ensembles."""
+"""Models that can be searched: built-in transformers and LSTMs, functions, wrapped models, ensembles."""
 
 from pybeam.models import huggingface
 from pybeam.models.base import Model, Session

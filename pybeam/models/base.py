@@ -18,8 +18,8 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.models.rows import Rows
 
-# Positions that an encoder reads at once, padding included where a model pads: enough for matrix
-# products to be large, few enough for memory: of an inner layer with 4096 columns they are 64 MiB.
+# Positions that an encoder reads at once, padding included. They are enough for large matrix products and
+# few enough for memory: an inner layer with 4096 columns takes 64 MiB.
 MAX_ENCODER_TOKENS = 4096
 
 
@@ -29,10 +29,10 @@ class Alignment:
 
     Args:
         layer: counted from 0, or from the end if it is negative; the default is the last one.
-        heads: those that are averaged; None: all. CTranslate2's default is ``heads=[0]``.
+        heads: the heads that are averaged; None: all. CTranslate2's default is ``heads=[0]``.
 
     Raises:
-        TypeError, ValueError: they are no ints, or no heads.
+        TypeError, ValueError: a value is no int, or no head.
     """
 
     layer: int = -1
@@ -55,11 +55,11 @@ class Session(ABC):
     """The state of one decode call at a time. Slots are given out by the engine."""
 
     def buffers(self) -> Sequence[Tensor]:
-        """Tensors kept between steps, which a captured step refers to until one is replaced."""
+        """Return the tensors that are kept between steps. A captured step is valid until one is replaced."""
         return ()
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
-        """Device memory that a source with so many cells of its own needs at most."""
+        """Return how much device memory a source with so many cells of its own needs at most."""
         return 0
 
     @abstractmethod
@@ -76,10 +76,10 @@ class Session(ABC):
 
     @abstractmethod
     def step(self, rows: Rows) -> Tensor:
-        """Logits [R, V] of the next token of every row.
+        """Return the logits [R, V] of the next token of every row.
 
-        The caller may overwrite them, and so may the next step. State per row is that before a step until
-        `advance`: the same step done again gives the same.
+        The caller may overwrite them, and so may the next step. A step does not change the state of a row;
+        only `advance` does. The same step done again gives the same logits.
         """
 
     @abstractmethod
@@ -92,19 +92,19 @@ class Session(ABC):
         hypotheses: Sequence[Sequence[Sequence[int]]],
         alignment: Alignment,
     ) -> list[list[Tensor]]:
-        """Attention over each of these sources while each of its hypotheses is made; see `has_attention`.
+        """Return the attention over each source while each of its hypotheses is made; see `has_attention`.
 
-        `sources` are as the model's `check` returned them, hypotheses ids without start token and EOS. For
-        each [tokens + 1, E] float32 on the host: row t is that of the step whose logits gave token t, the
-        last row that of the step behind the last token. Every row sums to 1.
+        `sources` are as the model's `check` returned them. Hypotheses are ids without start token and EOS.
+        Each result is [tokens + 1, E] float32 on the host. Row t belongs to the step whose logits gave token
+        t, the last row to the step behind the last token. Every row sums to 1.
         """
         raise NotImplementedError(f"a {type(self).__name__} has no attention")
 
     def advance(self, source: Tensor, target: Tensor) -> None:
-        """Per-row state follows its hypothesis: entry `target[i]` continues old entry `source[i]`.
+        """Move the state of rows with their hypotheses: entry `target[i]` continues old entry `source[i]`.
 
-        Both [n] int32, numbering entries as ``slot * width + entry``; -1: no such row. Sessions that
-        keep all state in cells need nothing here.
+        Both are [n] int32 and number entries as ``slot * width + entry``; -1 stands for no row. Sessions that
+        keep all state in cells need not do anything here.
         """
 
 
@@ -114,12 +114,12 @@ class Model(ABC):
     vocab_size: int
     start_id: int  # the token every hypothesis starts from; not part of the output
     eos_id: int
-    other_eos_ids: tuple[int, ...] = ()  # more tokens that end a hypothesis
+    other_eos_ids: tuple[int, ...] = ()  # other tokens that end a hypothesis
     max_positions: int | None  # positions of the decoder, None for no limit
     device: torch.device
-    pad_id: int | None = None  # what stands for no token, if there is one
-    # whether a step may have rows that continue each other: not where state moves with rows (`advance`),
-    # nor where a row sees none of its own step
+    pad_id: int | None = None  # the padding token, if there is one
+    # whether rows of one step may continue each other. They may not if state moves with rows (`advance`),
+    # or if a row cannot see the rows of its own step.
     can_draft = True
     # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
@@ -133,14 +133,14 @@ class Model(ABC):
 
     @abstractmethod
     def session(self, backend: Backend) -> Session:
-        """A fresh session that computes with this backend module."""
+        """Make a fresh session that computes with this backend module."""
 
     @abstractmethod
     def check(self, source: Any) -> Any:
-        """The source as `Session.encode` wants it; raises ValueError or TypeError if unfit."""
+        """Turn a source into what `Session.encode` takes. Raises ValueError or TypeError if it is unfit."""
 
     def check_alignment(self, alignment: Alignment) -> None:
-        """Raises ValueError if there is no such attention."""
+        """Raise ValueError if there is no such attention."""
         if not self.has_attention:
             raise ValueError(
                 f"attention needs a model that has it, but a {type(self).__name__} has none; leave "
@@ -152,7 +152,7 @@ class Model(ABC):
         """|x| of a checked source: the queue is sorted by it, and rewards are counted with it."""
 
     def prompt(self, source: Any) -> Tensor | None:
-        """The tokens [P] int32 on the host that hypotheses of this checked source go on from, or None.
+        """Return the tokens [P] int32 on the host that hypotheses of this checked source continue, or None.
 
         The start token stands for the last of them. Processors that count the start count all of them.
         Ids outside the vocabulary are negative.
@@ -160,5 +160,5 @@ class Model(ABC):
         return None
 
     def room(self, source: Any) -> int | None:
-        """Positions that a hypothesis of this checked source may take, None for no limit."""
+        """Return how many positions a hypothesis of this checked source may take, None for no limit."""
         return self.max_positions

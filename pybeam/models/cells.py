@@ -1,4 +1,4 @@
-"""The cells that the rows of a step attend over, by source."""
+"""`Cells`: the cells that the rows of a step attend over, by source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of_tree(cls, rows: Rows) -> Cells:
-        """The tokens that each row continues, and its own."""
+        """Return the cells of the tokens that each row continues, and of its own."""
         tree = rows.tree
         return cls(
             rows.offset, rows.slot, tree.live_cell, tree.num_live, tree.live_mask, rows.entry
@@ -32,13 +32,13 @@ class Cells(NamedTuple):
 
     @classmethod
     def of_encoder(cls, rows: Rows, source: SourceCells) -> Cells:
-        """All encoder states of each row's source."""
+        """Return the cells of all encoder states of each row's source."""
         return cls(rows.offset, rows.slot, source.cell, source.length)
 
     def attend(
         self, backend: Backend, query: Tensor, key: Tensor, value: Tensor, scale: float
     ) -> Tensor:
-        """``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
+        """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 
         Args:
             backend: the module that computes it.
@@ -48,7 +48,7 @@ class Cells(NamedTuple):
         return backend.tree_attention(query, key, value, *self, scale)
 
     def of_sources(self, max_cells: int) -> Cells:
-        """The same in tables with a line per source, [A, max_cells], in the sources' order."""
+        """Return the same cells in tables [A, max_cells], with a line per source, in the sources' order."""
         slot = self.slot.long()
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
         mask = None if self.mask is None else self.mask[slot, :max_cells]

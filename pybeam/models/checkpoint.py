@@ -1,4 +1,4 @@
-"""The tensors of a model directory, read from safetensors by name and checked by shape."""
+"""Read the tensors of a model directory from safetensors, by name, and check their shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from pybeam.text.json_files import read_json
 
 PREFIX = "model."
-# duplicates of tied tables, tables computed from a formula and version marks: nothing is lost
+# tensors that may be ignored: duplicates of tied tables, tables computed from a formula, version marks
 HARMLESS = (
     "shared.weight",
     "lm_head.weight",
@@ -98,7 +98,7 @@ class Checkpoint:
         return name in self._file
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor of that name and shape. Raises ValueError if it is missing or another one."""
+        """Return the tensor of that name. Raises ValueError if it is missing or has another shape."""
         if name not in self:
             raise ValueError(
                 f"`{PREFIX}{name}` is missing in the weights of {self.directory}; "
@@ -119,15 +119,15 @@ class Checkpoint:
         return tensor
 
     def take_first(self, names: Sequence[str], *shape: int) -> Tensor:
-        """The first of these names that is there: tied tensors are stored under any one of them."""
+        """Return the first of these names that the file has. A tied tensor has one of several names."""
         return self.take(next((name for name in names if name in self), names[0]), *shape)
 
     def num_rows(self, name: str) -> int:
-        """Length of the first dimension of a tensor that is there."""
+        """Return the length of a tensor's first dimension. The tensor must exist."""
         return self._opened(self._file[name]).get_slice(self._raw[name]).get_shape()[0]
 
     def close(self) -> None:
-        """Raise ValueError if a tensor was left that matters."""
+        """Close the files. Raises ValueError if a tensor that matters was not taken."""
         left = sorted(set(self._file) - self._taken - set(HARMLESS))
         if left:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""`Ensemble`: several models that are searched as one, the mean of their probabilities."""
+"""`Ensemble`: several models that are searched as one, by the mean of their probabilities."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Ensemble(Model):
 
     ``p(y | prefix, x) = 1 / n * sum_i p_i(y | prefix, x)``, so `EnsembleSession.step` returns
     ``log(1 / n * sum_i softmax(logits_i))``. Every member keeps its own cache of the one token tree.
-    Members may differ in anything but what is checked here, kinds of model included.
+    Members may be of different kinds. They must agree only in what is checked here.
 
     Args:
-        members: at least one model; the same one may come several times, which weights it.
+        members: at least one model. A model that comes several times has more weight.
 
     Raises:
         TypeError: a member is not a model.
         ValueError: there is none, or members differ in `vocab_size`, `start_id`, `eos_ids` or `device`.
 
-    See Sutskever et al. 2014, section 3.6; as fairseq does it (Ott et al. 2019).
+    See Sutskever et al. 2014, section 3.6, and fairseq (Ott et al. 2019).
     """
 
     def __init__(self, members: Iterable[Model]) -> None:
@@ -63,11 +63,11 @@ class Ensemble(Model):
         return f"Ensemble({', '.join(map(repr, self.members))})"
 
     def session(self, backend: Backend) -> EnsembleSession:
-        """A fresh session of every member that computes with this backend module."""
+        """Make a fresh session of every member that computes with this backend module."""
         return EnsembleSession([member.session(backend) for member in self.members], backend)
 
     def check(self, source: Any) -> tuple[Any, ...]:
-        """The source as each member wants it; raises what the first one raises that cannot take it."""
+        """Turn a source into what each member takes. Raises the first error of a member."""
         checked = []
         for i, member in enumerate(self.members):
             try:
@@ -78,22 +78,22 @@ class Ensemble(Model):
         return tuple(checked)
 
     def check_alignment(self, alignment: Alignment) -> None:
-        """Raises what the first member raises that has no such attention."""
+        """Raise the first error of a member that has no such attention."""
         for member in self.members:
             member.check_alignment(alignment)
 
     def source_length(self, source: tuple[Any, ...]) -> int:
-        """The longest of the members' lengths. Members that read token ids agree."""
+        """Return the longest of the members' lengths. Members that read token ids agree."""
         pairs = zip(self.members, source, strict=True)
         return max(member.source_length(own) for member, own in pairs)
 
     def prompt(self, source: tuple[Any, ...]) -> Tensor | None:
-        """The prompt of the first member that has one. All members go on from the same source."""
+        """Return the prompt of the first member that has one. All members continue the same source."""
         prompts = [member.prompt(own) for member, own in zip(self.members, source, strict=True)]
         return next((prompt for prompt in prompts if prompt is not None), None)
 
     def room(self, source: tuple[Any, ...]) -> int | None:
-        """The least room that a member has."""
+        """Return the room of the member that has least."""
         rooms = [member.room(own) for member, own in zip(self.members, source, strict=True)]
         return min((room for room in rooms if room is not None), default=None)
 
@@ -103,7 +103,7 @@ class EnsembleSession(Session):
 
     def __init__(self, members: Sequence[Session], backend: Backend) -> None:
         self._members, self._backend = members, backend
-        # kept, where fresh memory of this size costs a page fault every few rows
+        # kept between steps, because fresh memory of this size costs a page fault every few rows
         self._memory = torch.empty(0, 0)
 
     def buffers(self) -> Sequence[Tensor]:
@@ -150,7 +150,7 @@ class EnsembleSession(Session):
         hypotheses: Sequence[Sequence[Sequence[int]]],
         alignment: Alignment,
     ) -> list[list[Tensor]]:
-        """The mean over members, as fairseq has it."""
+        """Return the mean of the members' attention, as in fairseq."""
         columns = zip(self._members, zip(*sources, strict=True), strict=True)
         own = [member.attention(column, hypotheses, alignment) for member, column in columns]
         return [

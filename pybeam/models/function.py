@@ -17,21 +17,20 @@ from pybeam.models.rows import Rows
 class FunctionModel(Model):
     """A model that is a function ``fn(prefixes, lengths, source_ids) -> logits``.
 
-    ``prefixes`` [R, T] int64 begin with `bos_id`, which ``lengths`` [R] counts, and are padded with
-    -1 on the right. ``source_ids`` [R] are the positions of the rows' requests in the list handed
-    to `decode`, or `Request.source_id`. The result must be [R, vocab_size] of a float dtype; float64 is
-    kept by the reference backend and rounded to float32 for the others. A source may be anything; its
-    length is ``len`` of it, or 1.
+    ``prefixes`` [R, T] int64 begin with `bos_id` and are padded with -1 on the right. ``lengths`` [R] count
+    `bos_id` too. ``source_ids`` [R] are the positions of the rows' requests in the list given to `decode`, or
+    `Request.source_id`. The function returns [R, vocab_size] of a float dtype. The reference backend keeps
+    float64, the others round it to float32. A source may be anything. Its length is ``len(source)``, or 1.
 
     Args:
         fn: as above.
-        vocab_size: tokens it gives logits for.
-        bos_id: what prefixes begin with, any id from 0 on.
+        vocab_size: number of logits per row.
+        bos_id: the first token of every prefix, any id from 0 on.
         eos_id: the token that ends a hypothesis, or up to 8 of them.
 
     Raises:
-        TypeError, ValueError: `fn` is no function, or an id or size is out of range; in a step, what
-            `fn` returned is no such tensor.
+        TypeError, ValueError: `fn` is no function, or an id or size is out of range. In a step: `fn`
+            returned no such tensor.
     """
 
     max_positions = None
@@ -55,20 +54,20 @@ class FunctionModel(Model):
         self.fn, self.vocab_size, self.start_id = fn, vocab_size, bos_id
 
     def session(self, backend: Backend) -> FunctionSession:
-        """A fresh session that computes with this backend module."""
+        """Make a fresh session that computes with this backend module."""
         return FunctionSession(self, backend)
 
     def check(self, source: Any) -> Any:
-        """The source as it is."""
+        """Return the source as it is."""
         return source
 
     def source_length(self, source: Any) -> int:
-        """`len(source)` if it has one, else 1."""
+        """Return `len(source)` if the source has a length, else 1."""
         return len(source) if hasattr(source, "__len__") else 1
 
 
 class FunctionSession(Session):
-    """Remembers which request has which slot. Prefixes are read from the token tree."""
+    """Remember which request has which slot. Prefixes are read from the token tree."""
 
     def __init__(self, model: FunctionModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
@@ -91,7 +90,7 @@ class FunctionSession(Session):
         self._check(logits, lengths.numel())
         if logits.dtype == torch.float64 and not self._keeps_float64:
             logits = logits.float()
-        # the function may keep what it returned, and the caller may overwrite logits
+        # copy: the function may keep its result, and the caller may overwrite logits
         return logits.detach().clone()  # [R, V]
 
     def release(self, slots: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Linear layers with what follows them: y = act(x W^T + b), or y = residual + x W^T + b."""
+"""Linear layers with an activation or a residual: y = act(x W^T + b), or y = residual + x W^T + b."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PlainLinear:
         self._activation = FUNCTIONS[ACTIVATIONS[activation]] if activation else None
 
     def with_backend(self, backend: Backend) -> PlainLinear:
-        """This layer: torch computes it whatever the backend is."""
+        """Return this layer: torch computes it with every backend."""
         return self
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -88,7 +88,7 @@ class PackedLinear:
         self._backend = backends.load("native")
 
     def with_backend(self, backend: Backend) -> PackedLinear:
-        """The same weights, multiplied by this backend module."""
+        """Return a layer with the same weights that this backend module computes."""
         layer = copy.copy(self)
         layer._backend = backend
         return layer
@@ -115,7 +115,7 @@ class PackedLinear:
         return self.rows(torch.arange(self._num_columns)).float()
 
     def rows(self, index: Tensor) -> Tensor:
-        """W[index] [n, in] in the dtype it is kept in: how tied embeddings share this one copy."""
+        """Return W[index] [n, in] in its storage dtype. Tied embeddings look up tokens in this one copy."""
         return unpack(self._weight, index, self._depth)
 
 
@@ -123,7 +123,7 @@ Linear = PlainLinear | PackedLinear
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` takes such weights here, and is worth it: not with the portable kernels."""
+    """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels."""
     if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     try:

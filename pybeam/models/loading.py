@@ -29,34 +29,36 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
 ) -> Transformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
-    """Load an encoder-decoder transformer from a Hugging Face directory, what was exported from one, or an
-    attentional LSTM.
+    """Load an encoder-decoder transformer or an attentional LSTM from a directory, or an exported one.
 
-    It needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`);
-    `generation_config.json` is read for the start and EOS ids. Architectures: M2M100 and NLLB
-    (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT (`fsmt`); Speech2Text
-    (`speech_to_text`) and Whisper (`whisper`), which read features of sound and are a `SpeechTransformer`;
-    and `attentional_lstm`, for which see `pybeam.models.Rnn`.
-    Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`.
-    A directory with `decoder.onnx` (`pybeam.export.export_onnx`) is run by ONNX Runtime, on a CPU, float32.
+    The directory needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`).
+    Start and EOS ids come from `generation_config.json` if it has them. Architectures:
+
+    - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
+      (`fsmt`);
+    - speech, a `SpeechTransformer`: Speech2Text (`speech_to_text`), Whisper (`whisper`);
+    - `attentional_lstm`, see `pybeam.models.Rnn`.
+
+    Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
+    runs a directory with `decoder.onnx` (`pybeam.export.export_onnx`), on a CPU, in float32.
 
     Args:
-        path: the directory, or a list of them: an `Ensemble`, whose members must have the same
-            vocabularies where their tokenizer files say what these are. A list of one is that model.
+        path: the directory, or a list of them for an `Ensemble`. Members must have the same vocabularies, as
+            far as their tokenizer files say. A list of one directory gives that model.
         device: "auto" is CUDA if there is a GPU.
-        dtype: of the weights: "auto" is float32 on a CPU whatever the file holds, the file's on a
-            GPU; or "float32", "bfloat16", "float16" or the `torch.dtype` of that name. On a CPU
-            with the C++ extension and AVX2 only matrices and token tables have it: `model.dtype`,
-            that of activations, caches and logits, is float32, and so are all sums. There bfloat16
-            also rounds the inputs of every matrix product: twice as fast where the CPU has
-            AVX512_BF16. Elsewhere the whole model computes in this dtype.
+        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", or the `torch.dtype` of that
+            name. "auto" is float32 on a CPU and the file's dtype on a GPU. On a CPU with the C++ extension
+            and AVX2, only matrices and token tables have this dtype. Activations, caches and logits
+            (`model.dtype`) and all sums are float32. bfloat16 also rounds the inputs of every matrix product
+            there, and is twice as fast if the CPU has AVX512_BF16. Elsewhere the whole model computes in
+            this dtype.
 
     Raises:
-        FileNotFoundError: there is no such directory.
+        FileNotFoundError: the directory does not exist.
         TypeError: `path` is no path.
-        ImportError: it holds ONNX graphs, and onnxruntime is not installed.
-        ValueError: a file, field or tensor is missing, wrong or not supported, or models do not make
-            an ensemble.
+        ImportError: the directory holds ONNX graphs, and onnxruntime is not installed.
+        ValueError: a file, field or tensor is missing, wrong or not supported, or the models do not make an
+            ensemble.
     """
     if isinstance(path, (str, os.PathLike)):
         path = [path]

@@ -1,4 +1,4 @@
-"""An attentional LSTM: its weights, what the engine may know about it, and its session."""
+"""An attentional LSTM: its weights, its model and its session."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class RnnConfig:
     vocab_size: int
     embedding_size: int
     hidden_size: int
-    num_layers: int  # of the encoder and of the decoder
+    num_layers: int  # encoder and decoder have so many each
     reverses_source: bool  # the encoder reads the last id first
     start_id: int
     eos_id: int
 
     @classmethod
     def read(cls, directory: Path) -> RnnConfig:
-        """From `config.json`. Raises ValueError if a field is missing or wrong."""
+        """Read `config.json`. Raises ValueError if a field is missing or wrong."""
         path = directory / "config.json"
         config = read_json(path)
         sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size", "num_layers")
@@ -73,10 +73,10 @@ class LstmLayer:
 
     input: Linear  # [4 H, in], with both biases
     recurrent: Linear  # [4 H, H], without
-    backend: Backend | None  # which computes the step; None: torch, where weights are not packed
+    backend: Backend | None  # computes the step; None: torch, if weights are not packed
 
     def with_backend(self, backend: Backend) -> LstmLayer:
-        """The same layer, computed by this backend module."""
+        """Return the same layer, computed by this backend module."""
         return LstmLayer(
             self.input.with_backend(backend),
             self.recurrent.with_backend(backend),
@@ -84,7 +84,7 @@ class LstmLayer:
         )
 
     def __call__(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state [n, H] after one step from those before; `gates` = input(x) [n, 4 H]."""
+        """Return hidden and cell state [n, H] after one step; `gates` = input(x) [n, 4 H]."""
         kernels = torch_layers if self.backend is None else self.backend
         return kernels.lstm_cell(self.recurrent.add(gates, hidden), cell)
 
@@ -97,7 +97,7 @@ class LstmStack:
     layers: Sequence[LstmLayer]
 
     def with_backend(self, backend: Backend) -> LstmStack:
-        """The same stack, computed by this backend module."""
+        """Return the same stack, computed by this backend module."""
         return LstmStack(self.token_table, [layer.with_backend(backend) for layer in self.layers])
 
     def embed(self, token: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class RnnSources(Model):
     config: RnnConfig
 
     def check(self, source: Any) -> Tensor:
-        """The ids as an int64 tensor [E] on the host.
+        """Return the ids as an int64 tensor [E] on the host.
 
         Raises:
             TypeError: the source is not a sequence of integers.
@@ -124,17 +124,18 @@ class RnnSources(Model):
 
 
 class Rnn(RnnSources):
-    """An LSTM that reads the source, and one that writes, attending to what the first has read.
+    """An LSTM that reads the source, and a second one that writes and attends to what the first has read.
 
-    With ``s_e`` the encoder's last layer at position e and ``d_t`` the decoder's, which starts from the
-    encoder's final state: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
-    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is.
+    The decoder starts from the encoder's final state. With ``s_e`` the encoder's last layer at position e and
+    ``d_t`` the decoder's: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
+    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There is no
+    limit on positions.
 
-    See Dong and Lapata 2016, section 3; without a limit on positions.
+    See Dong and Lapata 2016, section 3.
     """
 
     can_capture = True
-    can_draft = False  # the state of a row follows from that of the row before
+    can_draft = False  # a row needs the state of the row before it
     max_positions = None
 
     def __init__(
@@ -152,8 +153,8 @@ class Rnn(RnnSources):
         # [H, 2 H], tanh(U y + u) of the decoder's state and what it attends to
         self.attention = attention
         self.output = output  # [V, H]
-        self.dtype = dtype  # of states and logits
-        self.weight_dtype = weight_dtype  # of matrices and token tables
+        self.dtype = dtype  # dtype of states and logits
+        self.weight_dtype = weight_dtype  # dtype of matrices and token tables
         self.device = device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
@@ -166,11 +167,11 @@ class Rnn(RnnSources):
         )
 
     def session(self, backend: Backend) -> RnnSession:
-        """A fresh session that computes with this backend module."""
+        """Make a fresh session that computes with this backend module."""
         return RnnSession(self.with_backend(backend), backend)
 
     def with_backend(self, backend: Backend) -> Rnn:
-        """The same weights, computed by this backend module."""
+        """Return a model with the same weights, computed by this backend module."""
         model = copy.copy(self)
         model.encoder = self.encoder.with_backend(backend)
         model.decoder = self.decoder.with_backend(backend)
@@ -180,15 +181,15 @@ class Rnn(RnnSources):
 
 
 class LstmSession(Session):
-    """State of every row, which follows its hypothesis, and encoder states, once per source."""
+    """Keep the state of every row, which follows its hypothesis, and encoder states once per source."""
 
     def __init__(
         self, config: RnnConfig, dtype: torch.dtype, device: torch.device, backend: Backend
     ) -> None:
         self._config, self._device, self._backend = config, device, backend
         shape = (config.num_layers, 2, config.hidden_size)
-        # of every entry, before its last token and after it: [2, S, K, layers, 2, H], hidden and cell;
-        # kept apart, so that a step may be done again
+        # [2, S, K, layers, 2, H], hidden and cell state of every entry, before its last token and after it.
+        # Both are kept, so that a step may be done again.
         self._state = torch.zeros(2, 0, 0, *shape, dtype=dtype, device=device)
         # [cells, 1, H]
         self._pool = torch.zeros(0, 1, config.hidden_size, dtype=dtype, device=device)
@@ -196,11 +197,11 @@ class LstmSession(Session):
 
     @abstractmethod
     def _read(self, sources: Sequence[Tensor], cells: Tensor, slots: Sequence[int]) -> None:
-        """Encode sources that have tokens: states go to their cells [n], the last ones to their slots."""
+        """Encode sources that have tokens. States go to cells [n], last states to slots."""
 
     @abstractmethod
     def _write(self, rows: Rows, old: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] of rows in these states [R, layers, 2, H], and their states after it."""
+        """Return logits [R, V] of rows in these states [R, layers, 2, H], and their next states."""
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._state = resized(self._state, (2, num_slots, width, *self._state.shape[3:]))
@@ -210,7 +211,7 @@ class LstmSession(Session):
         return self._state, self._pool, self._source.cell, self._source.length
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
-        """Bytes of encoder states. The state of a row, four times as large per layer, is not counted."""
+        """Return the bytes of encoder states. The states of rows are not counted."""
         return cells_of_pages(source_length) * self._config.hidden_size * self._pool.itemsize
 
     def release(self, slots: Sequence[int]) -> None:
@@ -236,14 +237,15 @@ class LstmSession(Session):
         before, after = self._state.flatten(1, 2)  # [S K, layers, 2, H]
         entry = rows.row_slot * self._state.shape[2] + rows.entry  # [R]
         logits, new = self._write(rows, before.index_select(0, entry))
-        # padding has no state to keep
+        # padding rows have no state
         target = torch.where(rows.cell < 0, -1, entry)
         self._backend.scatter_rows(after, target, new)
         return logits
 
     def advance(self, source: Tensor, target: Tensor) -> None:
         flat = self._state.flatten(0, 2)  # [2 S K, layers, 2, H]
-        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)  # what was written after
+        # continue from the states after the last token, which are the second half
+        source = torch.where(source >= 0, source + flat.shape[0] // 2, -1)
         self._backend.gather_rows([flat], source, target)
 
 
@@ -319,7 +321,7 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
 
     def take(name: str, *shape: int) -> Tensor:
         tensor = checkpoint.take(name, *shape)
-        # what is no matrix is float32 where weights are packed
+        # if weights are packed, all other tensors are float32
         wanted = torch.float32 if is_packed and len(shape) == 1 else dtype
         return tensor.to(device=device, dtype=wanted).contiguous()
 

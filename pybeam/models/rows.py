@@ -16,8 +16,8 @@ from pybeam.kvcache.token_tree import TokenTree
 class Rows:
     """The rows that move in one step, grouped by source. R rows of A sources.
 
-    Rows behind the last offset are padding, of slot 0, which belongs to no source; nobody looks at
-    what a session computes for them. Sources may have no row, slot 0 among them, many times.
+    Rows behind the last offset are padding, of slot 0, which belongs to no source. Nobody looks at what a
+    session computes for them. Sources may have no row. Slot 0 may come many times.
     """
 
     tree: TokenTree
@@ -43,7 +43,7 @@ class Rows:
         return self.eos_ids[0]
 
     def take(self, index: Tensor, is_one: Tensor) -> Rows:
-        """Rows `index` [n] as n sources of one row each; padding where not `is_one` [n]."""
+        """Return rows `index` [n] as n sources of one row each, and padding where not `is_one` [n]."""
 
         def pick(values: Tensor, padding: int = 0) -> Tensor:
             return torch.where(is_one, values.index_select(0, index), padding)
@@ -65,13 +65,13 @@ class Rows:
     def history(self) -> Tensor:
         """The tokens of every row, start token first: [R, T] int32, padded with -1 on the right.
 
-        T is what the token tree has room for. It changes only when arrays are replaced, so that a step
-        which reads this may be captured; `longest` may be less, but is a constant to a captured step.
+        T is the room in the token tree. It changes only when arrays are replaced, so that a step which reads
+        this may be captured. (`longest` may be less, but would be a constant in a captured step.)
         """
         return self.tree.paths(self.row_slot, self.node)
 
     def seen(self, counts_start: bool) -> tuple[Tensor, Tensor]:
-        """Every row's tokens [R, T] int32 as processors count them, and the place of the last [R] int32.
+        """Return every row's tokens [R, T] int32 as processors count them, and the last one's place [R].
 
         Places without a token hold something negative; there is none behind the last one.
 

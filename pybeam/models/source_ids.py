@@ -1,4 +1,4 @@
-"""Sources that are token ids: how any model that reads them takes and checks them."""
+"""Check sources that are token ids, for all models that read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def checked_ids(source: Any, vocab_size: int) -> Tensor:
-    """Token ids as an int64 tensor [E] on the host.
+    """Return token ids as an int64 tensor [E] on the host.
 
     Raises:
         TypeError: the source is not a sequence of integers.
@@ -27,7 +27,7 @@ def checked_ids(source: Any, vocab_size: int) -> Tensor:
 
 
 def _as_ids(source: Any) -> Tensor:
-    """Token ids as an int64 tensor [E] on the host."""
+    """Turn token ids into an int64 tensor [E] on the host."""
     expected = "`source` must be a list, tuple or 1-D integer tensor of token ids"
     if isinstance(source, (list, tuple)):
         if not source:

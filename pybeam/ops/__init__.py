@@ -1,11 +1,11 @@
 """The kernels as functions, checked at the door.
 
-Every function takes ``backend="auto" | "reference" | "native"``. ``auto`` is the native
-backend on a CPU (the reference backend if the extension was not built); an explicit name never
-falls back to another one. Integer arguments that say how things are laid out are int32.
+Every function takes ``backend="auto" | "reference" | "native" | "triton"``. ``auto`` is the native backend on
+a CPU (the reference backend if the extension was not built), and Triton on a GPU. A backend that is named
+never falls back to another one. Integer arguments that describe a layout are int32.
 
-Words: a *slot* is the place a source takes in the state; a *cell* is the place of one node's key
-and value in the pool; a *page* is ``PAGE_CELLS`` neighbouring cells, owned by one source at a time.
+Words: a *slot* is the place of a source in the state. A *cell* is the place of one node's key and value in
+the pool. A *page* is ``PAGE_CELLS`` neighbouring cells, which belong to one source at a time.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def tree_attention(
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Attention of every row over the cells of its source; each cell is read once for the whole beam.
+    """Attend with every row over the cells of its source. Each cell is read once for the whole beam.
 
     ``out[r, h] = sum_u p[r, h, u] value[cell_u, g]``, ``p = softmax_u(scale * query[r, h] . key[cell_u, g])``
     over the cells ``u < num_cells[slot]`` of row r's source whose mask has bit ``entry[r]``; head h uses

@@ -23,7 +23,7 @@ def _fail(name: str, expected: object, actual: object, remedy: str = "") -> None
 def _shape(
     name: str, value: Tensor, dims: str, shape: Sequence[int | None], remedy: str = ""
 ) -> None:
-    """`value` has this shape; None stands for any size."""
+    """Check that `value` has this shape; None stands for any size."""
     actual = list(value.shape)
     if len(actual) != len(shape) or any(
         want is not None and want != got for want, got in zip(shape, actual, strict=True)
@@ -51,7 +51,7 @@ def _ints(
 
 
 def _range(name: str, value: Tensor, low: int, high: int, remedy: str = "") -> None:
-    """Every element is at least `low` and below `high`."""
+    """Check that every element is at least `low` and below `high`."""
     if value.numel() == 0:
         return
     least, most = (int(bound) for bound in value.aminmax())
@@ -85,7 +85,7 @@ def _contiguous_rows(name: str, value: Tensor) -> None:
 
 
 def _offsets(name: str, value: Tensor, end: int, of: str) -> None:
-    """`value` starts at 0, never falls and ends at `end`."""
+    """Check that `value` starts at 0, never falls and ends at `end`."""
     first, last = int(value[0]), int(value[-1])
     if first != 0:
         _fail(name, "0 at the start", first)
@@ -103,7 +103,7 @@ def select(
     _dtype("logits", logits, *FLOATS)
     _shape("logits", logits, "[R, V]", (None, None))
     _unit_stride("logits", logits)
-    # float64 logits are for laws, and then the scores may be as exact
+    # tests use float64 logits, and then scores may be float64 too
     exact = (torch.float64,) if logits.dtype == torch.float64 else ()
     _dtype("score", score, torch.float32, *exact)
     _device("score", score, device)

@@ -1,16 +1,17 @@
-"""Processors: what happens to the logits of a step before candidates are selected.
+"""Processors change the logits of a step before candidates are selected.
 
-``pybeam.fixed_beam(5, processors=[temperature(1.25), no_repeat_ngram(3)])``: any of them go together, with
-every algorithm and schedule, and are applied in the order given. All work on all rows at once; what a
-hypothesis consists of comes from the token tree. Held (ended) hypotheses have no row and are left alone, the
-tokens of `Request.prefix` are forced whatever a processor says, and `min_length` bans EOS after all of them.
-A row of which every token is forbidden ends there; if all rows of a beam do, it stops as "empty_beam". A
-processor whose arithmetic would round in half precision is given float32 instead.
+    pybeam.fixed_beam(5, processors=[temperature(1.25), no_repeat_ngram(3)])
 
-Stages. One of stage "logits" acts before the log-softmax: what it takes from one token the others get. One
-of stage "log_probs" acts behind it: scores are then what the processor makes of them. ``stage=`` chooses,
-where both make sense. It decides about scores, and so about beams; where nothing but the order within one
-row counts, as in greedy search, bans give the same tokens in either.
+Any processors go together, with every algorithm and schedule. They are applied in the given order, to all
+rows at once. The tokens of hypotheses come from the token tree. Held (ended) hypotheses have no row and are
+left alone. The tokens of `Request.prefix` are forced, whatever a processor does. `min_length` bans EOS after
+all processors. A row whose tokens are all forbidden ends there. If all rows of a beam do, it stops as
+"empty_beam". A processor whose arithmetic would round in half precision gets float32.
+
+Stages. A processor of stage "logits" acts before the log-softmax: probability that it takes from one token
+goes to the others. A processor of stage "log_probs" acts behind it, and scores add up its results as they
+are. If both make sense, ``stage=`` chooses. The choice changes scores, and so beams. In greedy search, where
+only the order within a row counts, bans give the same tokens in both stages.
 
 ==============  ================================================================================
 CTranslate2     "logits" for everything; its biased prefix mixes probabilities, as ours
@@ -20,17 +21,17 @@ OpenNMT-py      "log_probs" for everything
 FireRedASR      softmax smoothing on "logits", EOS penalty on "log_probs"
 ==============  ================================================================================
 
-What a hypothesis starts from counts where ``counts_start=True``: the start token, or the whole prompt of a
-model that is a decoder alone, as it does in transformers. By default neither does.
+With ``counts_start=True`` a processor also counts what a hypothesis starts from, as transformers does: the
+start token, or the whole prompt of a decoder-only model. By default it does not.
 
-Also in pybeam, but not here: `Request.prefix` (forced prefix), the `min_length` of an algorithm, which
-bans without normalising, the penalties for length in `pybeam.scoring`. Whole searches of other systems are in
-`pybeam.compat`.
+Three related features are elsewhere: `Request.prefix` (a forced prefix), the `min_length` of an algorithm,
+which bans EOS without normalising, and the length penalties of `pybeam.scoring`. Whole searches of other
+systems are in `pybeam.compat`.
 
-For one request other numbers or ids than for the rest: ``Request(source, processors=[temperature(0.8)])``
-replaces the one of the same class, which the algorithm must have; what may differ is said below as "per
-request". Functions of your own take (logits [R, V] float32, rows) and return logits; see `from_function` and
-`Processor`, and `pybeam.models.base.Rows` for what they may read.
+A request may use other numbers or ids: ``Request(source, processors=[temperature(0.8)])`` replaces the
+algorithm's processor of the same class. "Per request" below says what may differ. Functions of your own take
+(logits [R, V] float32, rows) and return logits. See `from_function` and `Processor`, and
+`pybeam.models.base.Rows` for what they can read.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ __all__ = [
 
 
 def temperature(temperature: float) -> Temperature:
-    """``logits / temperature``: above 1 smoother, below 1 sharper. Per request: the temperature.
+    """Divide logits: ``logits / temperature``. Above 1 probabilities become smoother, below 1 sharper.
 
-    FireRedASR's softmax_smoothing; fairseq's temperature. In transformers and CTranslate2 it belongs to
-    sampling and beam search ignores it.
+    Per request: the temperature. FireRedASR calls it softmax_smoothing, fairseq temperature. In transformers
+    and CTranslate2 it belongs to sampling, and beam search ignores it.
 
     Args:
         temperature: 1 changes nothing.
@@ -100,9 +101,9 @@ def temperature(temperature: float) -> Temperature:
 
 
 def eos_penalty(penalty: float) -> EosPenalty:
-    """``log_prob[EOS] * penalty``: below 1 hypotheses end earlier. Per request: the penalty.
+    """Multiply the log-prob of EOS: ``log_prob[EOS] * penalty``. Below 1 hypotheses end earlier.
 
-    Of stage "log_probs". FireRedASR's eos_penalty, where 0 < penalty <= 1.
+    Stage "log_probs". Per request: the penalty. This is FireRedASR's eos_penalty, where 0 < penalty <= 1.
 
     Args:
         penalty: 1 changes nothing.
@@ -114,9 +115,9 @@ def eos_penalty(penalty: float) -> EosPenalty:
 
 
 def token_penalty(token: int, penalty: float) -> TokenPenalty:
-    """``log_prob[token] - penalty``. Per request: the penalty.
+    """Subtract from the log-prob of one token: ``log_prob[token] - penalty``.
 
-    Of stage "log_probs". fairseq's unkpen, for the token of unknown words.
+    Stage "log_probs". Per request: the penalty. For the token of unknown words this is fairseq's unkpen.
 
     Raises:
         TypeError, ValueError: `token` is no token id, or the penalty not finite.
@@ -127,19 +128,19 @@ def token_penalty(token: int, penalty: float) -> TokenPenalty:
 def repetition_penalty(
     penalty: float, *, counts_start: bool = False, stage: Stage = "logits"
 ) -> RepetitionPenalty:
-    """``x * penalty`` where ``x < 0``, else ``x / penalty``, for every token that the hypothesis has.
+    """Penalise tokens that the hypothesis has: ``x * penalty`` if ``x < 0``, else ``x / penalty``.
 
-    Once, however often a token is there; the forced prefix counts. Above 1 repetitions become less
-    probable. Per request: the penalty.
+    A token is penalised once, however often it occurs. The forced prefix counts. Above 1 repetitions become
+    less probable. Per request: the penalty.
 
-    CTranslate2's repetition_penalty. transformers' counts the start token or the prompt
-    (``counts_start=True``), so with models that start from EOS, such as M2M100, it penalises EOS in every
+    This is CTranslate2's repetition_penalty. transformers also counts the start token or the prompt
+    (``counts_start=True``). With models that start from EOS, such as M2M100, that penalises EOS in every
     step.
 
     Args:
         penalty: 1 changes nothing.
-        counts_start: whether tokens of what it starts from count as some the hypothesis has.
-        stage: see the module. Of log-probabilities, none is positive.
+        counts_start: whether the start token or the prompt counts as part of the hypothesis.
+        stage: see the module. Log-probabilities are never positive, so the penalty multiplies them.
 
     Raises:
         ValueError: the penalty is not a positive number.
@@ -152,17 +153,17 @@ def repetition_penalty(
 def no_repeat_ngram(
     n: int, *, counts_start: bool = False, stage: Stage = "logits"
 ) -> NoRepeatNgram:
-    """Forbid the token that would complete an n-gram which the hypothesis has already.
+    """Forbid the token that would complete an n-gram which the hypothesis already has.
 
-    A token v is forbidden if ``(y[t-n+2], …, y[t], v)`` is ``(y[i], …, y[i+n-1])`` for some i, where y
-    are the tokens so far, forced prefix included. n = 1 forbids every token that is there.
+    A token v is forbidden if ``(y[t-n+2], …, y[t], v)`` is ``(y[i], …, y[i+n-1])`` for some i, where y are
+    the tokens so far, forced prefix included. n = 1 forbids every token of the hypothesis.
 
-    CTranslate2's no_repeat_ngram_size; transformers' and fairseq's count the start token
-    (``counts_start=True``), which matters for n = 1 only unless a model can generate it, and the prompt.
+    This is CTranslate2's no_repeat_ngram_size. transformers and fairseq also count the start token and the
+    prompt (``counts_start=True``). The start token matters only for n = 1, unless a model can generate it.
 
     Args:
         n: tokens of an n-gram.
-        counts_start: whether the hypothesis begins with what it starts from.
+        counts_start: whether the start token or the prompt counts as part of the hypothesis.
         stage: see the module.
 
     Raises:
@@ -176,7 +177,7 @@ def no_repeat_ngram(
 def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> SuppressTokens:
     """Forbid these tokens. Per request: the tokens.
 
-    transformers' suppress_tokens, CTranslate2's suppress_tokens.
+    transformers and CTranslate2 call it suppress_tokens.
 
     Args:
         tokens: ids.
@@ -191,14 +192,14 @@ def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> Suppre
 def suppress_tokens_at_start(
     tokens: Iterable[int], *, skips: int = 0, stage: Stage = "logits"
 ) -> SuppressTokensAtStart:
-    """Forbid these tokens where a hypothesis begins, right behind the forced prefix.
+    """Forbid these tokens at the beginning of a hypothesis, right behind the forced prefix.
 
-    Per request: the tokens. transformers' begin_suppress_tokens, CTranslate2's suppress_blank.
+    Per request: the tokens. transformers calls it begin_suppress_tokens, CTranslate2 suppress_blank.
 
     Args:
         tokens: ids.
-        skips: tokens behind the start token, of the prefix or generated, that come before that place in
-            any case; transformers skips the token of `first_token`.
+        skips: least number of tokens behind the start token, of the prefix or generated, before that place;
+            transformers skips the token of `first_token`.
         stage: see the module.
 
     Raises:
@@ -214,17 +215,15 @@ def suppress_sequences(
     spares_eos: bool = False,
     stage: Stage = "logits",
 ) -> SuppressSequences:
-    """Forbid the last token of each sequence where the hypothesis ends with those before it.
+    """Forbid the last token of each sequence if the hypothesis ends with the tokens before it.
 
-    The forced prefix counts. Per request: the sequences.
-
-    CTranslate2's suppress_sequences; transformers' bad_words_ids with ``counts_start=True`` and
-    ``spares_eos=True``.
+    The forced prefix counts. Per request: the sequences. CTranslate2 calls it suppress_sequences.
+    transformers' bad_words_ids is the same with ``counts_start=True`` and ``spares_eos=True``.
 
     Args:
-        sequences: token ids.
-        counts_start: whether the hypothesis begins with what it starts from.
-        spares_eos: whether the sequence ``[EOS]`` is taken for none.
+        sequences: lists of token ids.
+        counts_start: whether the start token or the prompt counts as part of the hypothesis.
+        spares_eos: whether the sequence ``[EOS]`` is ignored.
         stage: see the module.
 
     Raises:
@@ -235,10 +234,10 @@ def suppress_sequences(
 
 
 def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:
-    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2's disable_unk.
+    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2 calls it disable_unk.
 
     Args:
-        unk_id: its id.
+        unk_id: the id of that token.
         stage: see the module.
 
     Raises:
@@ -248,10 +247,10 @@ def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:
 
 
 def biased_prefix(beta: float, prefix: Iterable[int] = ()) -> BiasedPrefix:
-    """``p' = (1 - beta) p + beta [v = prefix[t]]`` while the hypothesis has followed the prefix so far.
+    """Make a prefix likely: ``p' = (1 - beta) p + beta [v = prefix[t]]`` while the hypothesis follows it.
 
-    t counts from behind `Request.prefix`. The larger beta is, the more it takes to leave the prefix. Of stage
-    "log_probs". Per request: beta and, as a rule, the prefix. CTranslate2's prefix_bias_beta.
+    t counts from behind `Request.prefix`. With a larger beta hypotheses leave the prefix less often. Stage
+    "log_probs". Per request: beta, and usually the prefix. CTranslate2 calls it prefix_bias_beta.
 
     Args:
         beta: from 0 (no bias) to less than 1.
@@ -268,15 +267,16 @@ def allowed_sequences(
 ) -> AllowedSequences:
     """Allow nothing but these sequences, each followed by EOS.
 
-    A token is allowed if some sequence begins with what the hypothesis has behind the forced prefix, then
-    that token; EOS if it is a whole sequence. What transformers does with prefix_allowed_tokens_fn over a
-    trie, row by row; here every row carries its place in the trie along the token tree, and a step costs
-    rows times the most children that a node of the trie has.
+    A token is allowed if some sequence begins with the tokens behind the forced prefix and this token. EOS is
+    allowed behind a whole sequence. A hypothesis that is cut at `max_length` may be only the beginning of a
+    sequence.
 
-    A hypothesis that is cut at `max_length` may be the beginning of a sequence only.
+    transformers does the same with prefix_allowed_tokens_fn over a trie, row by row. Here every row carries
+    its place in the trie along the token tree. A step costs the number of rows times the most children of a
+    node of the trie.
 
     Args:
-        sequences: of ids without EOS, none of them empty.
+        sequences: lists of ids without EOS, none of them empty.
         stage: see the module.
 
     Raises:
@@ -290,7 +290,7 @@ def allowed_sequences(
 def allowed_tokens(
     function: Callable[[Rows], Tensor], *, stage: Stage = "logits", can_capture: bool = False
 ) -> AllowedTokens:
-    """Allow what a function says: ``function(rows)`` is a bool mask [R, V], True for an allowed token.
+    """Allow the tokens of a mask: ``function(rows)`` returns bool [R, V], True for an allowed token.
 
     Args:
         function: for all rows at once; `Rows.history` has the tokens.
@@ -298,8 +298,8 @@ def allowed_tokens(
         can_capture: as in `from_function`.
 
     Raises:
-        TypeError: `function` is none.
-        ValueError: in a step, if the mask is of another shape or dtype.
+        TypeError: `function` is no function.
+        ValueError: in a step, if the mask has another shape or dtype.
     """
     return AllowedTokens(function, stage, can_capture)
 
@@ -310,17 +310,17 @@ def from_function(
     stage: Stage = "logits",
     can_capture: bool = False,
 ) -> Function:
-    """A function of your own with a stage.
+    """Make a processor from a function of your own, with a stage.
 
     Args:
-        function: (logits [R, V] float32, rows) to logits [R, V]; may change what it is given.
+        function: maps (logits [R, V] float32, rows) to logits [R, V]; it may overwrite its arguments.
         stage: "log_probs" for log-probabilities in place of logits.
-        can_capture: whether a CUDA graph may hold it: it reads nothing back from the device, and no
-            size in it depends on data. False: steps are not captured.
+        can_capture: whether a CUDA graph may hold the function. It must read nothing back from the device,
+            and no size in it may depend on data. False: steps are not captured.
 
     Raises:
-        TypeError: `function` is none.
-        ValueError: `stage` is none.
+        TypeError: `function` is no function.
+        ValueError: `stage` is no stage.
     """
     return Function(function, stage, can_capture)
 

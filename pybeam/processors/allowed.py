@@ -1,4 +1,4 @@
-"""Processors that say which tokens are allowed: a trie of sequences, or a function's mask."""
+"""Processors that allow some tokens only: those of a trie of sequences, or of a function's mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = 0
 class Trie(NamedTuple):
     """Sequences as a tree, numbered by depth and, within it, in lexical order.
 
-    Edge e leads to node e + 1. The last node is where everything ends up that is in no sequence.
+    Edge e leads to node e + 1. The last node stands for all that is in no sequence.
     """
 
     token: Tensor  # [E] int64, of every edge; ascending among those of one node
@@ -36,8 +36,8 @@ class Trie(NamedTuple):
         for line, sequence in zip(padded, sequences, strict=True):
             line[: len(sequence)] = sequence
         padded = np.unique(padded, axis=0)  # sorted; -1 comes first
-        node = np.zeros(len(padded), dtype=np.int64)  # of every sequence, at the depth reached
-        differs = np.zeros(len(padded), dtype=bool)  # from the sequence before it
+        node = np.zeros(len(padded), dtype=np.int64)  # each sequence's node at the present depth
+        differs = np.zeros(len(padded), dtype=bool)  # from the one before
         differs[0] = True
         parents, tokens = [], []
         num_nodes = 1
@@ -58,14 +58,14 @@ class Trie(NamedTuple):
         return cls(*[torch.from_numpy(array) for array in arrays])
 
     def child(self, node: Tensor, token: Tensor) -> Tensor:
-        """The nodes that tokens [R] lead to from these nodes [R]."""
+        """Return the nodes that tokens [R] lead to from these nodes [R]."""
         key = node.long() << 32 | token.long()
         edge = torch.searchsorted(self.key, key)
         is_there = self.key[edge.clamp(max=self.key.numel() - 1)] == key
         return torch.where(is_there, edge + 1, self.is_end.numel() - 1)
 
     def children(self, node: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """Tokens [R, most] that may follow these nodes [R], and which of them there are."""
+        """Return tokens [R, most] that may follow these nodes [R], and a mask of those that exist."""
         edge = self.first[node, None] + torch.arange(most, device=node.device)
         is_there = edge < self.first[node + 1, None]
         return self.token[edge.clamp(max=self.token.numel() - 1)], is_there

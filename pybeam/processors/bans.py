@@ -65,7 +65,7 @@ class SuppressSequences(Processor):
             raise ValueError("`sequences` must not hold an empty one: it would forbid everything")
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """[N, L], last token first, so that sequences of any length begin in the same column."""
+        """Return sequences [N, L], last token first, so that those of any length begin in the same column."""
         longest = max(map(len, self.sequences), default=0)
         padded = [[*reversed(line), *[-1] * (longest - len(line))] for line in self.sequences]
         return (torch.tensor(padded, dtype=INT).view(len(padded), longest),)
@@ -111,7 +111,7 @@ class NoRepeatNgram(Processor):
         follows = seen[:, context_size:]  # [R, windows]
         if not follows.numel():
             return logits
-        # a window that reaches beyond the last token is followed by -1
+        # -1 follows a window that reaches beyond the last token
         matches = follows >= 0
         for i in range(context_size):
             place = end[:, None] + 1 - context_size + i  # [R, 1]

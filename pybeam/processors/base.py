@@ -1,4 +1,4 @@
-"""What a processor is, and what requests may change about it."""
+"""`Processor`: the base class, and overrides by requests."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Processor(ABC):
         return ()
 
     def constants(self) -> tuple[Tensor, ...]:
-        """Tensors that are the same for all requests, on the host."""
+        """Return the tensors that are the same for all requests, on the host."""
         return ()
 
     def check(self, model: Model) -> None:
-        """Raises ValueError if this makes no sense with that model."""
+        """Raise ValueError if this processor does not fit that model."""
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
@@ -66,10 +66,10 @@ class Processor(ABC):
         Args:
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
                 overwritten and returned.
-            rows: the rows; `Rows.history` has their tokens, `Rows.seen` those of prompts too.
-            data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of
-                each dtype: a place for every node of the token tree, to be written at the rows' nodes
-                and read at their parents'.
+            rows: the rows. `Rows.history` has their tokens, `Rows.seen` also those of prompts.
+            data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of each
+                dtype. The state has a place for every node of the token tree. Write it at the rows' nodes,
+                and read it at the nodes' parents.
         """
 
 
@@ -100,7 +100,7 @@ def perturbs(processor: AnyProcessor) -> bool:
 
 
 def check_order(processors: Sequence[AnyProcessor]) -> None:
-    """Raises TypeError for what is no processor, ValueError for one in the wrong place."""
+    """Raise TypeError if one of them is no processor, ValueError if one is in the wrong place."""
     for i, processor in enumerate(processors):
         if not callable(processor):
             raise TypeError(
@@ -125,10 +125,10 @@ def check_order(processors: Sequence[AnyProcessor]) -> None:
 def overridden(
     processors: Sequence[AnyProcessor], changes: Iterable[Processor]
 ) -> tuple[AnyProcessor, ...]:
-    """The processors with each of `changes` in place of the one of its class.
+    """Return the processors, with each of `changes` in place of the one of its class.
 
-    Raises TypeError or ValueError if there is no such one, or two, or if it differs in what a request
-    cannot change.
+    Raises TypeError or ValueError if there is none of that class, or two, or if it differs in a field that a
+    request cannot change.
     """
     changed = list(processors)
     if not isinstance(changes, Iterable):
@@ -146,8 +146,9 @@ def overridden(
                 f"`Request.processors` must change one of the algorithm's processors, but of class "
                 f"{name} it has {len(places)}; give the algorithm one, neutral if need be"
             )
+        if not dataclasses.is_dataclass(change):
+            raise TypeError(f"a {name} must be a frozen dataclass, so that requests may change it")
         own = changed[places[0]]
-        assert dataclasses.is_dataclass(change)
         for field in dataclasses.fields(change):
             ours, theirs = getattr(own, field.name), getattr(change, field.name)
             if field.name not in change.per_request and ours != theirs:
@@ -165,7 +166,7 @@ def check_stage(stage: object) -> None:
 
 
 def check_ids(name: str, values: Iterable[int], model: Model) -> None:
-    """Raises ValueError for an id that is not in the model's vocabulary."""
+    """Raise ValueError for an id that is not in the model's vocabulary."""
     largest = max(values, default=0)
     if largest >= model.vocab_size:
         problem = f"must hold ids of the model's vocabulary, 0 to {model.vocab_size - 1}, but holds {largest}"
@@ -173,6 +174,6 @@ def check_ids(name: str, values: Iterable[int], model: Model) -> None:
 
 
 def ban(logits: Tensor, token: Tensor, is_banned: Tensor) -> Tensor:
-    """Put -inf in place at tokens [R, n], some of which may stand there twice, where is_banned [R, n]."""
+    """Write -inf at tokens [R, n] where is_banned [R, n]. Tokens may occur twice."""
     limit = torch.where(is_banned, -INF, INF).to(logits.dtype)
     return logits.scatter_reduce_(1, token.long(), limit, "amin")

@@ -41,7 +41,7 @@ class BiasedPrefix(Processor):
             return logits
         done = rows.num_generated[:, None]  # [R, 1]
         place = torch.arange(size, dtype=INT, device=prefix.device)  # [P]
-        first = rows.position[:, None] + 1 - done  # of the generated tokens
+        first = rows.position[:, None] + 1 - done  # place of the first generated token
         made = rows.history.gather(1, (first + place).clamp(0, rows.history.shape[1] - 1).long())
         follows = ((made == prefix) | (place >= done)).all(1, keepdim=True)
         wanted = prefix.gather(1, done.clamp(0, size - 1).long())  # [R, 1]

@@ -1,4 +1,4 @@
-"""Processors at work: what they keep on the device for the slots of one workspace."""
+"""Run processors, and keep their numbers on the device for the slots of one workspace."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ProcessorChain:
             self._open_prompts(slots, known)
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
-        # they end in one column, so that what is generated follows all of them
+        # prompts end in the same column, so that generated tokens follow all of them
         padded = pad_sequence(
             list(prompts), batch_first=True, padding_value=-1, padding_side="left"
         )
@@ -74,13 +74,13 @@ class ProcessorChain:
         self.prompts[slot] = to_device(padded, torch.int32, self.prompts.device)
 
     def buffers(self) -> tuple[Tensor, ...]:
-        """All arrays as they are now; a captured step refers to them."""
+        """Return all arrays as they are now. A captured step refers to them."""
         arrays = tuple(array for kept in self._processors for array in kept.arrays)
         return *arrays, self.prompts
 
     def dtype(self, logits: Tensor) -> torch.dtype:
         """The dtype of the results for such logits."""
-        # a penalty or a division in half precision would make ties of distinct logits
+        # in half precision a penalty or a division would turn distinct logits into ties
         halves = bool(self._processors) and logits.dtype in HALVES
         return torch.float32 if halves else logits.dtype
 
@@ -107,7 +107,7 @@ class ProcessorChain:
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Log-probabilities [R, V]; a row of which nothing is allowed stays -inf."""
+    """Compute log-probabilities [R, V]. A row that allows no token stays -inf."""
     is_dead = logits.amax(1, keepdim=True) == -INF
     return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
 
@@ -115,10 +115,10 @@ def log_softmax(logits: Tensor) -> Tensor:
 def restore_log_probs(
     chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor
 ) -> Survivors:
-    """The survivors of `select` with their log-probs [R, V] in place of what ranked them.
+    """Return the survivors of `select` with log-probs [R, V] in place of the numbers that ranked them.
 
-    `is_alive` [S, K] says which entries of the beams are rows. Held ones keep what they have, and so do
-    rows within a prefix.
+    `is_alive` [S, K] says which entries of the beams are rows. Held entries do not change, nor do rows within
+    a prefix.
     """
     if not log_probs.shape[0]:
         return chosen  # nothing moves
@@ -170,7 +170,7 @@ class _DeviceProcessor:
             shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
             padded = torch.stack([resized(value, tuple(shape), -1) for value in values])
             array = resized(self.arrays[i], (0, *shape), -1)
-            # what is behind the values of these requests is another's
+            # older values of other requests stand behind those of these requests
             padded = resized(padded, (len(slots), *array.shape[1:]), -1)
             array[slot] = to_device(padded, padded.dtype, self._device)
             self.arrays[i] = array

@@ -1,4 +1,4 @@
-"""What earlier groups of a diverse search have chosen becomes less probable."""
+"""Make tokens less probable that earlier groups of a diverse search have chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Diversity(Processor):
         number("diversity_penalty", self.penalty, 0)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """The penalty, and the tokens [T, C]; few sizes of T, so that arrays are seldom replaced."""
+        """Return the penalty and the tokens [T, C]. T has few sizes, so that arrays are rarely replaced."""
         most = max(map(len, self.chosen), default=0)
         num_steps = 1 << (len(self.chosen) - 1).bit_length() if self.chosen else 0
         tokens = torch.full((num_steps, most), -1, dtype=INT)
@@ -42,16 +42,16 @@ class Diversity(Processor):
         token = chosen[number, step.clamp(0, num_steps - 1)]  # [R, C]
         is_there = (token >= 0) & ((step >= 0) & (step < num_steps))[:, None]
         taken = torch.where(is_there, -penalty[:, None], 0.0).to(logits.dtype)
-        # a token as often as it was chosen
+        # a token counts as often as it was chosen
         return logits.scatter_add_(1, token.clamp(min=0).long(), taken)
 
 
 def diversity(penalty: float) -> Diversity:
-    """Another penalty for one request of a `pybeam.diverse` search; by itself it does nothing.
+    """Set another penalty for one request of a `pybeam.diverse` search. Elsewhere it does nothing.
 
-    Of stage "log_probs". Per request: the penalty.
+    Stage "log_probs". Per request: the penalty.
 
     Raises:
-        ValueError: it is not a positive number.
+        ValueError: the penalty is not a positive number.
     """
     return Diversity(penalty)

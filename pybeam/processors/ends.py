@@ -1,4 +1,4 @@
-"""Processors that say how hypotheses begin and where they may end."""
+"""Processors for the beginning and the end of hypotheses."""
 
 from __future__ import annotations
 
@@ -104,10 +104,11 @@ class EosGrowth(Processor):
 
 
 def eos_growth(start: int, factor: float) -> EosGrowth:
-    """``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` once t > start tokens are generated.
+    """Raise EOS to ``log_prob[EOS] + |log_prob[EOS]| * (factor**(t - start) - 1)`` behind `start` tokens.
 
-    Above 1 hypotheses end earlier, the more so the longer they are. What comes out may be positive. Of
-    stage "log_probs". Per request: both. transformers' exponential_decay_length_penalty.
+    t counts generated tokens. Above 1 hypotheses end earlier, the more so the longer they are. Results may
+    be positive. Stage "log_probs". Per request: both numbers. transformers calls it
+    exponential_decay_length_penalty.
 
     Raises:
         TypeError, ValueError: `start` is not a whole number from 0 on, or `factor` not positive.
@@ -118,8 +119,8 @@ def eos_growth(start: int, factor: float) -> EosGrowth:
 def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logits") -> MinLength:
     """Forbid EOS until `length` tokens have been generated. Per request: the length.
 
-    CTranslate2's min_decoding_length, where the forced prefix counts (``counts_prefix=True``). Of stage
-    "log_probs" it does what the `min_length` of an algorithm does.
+    In CTranslate2's min_decoding_length the forced prefix counts (``counts_prefix=True``). With stage
+    "log_probs" it does the same as the `min_length` of an algorithm.
 
     Raises:
         TypeError, ValueError: the length is not a whole number from 0 on.
@@ -128,11 +129,10 @@ def min_length(length: int, *, counts_prefix: bool = False, stage: Stage = "logi
 
 
 def first_token(token: int | None = None) -> FirstToken:
-    """Allow nothing but this token behind the start token, at log-prob 0; None: anything.
+    """Allow only this token behind the start token, at log-prob 0. None allows any token.
 
-    Unlike `Request.prefix`, whose tokens take its place if there are any, it is a generated token and
-    counts in every length. Of stage "log_probs". Per request: the token. transformers'
-    forced_bos_token_id.
+    This is a generated token, which counts in every length. `Request.prefix` does not count, and takes its
+    place. Stage "log_probs". Per request: the token. transformers calls it forced_bos_token_id.
 
     Raises:
         TypeError, ValueError: it is no token id.
@@ -141,9 +141,9 @@ def first_token(token: int | None = None) -> FirstToken:
 
 
 def force_eos(*, is_scored: bool = True) -> LastToken:
-    """Allow nothing but EOS as the last token that there is room for (`max_length`).
+    """Allow only EOS as the last token before the limit (`max_length`).
 
-    With ``is_scored=False`` its log-prob is 0 there, else its own. Of stage "log_probs". fairseq, and
-    not scored: transformers' forced_eos_token_id and Yang et al. 2020.
+    EOS has its own log-prob there, as in fairseq. With ``is_scored=False`` it is 0, as in transformers'
+    forced_eos_token_id and in Yang et al. 2020. Stage "log_probs".
     """
     return LastToken(is_scored)

@@ -23,8 +23,8 @@ class Gumbel(Processor):
     stage = "log_probs"
     per_request: ClassVar = ("seed",)
     perturbs: ClassVar[bool] = True
-    # of every node: a hash of the seed and the tokens behind the prefix, and the log-probability of all
-    # tokens, which is 0 for those of a prefix that is not scored
+    # for every node: a hash of the seed and the tokens behind the prefix, and the log-probability of all
+    # tokens; that of a prefix that is not scored is 0
     state: ClassVar = (torch.int64, torch.float32)
 
     def __post_init__(self) -> None:
@@ -63,9 +63,9 @@ class Gumbel(Processor):
 
 
 def gumbel_noise(key: Tensor, token: Tensor) -> Tensor:
-    """Gumbel(0) numbers [R, n] float64, each a function of a row's key [R] int64 and a token [n] int32.
+    """Make Gumbel(0) numbers [R, n] float64 from the rows' keys [R] int64 and tokens [n] int32.
 
-    ``-log(-log(1 - u))``, u of 31 random bits, so that the upper tail, which decides, is fine.
+    They are ``-log(-log(1 - u))``. u has 31 random bits, so that the upper tail, which decides, is fine.
     """
     words = key.contiguous().view(INT).view(-1, 2)
     bits = _mixed32(token) ^ words[:, :1]  # [R, n]
@@ -76,12 +76,12 @@ def gumbel_noise(key: Tensor, token: Tensor) -> Tensor:
 
 
 def log1mexp(x: Tensor) -> Tensor:
-    """``log(1 - exp(x))`` for x <= 0. See Mächler 2012."""
+    """Compute ``log(1 - exp(x))`` for x <= 0. See Mächler 2012."""
     return torch.where(x > -math.log(2), x.expm1().neg_().log_(), x.exp().neg_().log1p_())
 
 
 def softplus(x: Tensor) -> Tensor:
-    """``log(1 + exp(x))``; torch's own rounds an element by its place in memory."""
+    """Compute ``log(1 + exp(x))``. The rounding of torch's own depends on an element's place in memory."""
     return x.abs().neg_().exp_().log1p_().add_(x.clamp(min=0.0))
 
 
@@ -100,28 +100,27 @@ def _mixed32(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """A shift to the right that fills with zeros."""
+    """Shift to the right and fill with zeros."""
     size = 8 * x.element_size()
     return (x >> by) & ((1 << (size - by)) - 1)
 
 
 def gumbel(seed: int = 0) -> Gumbel:
-    """Noise that makes of a beam search a sampling of hypotheses without replacement.
+    """Add noise that turns a beam search into sampling without replacement.
 
-    With ``phi(y)`` the log-probability of the tokens y so far and ``G(y)`` the score of the row, every
-    continuation gets ``G'(yv) = phi(yv) + g``, where g is a Gumbel(0) number of its own, and then, so
-    that the largest of them is ``G(y)``,
+    ``phi(y)`` is the log-probability of the tokens y so far, and ``G(y)`` the score of the row. Every
+    continuation first gets ``G'(yv) = phi(yv) + g``, where g is a Gumbel(0) number of its own. Then
 
     ``G(yv) = -log(exp(-G(y)) - exp(-max_w G'(yw)) + exp(-G'(yv)))``
 
-    which the search ranks by. ``G`` of the start is a Gumbel(0) number too (the paper's algorithm 1 sets
-    it to 0, which shifts all scores alike), so that scores are what the paper's estimators need. All
-    numbers are a hash of the seed, the tokens behind the forced prefix, and v, so they depend on nothing
-    else; requests with the same seed share them.
+    so that the largest of them is ``G(y)``. The search ranks by these numbers. ``G`` of the start is a
+    Gumbel(0) number too, so that scores fit the paper's estimators. (The paper's algorithm 1 sets it to 0,
+    which shifts all scores alike.) All numbers are a hash of the seed, the tokens behind the forced prefix,
+    and v. They depend on nothing else, and requests with the same seed share them.
 
-    Of stage "log_probs", and the last processor. Per request: the seed. Sampling is exact with
-    `pybeam.stochastic_beam`; other algorithms may drop what would have been drawn. `Hypothesis.score`
-    and `log_probs` are those of the model, `final_score` is ``G``.
+    Stage "log_probs"; it must be the last processor. Per request: the seed. Sampling is exact with
+    `pybeam.stochastic_beam`. Other algorithms may drop hypotheses that would have been drawn.
+    `Hypothesis.score` and `log_probs` are those of the model, `final_score` is ``G``.
 
     CTranslate2's beam search with `sampling_topk` draws new noise in every step and does not condition it.
 
@@ -129,7 +128,7 @@ def gumbel(seed: int = 0) -> Gumbel:
         seed: 0 to 2**63 - 1.
 
     Raises:
-        TypeError, ValueError: it is no such number.
+        TypeError, ValueError: the seed is no such number.
 
     See Kool, van Hoof and Welling 2019.
     """

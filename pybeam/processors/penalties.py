@@ -95,7 +95,7 @@ class RepetitionPenalty(Processor):
         token, _ = rows.seen(self.counts_start)  # [R, T]
         largest = token.amax(1, keepdim=True)  # [R, 1]
         has_any = largest >= 0
-        # places without a token repeat one that counts, so that each token has one value
+        # places without a token repeat one that counts, so that each token is written with one value
         token = torch.where(token < 0, largest, token).clamp(min=0).long()
         value = logits.gather(1, token)
         penalised = torch.where(value < 0, value * penalty, value / penalty)
@@ -103,7 +103,7 @@ class RepetitionPenalty(Processor):
 
 
 def check_start(counts_start: bool, model: Model) -> None:
-    """Raises ValueError if the start token shall count but could never be generated."""
+    """Raise ValueError if the start token should count but can never be generated."""
     if counts_start and model.start_id >= model.vocab_size:
         raise ValueError(
             f"`counts_start` needs a start token of the vocabulary, 0 to {model.vocab_size - 1}, "

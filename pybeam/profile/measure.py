@@ -48,7 +48,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes.
+    """The time of a step, by phase.
 
     The time of a step is the time of a decode, encoding included, divided by its steps. The fastest run
     counts, with and without the profiler, since other programs only add time.

@@ -26,7 +26,11 @@ ms per step and its share are host time without the profiler; kernels are the ti
 
 
 def as_dict(profile: Profile) -> dict[str, Any]:
-    """All numbers by name. Times are in ms per step, shares are of the step's time without the profiler."""
+<<<<<<< HEAD
+    """Return all numbers by name. Times are in ms per step; shares are of a step without the profiler."""
+=======
+    """Return all numbers by name. Times are in ms per step, shares of a step without the profiler."""
+>>>>>>> main
     whole = profile.step
     return {
         "on_gpu": profile.on_gpu,

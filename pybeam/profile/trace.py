@@ -54,7 +54,7 @@ class Breakdown:
 
 
 def read_trace(path: Path) -> list[dict]:
-    """The complete events of a chrome trace."""
+    """Read the complete events of a chrome trace."""
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
     return [event for event in events if event["ph"] == "X"]
 
@@ -95,7 +95,7 @@ def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:
 
 
 def covered(intervals: Iterable[Interval]) -> dict[str, float]:
-    """Microseconds that the intervals cover, by phase.
+    """Count the microseconds that the intervals cover, by phase.
 
     Time that several intervals cover counts once, for the one that began first.
     """

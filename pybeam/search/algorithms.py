@@ -94,7 +94,7 @@ class Algorithm:
             self._check_draft()
 
     def _check_stop(self) -> None:
-        """Raises TypeError or ValueError unless the stop rule goes with the scoring and n_best."""
+        """Raise TypeError or ValueError unless the stop rule goes with the scoring and n_best."""
         if not isinstance(self.stop, Stop):
             raise TypeError(
                 f"`stop` must come from pybeam.stopping, such as optimal(), but is {self.stop!r}"
@@ -116,7 +116,7 @@ class Algorithm:
             )
 
     def _check_prefix(self) -> None:
-        """Raises TypeError or ValueError unless `prefix` is a rule that goes with `finishing`."""
+        """Raise TypeError or ValueError unless `prefix` is a rule that goes with `finishing`."""
         if not isinstance(self.prefix, PrefixRule):
             raise TypeError(
                 f"`prefix` must be a pybeam.limits.PrefixRule, but is {self.prefix!r}; the tokens "
@@ -129,7 +129,7 @@ class Algorithm:
             )
 
     def _check_draft(self) -> None:
-        """Raises ValueError unless the search follows one hypothesis to its end, by log-probabilities."""
+        """Raise ValueError unless the search follows one hypothesis to its end, by log-probabilities."""
         if (self.width, self.num_groups, self.stop) != (1, 1, COUNT):
             raise ValueError(
                 "an algorithm that guesses tokens ahead follows one hypothesis to its end, so `width` must "
@@ -143,7 +143,7 @@ class Algorithm:
 
     @property
     def refills(self) -> bool:
-        """Whether the places of finished hypotheses are there again in the next step."""
+        """Whether other hypotheses take the places of finished ones in the next step."""
         return self.regrows or self.finishing == Finishing.REFILL
 
     @property
@@ -163,12 +163,12 @@ class Algorithm:
 
     @property
     def perturbs(self) -> bool:
-        """Whether something else than log-probabilities ranks; see `Processor.perturbs`."""
+        """Whether something else than log-probabilities ranks hypotheses; see `Processor.perturbs`."""
         return any(map(base.perturbs, self.processors))
 
     @property
     def max_rows(self) -> int:
-        """Rows that a source may have in a step."""
+        """Most rows of a source in a step."""
         if self.draft is None:
             return self.width
         known = self.max_length if isinstance(self.max_length, int) else DEFAULT_MAX_LENGTH
@@ -176,14 +176,14 @@ class Algorithm:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens by which a hypothesis may grow in a step."""
+        """Most tokens that a hypothesis may gain in a step."""
         return 1 if self.draft is None else self.max_rows
 
     @property
     def growth(self) -> int:
-        """A guess: in a step a beam rarely grows to more than this many times its rows.
+        """A guess of how many times its rows a beam may grow to in a step.
 
-        The guess is 2 where a threshold prunes candidates. Without one it is what the rules allow.
+        It is 2 if a threshold prunes candidates, and otherwise the most that the rules allow.
         """
         if self.draft is not None:
             return self.max_rows

@@ -20,7 +20,7 @@ def build_algorithm(
     *,
     regrows: bool = False,
 ) -> Algorithm:
-    """The algorithm of these options. Raises TypeError or ValueError if one of them makes no sense."""
+    """Make the algorithm of these options. Raises TypeError or ValueError if an option is invalid."""
     processors = processor_tuple(options.get("processors", ()))
     given: dict[str, Any] = {**options, "processors": processors}
     return Algorithm(width, finishing, pruning, regrows=regrows, **given)

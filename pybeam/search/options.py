@@ -36,7 +36,7 @@ class SearchOptions(SamplingOptions, total=False):
     stop: Stop
 
 
-# as `help` shows them; `Algorithm` has the same
+# the defaults that `help` shows; `Algorithm` has the same
 DEFAULTS = {
     "n_best": "1",
     "min_length": "0",

@@ -17,7 +17,7 @@ _PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
 
 
 def for_target(algorithm: Algorithm, request: Request, max_positions: int | None) -> Algorithm:
-    """The algorithm that scores the request's target: one row, unpruned, as long as target and EOS.
+    """Return the algorithm that scores a request's target: one row, unpruned, as long as target and EOS.
 
     Raises ValueError if the model has too few positions.
     """
@@ -48,7 +48,7 @@ def for_target(algorithm: Algorithm, request: Request, max_positions: int | None
 def overridden(
     algorithm: Algorithm, request: Request, max_positions: int | None, source_length: int
 ) -> Algorithm:
-    """The algorithm for one request; its limits count what is generated behind the prefix.
+    """Return the algorithm for one request. Its limits count the tokens behind the prefix.
 
     Raises ValueError if an override is invalid or the model has too few positions.
     """
@@ -66,14 +66,14 @@ def overridden(
         changes["scoring"] = changes.get("scoring", algorithm.scoring).behind(prefix_length)
     if algorithm.draft is not None:
         changes["draft"] = algorithm.draft.for_request(request)
-    # most requests ask for nothing else; processors may hold what cannot be compared
+    # most requests override nothing; processors may hold values that cannot be compared
     if "processors" not in changes and changes == {n: getattr(algorithm, n) for n in changes}:
         return algorithm
     return dataclasses.replace(algorithm, **changes)
 
 
 def _given(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of these overrides that the request has."""
+    """Return the overrides that the request has."""
     values = {name: getattr(request, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -81,9 +81,9 @@ def _given(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
 def _length_limits(
     algorithm: Algorithm, request: Request, max_positions: int | None, source_length: int
 ) -> tuple[int, int]:
-    """`min_length` and `max_length` in tokens behind the prefix, whatever they were given in.
+    """Return `min_length` and `max_length` in tokens behind the prefix.
 
-    Raises TypeError or ValueError if the request's own are invalid, or if the prefix leaves no room.
+    Raises TypeError or ValueError if the request's limits are invalid, or if the prefix leaves no room.
     """
     prefix_length = request.prefix_length
     room = None if max_positions is None else max_positions - prefix_length
@@ -92,7 +92,7 @@ def _length_limits(
             f"`prefix` must be shorter than the model's {max_positions} positions, but has "
             f"{prefix_length} tokens"
         )
-    # tokens of the prefix that the limits as given include
+    # tokens of the prefix that the given limits include
     included = prefix_length if algorithm.prefix.in_limits else 0
     own = _given(request, ("min_length", "max_length"))
     min_length = own.get("min_length", algorithm.min_length)

@@ -1,6 +1,6 @@
 """Greedy decoding of many tokens at once: the algorithms of Santilli et al. 2023, and one that adapts.
 
-All give what `greedy` gives, after at most as many steps. They differ in their `Draft`.
+All find the output of `greedy`, after at most as many steps. They differ in their `Draft`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def jacobi(
     them. At most 128 tokens are guessed.
 
     Args:
-        length: generated tokens, EOS counted, up to which tokens are guessed, or a function of the
-            request that returns that number; behind it one token a step. The paper takes it from a
-            greedy run beforehand. None: `max_length`.
+        length: tokens are guessed up to so many generated ones, EOS included; behind them a step finds one
+            token. It may be a function of the request that returns the number. The paper takes it from
+            a greedy run beforehand. None: `max_length`.
         initialiser: the first guesses, from `pybeam.drafts`.
         feeds_all: whether the tokens behind a guessed EOS are sent through the model too, as in the
             paper.
@@ -56,7 +56,7 @@ def gauss_seidel_jacobi(
     initialiser: Initialiser = PAD,
     **options: Unpack[SearchOptions],
 ) -> Algorithm:
-    """Greedy decoding in blocks of so many tokens, each as `jacobi` decodes all (PGJ).
+    """Greedy decoding in blocks of so many tokens; `jacobi` decodes each block (PGJ).
 
     Blocks have fixed boundaries: a step guesses up to the end of its block, and the next block begins
     when all tokens of this one are proven.
@@ -82,7 +82,7 @@ def hybrid_jacobi(
     initialiser: Initialiser = PAD,
     **options: Unpack[SearchOptions],
 ) -> Algorithm:
-    """As `gauss_seidel_jacobi` for the first `horizon` generated tokens, then one at a time (HGJ).
+    """`gauss_seidel_jacobi` for the first `horizon` generated tokens, then one token at a time (HGJ).
 
     Args:
         block: generated tokens, 1 to 128.
@@ -109,18 +109,18 @@ def adaptive_jacobi(
     """Greedy decoding with as many guesses as pay; not in the paper.
 
     A window of guesses behind the last token replaces blocks. It grows by one guess after a step whose
-    guesses have all held. Otherwise it becomes as long as what held, but at least one guess.
+    guesses were all right. Otherwise it shrinks to the number of right guesses, but at least one.
 
-    Guesses are paid for. Each costs `price`, each that holds earns a step, every step gives 0.02, and a
-    source begins with 0.5 at most. A guess that cannot be paid is not made. So an output of n tokens takes
-    at most 0.5 + 0.02 n steps more than greedy decoding, if `price` is true.
+    A source has credit, counted in steps. A guess costs `price`, a right guess earns 1, every step adds 0.02,
+    and a source begins with at most 0.5. Without credit there is no guess. If `price` is true, an output of
+    n tokens therefore takes at most 0.5 + 0.02 n steps more than greedy decoding.
 
     Args:
-        max_window: rows of a source in one step at most, 1 to 128.
-        price: what a guess costs: by how much one more row of a source makes steps longer, in steps
-            that this source would take alone. Where nothing but computing takes time it is 1, where
-            rows are free 0. None: 0.25 for one source at a time, more where `Decoder`'s schedule
-            decodes n at once, 0.73 for 8; numbers of steps then depend on n, outputs do not.
+        max_window: most rows of a source in one step, 1 to 128.
+        price: cost of a guess: how much longer a step takes with one more row of a source, in steps of a
+            source that is decoded alone. It is 1 if only computing takes time, and 0 if rows are free.
+            None: 0.25 for one source at a time, more if `Decoder`'s schedule decodes n at once, 0.73
+            for 8. The number of steps then depends on n, outputs do not.
         initialiser, options: as for `jacobi`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pruning: which candidates leave the beam early. Plain data, used inside `pybeam.ops.select`."""
+"""Pruning: rules by which candidates leave the beam early. They are data for `pybeam.ops.select`."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Pruning:
 
     @property
     def margin(self) -> float:
-        """Nats below the best at which a candidate is dropped; both score thresholds in one."""
+        """A candidate is dropped so many nats below the best one. This joins both thresholds on scores."""
         absolute = math.inf if self.threshold is None else self.threshold
         return min(absolute, _margin(self.relative_threshold))
 
     @property
     def local_margin(self) -> float:
-        """Nats below the best log-prob at which a candidate is dropped."""
+        """A candidate is dropped if its last log-prob is so many nats below the best one."""
         return _margin(self.local_threshold)
 
 

@@ -1,4 +1,4 @@
-"""Recordings as sources: features of sound, and what a model must be told to transcribe it."""
+"""Recordings as sources: features of sound, and the prefix and processors that a model needs."""
 
 from pybeam.speech.features import (
     FeatureExtractor,

@@ -1,4 +1,4 @@
-"""From sound to the features that a speech model reads."""
+"""Turn sound into the features that a speech model reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pybeam.text.json_files import positive, read_json
 
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
-# sizes by their names in the file, and what one that does not name them means
+# sizes by their names in the file, and their values if the file does not name them
 WHISPER_SIZES = {
     "feature_size": 80,
     "sampling_rate": 16000,
@@ -37,9 +37,9 @@ class FeatureExtractor:
     (Kaldi's "cepstral" mean and variance normalisation).
 
     Args:
-        num_mel_bins: F.
+        num_mel_bins: F, the number of features of a frame.
         sampling_rate: of the samples, in Hz.
-        normalize_means, normalize_vars: whether the mean is taken away and whether the deviation divides.
+        normalize_means, normalize_vars: whether to subtract the mean, and whether to divide by the deviation.
 
     Raises:
         ImportError: the package kaldi-native-fbank is missing.
@@ -61,9 +61,9 @@ class FeatureExtractor:
         self._options.mel_opts.num_bins = num_mel_bins
 
     def __call__(self, samples: Tensor) -> Tensor:
-        """Features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
+        """Compute features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
         computer = self._fbank.OnlineFbank(self._options)
-        # Kaldi's filter banks are those of 16-bit integers
+        # Kaldi computes on 16-bit integers
         computer.accept_waveform(self.sampling_rate, (samples * 2.0**15).tolist())
         computer.input_finished()
         frames = [computer.get_frame(i) for i in range(computer.num_frames_ready)]
@@ -78,17 +78,19 @@ class FeatureExtractor:
 
 
 class WhisperFeatureExtractor:
-    """Whisper's: log-mel spectrogram of a recording that is filled up with silence.
+    """Features of Whisper: the log-mel spectrogram of a recording, filled up with silence.
 
-    Every `hop_length` samples the power spectrum of `n_fft` samples around that place (a periodic Hann
-    window, the ends mirrored, the last frame dropped), triangles of area 1, evenly spaced on Slaney's mel
-    scale from 0 to 8 kHz (``3 f / 200`` below 1 kHz, ``15 + 27 ln(f / 1000) / ln 6.4`` above),
-    ``y = log10(max(x, 1e-10))``, and ``(max(y, max(y) - 8) + 4) / 4`` with the maximum over the recording.
+    Every `hop_length` samples: take the power spectrum of the `n_fft` samples around that place (a periodic
+    Hann window, the ends mirrored, the last frame dropped), and sum it under triangles of area 1. These are
+    evenly spaced on Slaney's mel scale from 0 to 8 kHz (``3 f / 200`` below 1 kHz,
+    ``15 + 27 ln(f / 1000) / ln 6.4`` above). Then take ``y = log10(max(x, 1e-10))`` and
+    ``(max(y, max(y) - 8) + 4) / 4``, where the inner maximum is over the recording.
 
     Args:
-        num_mel_bins: F.
+        num_mel_bins: F, the number of features of a frame.
         sampling_rate: of the samples, in Hz; 16000 or more.
-        n_fft, hop_length: in samples.
+        n_fft: samples of a frame.
+        hop_length: samples from one frame to the next.
         chunk_length: seconds that recordings are filled up to; longer ones are refused.
 
     See Radford et al. 2022 (arXiv:2212.04356), section 2.2, and Slaney's Auditory Toolbox (1998).
@@ -110,7 +112,7 @@ class WhisperFeatureExtractor:
         self._filters = torch.from_numpy(_slaney_filters(frequency, num_mel_bins)).float()
 
     def __call__(self, samples: Tensor) -> Tensor:
-        """Features [E, F] float32 of samples [n] from -1 to 1; E is that of `chunk_length`, 3000.
+        """Compute features [E, F] float32 of samples [n] from -1 to 1; E is 3000 for 30 s.
 
         Raises:
             ValueError: the recording is longer than `chunk_length`.
@@ -133,7 +135,7 @@ class WhisperFeatureExtractor:
 
 
 def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
-    """[F, bins]: how much of the power at each frequency counts in each mel bin."""
+    """Return [F, bins]: how much of the power at each frequency counts in each mel bin."""
     highest = 15 + 27 * np.log(WHISPER_HIGHEST / 1000) / np.log(6.4)
     mel = np.linspace(0, highest, num_mel_bins + 2)
     edge = np.where(
@@ -147,9 +149,10 @@ def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
 def load_feature_extractor(
     path: str | os.PathLike[str],
 ) -> FeatureExtractor | WhisperFeatureExtractor:
-    """The feature extractor of a speech model's directory, from its `preprocessor_config.json`.
+    """Load the feature extractor of a speech model's directory.
 
-    Or from the `feature_extractor` of its `processor_config.json`, where transformers 5 writes it.
+    It reads `preprocessor_config.json`, or else the `feature_extractor` of `processor_config.json`, where
+    transformers 5 writes it.
 
     Raises:
         ValueError: the file is missing, or describes features that pybeam does not compute.
@@ -178,7 +181,7 @@ def _extractor_config(directory: Path) -> tuple[Path, dict[str, Any]]:
 def _speech2text(path: Path, config: dict[str, Any]) -> FeatureExtractor:
     config = {"num_mel_bins": 80, "sampling_rate": 16000} | config
     sizes = {name: positive(path, config, name) for name in ("num_mel_bins", "sampling_rate")}
-    # the typing error is the file format's
+    # the file format spells "cepstral" this way
     normalizes = config.get("do_ceptral_normalize", True)
     return FeatureExtractor(
         **sizes,
@@ -211,7 +214,7 @@ EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
 
 
 def read_wav(path: str | os.PathLike[str], sampling_rate: int) -> Tensor:
-    """Samples [n] float32, from -1 to 1, of a WAV file: 16-bit PCM, one channel, at this rate.
+    """Read samples [n] float32, from -1 to 1, from a WAV file: 16-bit PCM, one channel, at this rate.
 
     Raises:
         OSError: the file cannot be opened.
@@ -222,7 +225,8 @@ def read_wav(path: str | os.PathLike[str], sampling_rate: int) -> Tensor:
         with wave.open(str(path), "rb") as file:
             found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
             samples = file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:  # some without a message
+    # some of these errors have no message
+    except (wave.Error, EOFError) as error:
         raise ValueError(
             f"{path} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
         ) from error

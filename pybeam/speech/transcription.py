@@ -1,4 +1,4 @@
-"""How a speech model is asked to transcribe: how its outputs begin, and which tokens it never writes."""
+"""Prefix and processors of a speech model: how outputs begin, and which tokens it never writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Transcription:
     """How a speech model is asked to transcribe.
 
     Attributes:
-        prefix: what `Request.prefix` must be, behind the start token.
-        processors: what the algorithm must have, behind its own processors.
+        prefix: the `Request.prefix` of every request.
+        processors: processors for the algorithm, behind its own.
     """
 
     prefix: tuple[int, ...] = ()
@@ -34,17 +34,17 @@ class Transcription:
 def load_transcription(
     path: str | os.PathLike, language: str | None = None, task: str | None = None
 ) -> Transcription:
-    """Prefix and processors with which a speech model's directory is decoded, without timestamps.
+    """Load the prefix and the processors of a speech model's directory, for outputs without timestamps.
 
     For a Whisper model they are those of transformers' ``generate``, from `generation_config.json`. The
-    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`, or the
-    last alone where the model knows English only. `suppress_tokens` and `begin_suppress_tokens` act on
+    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`. A model
+    that knows English only has the last one alone. `suppress_tokens` and `begin_suppress_tokens` act on
     log-probabilities. The language is not detected. Other models need no prefix and no processors.
 
     Args:
         path: the directory.
-        language: what is spoken, such as "en" or "<|en|>"; None: what the file says, if it does.
-        task: "transcribe", or "translate" into English; None: what the file says, or else "transcribe".
+        language: the spoken language, such as "en" or "<|en|>"; None: the file's, if it has one.
+        task: "transcribe", or "translate" into English; None: the file's, or else "transcribe".
 
     Raises:
         ValueError: a file is missing or lacks a field, or the language or task is missing, unknown or given
@@ -57,7 +57,7 @@ def load_transcription(
     if config.get("model_type") != "whisper":
         _refuse(asked, f"the model in {directory} is not a Whisper model")
         return Transcription()
-    # transformers asks this file alone where there is one
+    # if this file exists, transformers reads no other
     if (directory / "generation_config.json").exists():
         config_path = directory / "generation_config.json"
         config = read_json(config_path)

@@ -34,13 +34,13 @@ from pybeam.state.report import FinishedArrays
 
 
 class BeamState:
-    """The beams of all live sources and what may be done to them.
+    """The beams of all live sources, and the operations on them.
 
     The arrays are `LiveArrays`; how rows advance is a `BeamStep`, or a `DraftStep` if the algorithm
     guesses tokens ahead.
 
     Args:
-        vocab_size, pad_id: of the model; for algorithms that guess.
+        vocab_size, pad_id: those of the model, for algorithms that guess.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class BeamState:
 
     @property
     def width_capacity(self) -> int:
-        """Entries that every beam has room for."""
+        """Number of entries that every beam has room for."""
         return self._arrays.width_capacity
 
     def reserve(self, num_slots: int, width: int, length: int) -> None:
@@ -85,7 +85,7 @@ class BeamState:
         self._step.reserve(num_slots, width, length)
 
     def buffers(self) -> tuple[Tensor, ...]:
-        """All arrays as they are now; a captured step refers to them."""
+        """Return all arrays as they are now. A captured step refers to them."""
         return *self._arrays.buffers(), *self._step.buffers()
 
     @property
@@ -96,13 +96,13 @@ class BeamState:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.
 
-        A scored prefix is a target that the search goes on from. Returns how many rows each begins with,
-        at most.
+        A scored prefix is a target from which the search goes on. Returns the most rows that each begins
+        with.
         """
         return self._step.open(beams, start_id)
 
     def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, SelectInputs]:
-        """The rows of these slots [A], beams one after another, and what `select` needs of them.
+        """Read the rows of these slots [A], one beam after another, and the inputs that `select` needs.
 
         There is room for `num_rows` rows of at most `longest` tokens, start included.
         """
@@ -119,9 +119,9 @@ class BeamState:
         return self._step.process(logits, rows)
 
     def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
-        """The survivors of the beams that move, by the algorithm's rules and each source's limits.
+        """Select the survivors of the beams that move, by the algorithm's rules and each source's limits.
 
-        `logits` are what `process` gave.
+        `logits` are the result of `process`.
         """
         return self._step.select(rows, inputs, logits)
 
@@ -137,7 +137,7 @@ class BeamState:
     ) -> tuple[Tensor, Tensor]:
         """Let `Schedule.plan` choose among these slots [A].
 
-        Returns the slots [A], `NULL_SLOT` in place of those that do not move, and the rows of each [A].
+        Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
         """
         reason, num_rows, depth, *_, waited = (
             self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
@@ -150,7 +150,7 @@ class BeamState:
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
         lines = self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot)
-        # in place of the first column that the host does not need
+        # it takes the place of the first column that the host does not need
         lines[:, NUM_REPORTED] = self.tree.num_pages.index_select(0, slot)
         return torch.cat((self.tree.num_free_pages, lines.view(-1)))
 
@@ -182,9 +182,9 @@ class BeamState:
         return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
-        """[A, 1 + 2 * capacity] int32: of these slots how many nodes, their tokens and parents.
+        """Return [A, 1 + 2 * capacity] int32: for each slot its number of nodes, their tokens and parents.
 
-        `capacity` is at least the nodes of any of them.
+        `capacity` is at least the number of nodes of any slot.
         """
         slot, tree = to_device(slots, torch.long, self._arrays.device), self.tree
         arrays = [

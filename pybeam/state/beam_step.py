@@ -15,12 +15,12 @@ from pybeam.state.forced_decoding import demote_eos, force, next_forced, revive
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 
-# of every place in a beam: one candidate that goes on, and one that finishes
+# every place in a beam may have one candidate that goes on, and one that finishes
 REFILL_PER_PLACE = 2
 
 
 class BeamStep:
-    """How sources advance that have a beam each. `BeamState` says what the methods do."""
+    """Advance sources that have a beam each. `BeamState` describes the methods."""
 
     def __init__(self, arrays: LiveArrays) -> None:
         self._arrays = arrays

@@ -1,9 +1,9 @@
 """`DraftStep`: one step of sources that draft and verify, for paths instead of beams.
 
-The loop, sessions, processors and schedules are those of beams. Where a beam has rows that compete, a
-source here has its last token and guesses of those behind it, each the child of the one before: the tree
-is a path, and the masks that say which rows see a node are a staircase. `select` decides for every row
-as it does for greedy decoding; `draft_commit` keeps what is proven.
+The loop, sessions, processors and schedules are those of beams. The rows of a beam compete. Here the rows of
+a source are its last token and guesses of the tokens behind it, each the child of the one before. The tree
+is a path, and the masks that say which rows see a node are a staircase. `select` decides for every row as in
+greedy decoding, and `draft_commit` keeps the tokens that are proven.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from pybeam.state.new_beam import NewBeam
 
 
 class DraftStep:
-    """How sources advance that have one hypothesis each. `BeamState` says what the methods do.
+    """Advance sources that have one hypothesis each. `BeamState` describes the methods.
 
     Attributes:
-        drafts: arrays of what is guessed, see `Drafts`.
+        drafts: arrays of the guesses, see `Drafts`.
     """
 
     def __init__(self, arrays: LiveArrays, *, vocab_size: int, pad_id: int) -> None:
         self._arrays = arrays
         self.drafts = Drafts.empty(arrays.device)
         self._vocab_size = vocab_size
-        # a guess of EOS would end every draft; -1 repeats the token before
+        # a guess of EOS would end every draft, so -1 repeats the token before it instead
         self._pad_id = -1 if pad_id in arrays.eos_ids else pad_id
         self._no_row = torch.zeros(0, dtype=INT, device=arrays.device)
 
     def reserve(self, num_slots: int, width: int, length: int) -> None:
-        # the width more is what guesses may stand behind the longest hypothesis
+        # guesses may stand behind the longest hypothesis
         self._arrays.reserve(num_slots, width, length, num_nodes=length + 2 * width)
         self.drafts = self.drafts.reserved(num_slots, 0)
 
@@ -55,7 +55,7 @@ class DraftStep:
         return tuple(self.drafts)
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
-        """As `BeamState.open`; on a GPU a source may have fewer rows than this says."""
+        """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
         arrays = self._arrays
         lines = arrays.new_lines(beams)
         self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
@@ -134,7 +134,7 @@ class DraftStep:
         )
 
     def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
-        """Accept what is proven, append, stop and guess again: the next rows of slots [A]."""
+        """Accept proven tokens, append them, stop, and guess the next rows of slots [A]."""
         arrays = self._arrays
         survivors, eos_token = arrays.with_one_eos(survivors)
         arrays.backend.draft_commit(

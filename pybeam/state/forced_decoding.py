@@ -24,7 +24,7 @@ INF = float("inf")
 
 
 def next_forced(beams: Beams, slot: Tensor) -> Tensor:
-    """[A] int32, the token that comes next in the target of these slots [A]; -1: there is none."""
+    """Return the next token [A] int32 in the target of these slots [A]; -1 if there is none."""
     i = slot.long()
     depth, start = beams.depth[i], beams.scored_from[i]
     token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
@@ -33,13 +33,13 @@ def next_forced(beams: Beams, slot: Tensor) -> Tensor:
 
 
 def revive(score: Tensor, offset: Tensor, target: Tensor) -> Tensor:
-    """Scores [B] for `select`: 0 in place of -inf where there is a target [A].
+    """Return scores [B] for `select`, with 0 in place of -inf where there is a target [A].
 
     `select` drops every candidate of score -inf, but a target goes on behind a token that cannot follow.
     """
     if not score.numel():
         return score
-    # an empty beam stands where the next one does, and has no target
+    # an empty beam begins where the next one does, and has no target
     entry = offset[:-1].clamp(max=score.numel() - 1).long()
     own = score[entry]
     return score.scatter_reduce(
@@ -70,7 +70,7 @@ def force(
     """
     if not logits.shape[0]:
         return chosen  # nothing moves
-    # an empty beam may stand behind the last row, but has no target
+    # an empty beam may begin behind the last row, but has no target
     row = rows.offset[:-1].clamp(max=logits.shape[0] - 1).long()  # [A]
     entry = inputs.offset[:-1].clamp(max=inputs.score.numel() - 1).long()
     dtype = chosen.log_prob.dtype
@@ -78,7 +78,7 @@ def force(
     if normalises:
         largest = logits[row, chosen.token[:, 0].clamp(min=0).long()].to(dtype)
         log_prob = log_prob - largest + chosen.log_prob[:, 0]
-    # a row without any possible token has nothing chosen
+    # `select` has chosen nothing for a row without any possible token
     gain = log_prob = torch.where(chosen.count > 0, log_prob, -INF)
     is_prefix = rows.num_generated[row] < 0  # [A]
     if log_probs is not None:
@@ -110,7 +110,7 @@ def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
     """
     i = slot.long()
     is_behind = (beams.depth[i] == beams.prefix_length[i]) & (beams.prefix_length[i] > 0)
-    # one row has one EOS, and what goes on stands behind it; of equal scores the smaller token is better
+    # a row has one EOS, and candidates that go on stand behind it; among equal scores the smaller token wins
     ended, other = chosen.score[:, 0], chosen.score[:, 1]
     is_best = (ended > other) | ((ended == other) & (chosen.token[:, 0] < chosen.token[:, 1]))
     is_late = is_behind & (chosen.num_finished > 0) & (chosen.count > 1) & ~is_best

@@ -1,4 +1,4 @@
-"""`LiveArrays`: what stands on the device of all live sources, however their steps advance."""
+"""`LiveArrays`: the arrays of all live sources on the device, for beams and for drafts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_LIMIT = torch.iinfo(INT).max
 
 @dataclass
 class Uses:
-    """Rules that some source has had so far; `select` need not look at the others."""
+    """Rules that some source has used so far. `select` can ignore the others."""
 
     prefix: bool = False
     target: bool = False
@@ -35,7 +35,7 @@ class Uses:
     local_margin: bool = False
 
     def note(self, columns: dict[str, float]) -> None:
-        """The rules of a source that is opened with these columns."""
+        """Note the rules of a source that is opened with these columns."""
         self.prefix |= columns["scored_from"] > 0
         self.target |= columns["target_length"] > 0
         self.min_length |= columns["min_length"] > 0
@@ -45,12 +45,12 @@ class Uses:
 
 
 class LiveArrays:
-    """The token tree, the beams and what processors keep, one line per slot in every array.
+    """The token tree, the beams and the numbers of processors. Every array has one line per slot.
 
     Attributes:
         tree: the token tree.
         beams: see `Beams`; replaced when it grows.
-        processors: the algorithm's.
+        processors: the algorithm's processors.
         uses: see `Uses`.
     """
 
@@ -64,14 +64,14 @@ class LiveArrays:
         self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self.backend = backend
         self.tree = TokenTree(backend, device)
-        # steps read a column of `prefix` even where no source has a prefix
+        # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device)
         self.uses = Uses()
 
     @property
     def width_capacity(self) -> int:
-        """Entries that every beam has room for."""
+        """Number of entries that every beam has room for."""
         return self.beams.score.shape[1]
 
     def reserve(
@@ -83,11 +83,11 @@ class LiveArrays:
         self.processors.reserve(*self.tree.token.shape)
 
     def buffers(self) -> tuple[Tensor, ...]:
-        """All arrays as they are now; a captured step refers to them."""
+        """Return all arrays as they are now. A captured step refers to them."""
         return *self.tree.arrays, *self.beams, *self.processors.buffers()
 
     def new_lines(self, beams: Sequence[NewBeam]) -> NewLines:
-        """Keep what these beams are given, and return the lines of numbers that open them."""
+        """Store prefixes, targets and processors of these beams. Returns the lines that open them."""
         slots = [beam.slot for beam in beams]
         self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
@@ -109,7 +109,7 @@ class LiveArrays:
             self.beams.prefix[p, : len(tokens)] = to_device(tokens, INT, self.device)
 
     def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
-        """The rows that were read of slots [A], with the tokens [R] before each."""
+        """Return the rows that were read from slots [A], with the number of tokens [R] before each."""
         return Rows(
             tree=self.tree,
             slot=slot,
@@ -129,7 +129,7 @@ class LiveArrays:
         )
 
     def with_one_eos(self, survivors: Survivors) -> tuple[Survivors, Tensor | None]:
-        """Every EOS becomes the first one; with the tokens as they were, if there are several."""
+        """Replace every EOS by the first one. If there are several, return the original tokens too."""
         token = survivors.token
         if len(self.eos_ids) == 1:
             return survivors, None
@@ -138,7 +138,7 @@ class LiveArrays:
 
 
 def columns_of(beam: NewBeam) -> dict[str, float]:
-    """The columns of `Beams` that are not zero in a beam of one row, the start token."""
+    """Return the columns of `Beams` that are not zero in a beam of one row, the start token."""
     algorithm, scoring = beam.algorithm, beam.algorithm.scoring
     max_candidates = algorithm.pruning.max_candidates
     assert isinstance(algorithm.max_length, int), "requests have a length limit of their own"

@@ -1,4 +1,4 @@
-"""`NewBeam`: what the state must know of a source to open a beam for it."""
+"""`NewBeam`: the facts about a source that open a beam for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class NewBeam:
     """A beam that is to be opened. It begins with one row, the start token.
 
     Attributes:
-        slot: its place in all arrays by slot; `NO_SLOT` until it has one.
-        algorithm: the rules of this source; those of the state's algorithm with what its request changes.
-        source_length: |x|, by which rewards are counted.
+        slot: its line in all arrays; `NO_SLOT` until it has one.
+        algorithm: the rules of this source: the state's algorithm with the overrides of its request.
+        source_length: |x|, for rewards.
         prefix: tokens that every hypothesis begins with.
         target: tokens that are scored behind the prefix, EOS included. Empty: the beam searches.
-        guesses: of the generated tokens, where the algorithm guesses ahead.
-        prompt: as `Model.prompt` gives it.
+        guesses: guesses of the generated tokens, if the algorithm guesses ahead.
+        prompt: the result of `Model.prompt`.
     """
 
     algorithm: Algorithm

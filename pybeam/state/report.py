@@ -1,4 +1,4 @@
-"""What the host reads of the device's state: a report after each step, and what sources have found."""
+"""Numbers that the host reads from the device: a report after each step, and finished hypotheses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybeam.backends.arrays import FINISHED_FLOAT_COLUMNS, FINISHED_INT_COLUMNS,
 
 
 class Report(NamedTuple):
-    """What the host hears of some slots [A] after a step, as arrays on the host."""
+    """The numbers of some slots [A] after a step, as arrays on the host."""
 
     num_free_pages: int
     reason: np.ndarray  # [A], into STOP_REASONS
@@ -30,7 +30,7 @@ class Report(NamedTuple):
 
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
-        """From what `BeamState.report` gave, for the first so many of its slots."""
+        """Read a result of `BeamState.report`, for the first so many of its slots."""
         lines = numbers[1:].reshape(-1, NUM_REPORTED + 1)
         return cls(int(numbers[0]), *lines[:num_slots].T)
 
@@ -45,7 +45,7 @@ class FinishedArrays(NamedTuple):
     log_prob: Tensor | None  # [n, C] float32 of the tokens of each path
 
     def packed(self) -> Tensor:
-        """All numbers as one int32 tensor, a line per hypothesis; `Found.parse` reads it."""
+        """Return all numbers as one int32 tensor, with a line per hypothesis. `Found.parse` reads it."""
         floats = self.floats.view(torch.int32)
         parts = [self.ints, floats, self.num_tokens[:, None], self.path]
         if self.log_prob is not None:
@@ -59,13 +59,13 @@ class Found(NamedTuple):
     tokens: list[int]  # without the start token
     length: int  # tokens that count in n, EOS included
     score: float
-    final_score: float  # what ranks it, as the device has computed it
+    final_score: float  # ranks it, as the device has computed it
     eos_id: int | None  # the token that ended it
     log_probs: list[float] | None
 
     @classmethod
     def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
-        """From a copy of what `FinishedArrays.packed` gave for paths of that capacity."""
+        """Read a copy of `FinishedArrays.packed`, for paths of that capacity."""
         sizes = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS), 1, capacity
         ints, floats, sizes_of_paths, paths, log_probs = np.split(numbers, np.cumsum(sizes), axis=1)
         each_int = dict(zip(FINISHED_INT_COLUMNS, ints.T.tolist(), strict=True))

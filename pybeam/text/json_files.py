@@ -1,4 +1,4 @@
-"""JSON files of model directories: what is missing or wrong is an error that names the file and the key."""
+"""Read JSON files of model directories. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError if the file is missing or holds no object."""
+    """Read the object in a JSON file. Raises ValueError if the file is missing or holds no object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -22,8 +22,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def positive(path: Path, config: dict, name: str) -> int:
-    """A size that a config must name. Raises ValueError if it does not."""
+def positive(path: Path, config: dict[str, Any], name: str) -> int:
+    """Return a size that a config must have. Raises ValueError if it is missing or not positive."""
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
@@ -31,9 +31,9 @@ def positive(path: Path, config: dict, name: str) -> int:
 
 
 def token_id(
-    name: str, path: Path, config: dict, generation: dict, default: int | None
+    name: str, path: Path, config: dict[str, Any], generation: dict[str, Any], default: int | None
 ) -> int | None:
-    """A token that the generation config names, or else the config; raises ValueError for several."""
+    """Return a token id of the generation config, or else of the config; raises ValueError for several."""
     value = generation.get(name)
     if value is None:
         value = config.get(name)
@@ -41,7 +41,7 @@ def token_id(
         return default
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    # sources end in one EOS too
+    # a source ends in one EOS as well, so there must be one alone
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(
             f"`{name}` of {path.parent} must be one token id, but is {value!r}; "

@@ -1,4 +1,4 @@
-"""Plain text to token ids and back, by the packages that read tokenizer files."""
+"""Turn plain text into token ids and back, with the packages that read tokenizer files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import importlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")  # Whisper's
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+
+# Whisper's tokens for points in time
+TIMESTAMP = re.compile(r"<\|\d+\.\d+\|>")
 LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
 
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
 
 
 class Pieces(Protocol):
-    """Plain text to ids and back, without language tags and EOS."""
+    """Turn plain text into ids and back, without language tags and EOS."""
 
     @property
     def before(self) -> Sequence[int]:
@@ -31,7 +36,7 @@ class Pieces(Protocol):
     def vocabularies(self) -> Vocabularies: ...
 
 
-def _package(name: str, path: Path):
+def _package(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -39,18 +44,18 @@ def _package(name: str, path: Path):
 
 
 class JsonPieces:
-    """`tokenizer.json`, read by the package tokenizers."""
+    """The pieces of `tokenizer.json`, which the package tokenizers reads."""
 
     def __init__(self, path: Path) -> None:
         tokenizers = _package("tokenizers", path)
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
             raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder().items()
-        # the files do not mark them as special tokens
+        # Whisper's files do not mark timestamps as special tokens
         self._timestamps = {i for i, token in added if TIMESTAMP.fullmatch(token.content)}
 
     @property
@@ -91,13 +96,15 @@ class SentencePieces:
         self._model = _sentencepiece(path)
 
     def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
+        ids: list[int] = self._model.encode(text)
+        return ids
 
     encode_target = encode
 
     def decode(self, ids: Sequence[int]) -> str:
         size = self._model.get_piece_size()
-        return self._model.decode([token for token in ids if token < size])
+        text: str = self._model.decode([token for token in ids if token < size])
+        return text
 
     def token_id(self, token: str) -> int | None:
         return self._model.piece_to_id(token)
@@ -114,7 +121,7 @@ class SentencePieces:
 
 
 class MappedPieces:
-    """SentencePiece models whose pieces a vocabulary maps to ids."""
+    """SentencePiece models, and a vocabulary that maps their pieces to ids."""
 
     before: Sequence[int] = ()
 
@@ -142,7 +149,8 @@ class MappedPieces:
         kept = [
             p for p in pieces if p not in ("<s>", "</s>", "<pad>") and not LANGUAGE.fullmatch(p)
         ]
-        return self._target.decode_pieces(kept)
+        text: str = self._target.decode_pieces(kept)
+        return text
 
     def token_id(self, token: str) -> int | None:
         return self._id.get(token)
@@ -162,9 +170,10 @@ def _ids(pieces: Sequence[str], ids: dict[str, int]) -> list[int]:
     return [ids.get(piece, unknown) for piece in pieces]
 
 
-def _sentencepiece(path: Path):
+def _sentencepiece(path: Path) -> SentencePieceProcessor:
     package = _package("sentencepiece", path)
     try:
-        return package.SentencePieceProcessor(model_file=str(path))
+        model: SentencePieceProcessor = package.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is not a sound SentencePiece model: {error}") from error
+    return model

@@ -1,11 +1,11 @@
-"""Text to source ids and target ids to text, with the files that lie beside the weights."""
+"""Turn text into source ids and target ids into text, with the files beside the weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from pybeam.arguments import ArgumentError
 from pybeam.text.json_files import read_json
@@ -25,7 +25,7 @@ Texts = list[str] | tuple[str, ...]
 
 
 class Tokenizer:
-    """Encodes sources as the model was trained to read them and decodes what it generates.
+    """Encode sources as the model was trained to read them, and decode its outputs.
 
     `load_tokenizer` makes one.
 
@@ -53,7 +53,7 @@ class Tokenizer:
     @overload
     def encode(self, text: Texts) -> list[list[int]]: ...
     def encode(self, text: str | Texts) -> list[int] | list[list[int]]:
-        """Source ids of a text, tags and EOS included; of several texts a list of such lists.
+        """Return the source ids of a text, tags and EOS included, or a list of them for several texts.
 
         Args:
             text: a text, or a list or tuple of texts.
@@ -70,7 +70,7 @@ class Tokenizer:
     @overload
     def encode_target(self, text: Texts) -> list[list[int]]: ...
     def encode_target(self, text: str | Texts) -> list[int] | list[list[int]]:
-        """Target ids of a text, without tags and EOS, such as `Decoder.score` takes.
+        """Return the target ids of a text, without tags and EOS, for `Decoder.score`.
 
         Args:
             text: a text, or a list or tuple of texts.
@@ -83,7 +83,7 @@ class Tokenizer:
         return [self.encode_target(one) for one in _texts(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of generated ids; EOS, tags and other control tokens leave nothing.
+        """Return the text of generated ids, without EOS, tags and other control tokens.
 
         Args:
             ids: tokens of one hypothesis.
@@ -114,13 +114,13 @@ def _as_id(token: int) -> int:
 
 
 def load_tokenizer(
-    path: str | os.PathLike, source_lang: str | None = None, target_lang: str | None = None
+    path: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
 ) -> Tokenizer:
-    """The tokenizer of a model directory.
+    """Load the tokenizer of a model directory.
 
-    Looked for in this order: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm` and
-    `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100);
-    `sentencepiece.model` or `spm.model`, whose ids are used as they are (package sentencepiece).
+    It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
+    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model` or
+    `spm.model`, whose ids are used as they are (package sentencepiece).
 
     Args:
         path: the directory, with `config.json`.
@@ -149,10 +149,10 @@ def load_tokenizer(
     return _framed(files, pieces, eos_id, source_lang, target_lang)
 
 
-def load_vocabularies(path: str | os.PathLike) -> Vocabularies | None:
-    """The ids of source and target tokens as the tokenizer files of a model directory give them.
+def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
+    """Load the ids of source and target tokens from the tokenizer files of a model directory.
 
-    None if there are no such files. Raises ValueError if one is broken.
+    Returns None if there are no such files. Raises ValueError if one is broken.
     """
     files = _Files(Path(path))
     if files.has(*FSMT_VOCABULARIES):
@@ -176,8 +176,8 @@ class _Files:
     def has(self, *names: str) -> bool:
         return all((self.directory / name).exists() for name in names)
 
-    def setting(self, name: str):
-        """A setting of the generation config or else of the model's."""
+    def setting(self, name: str) -> Any:
+        """Return a setting of the generation config, or else of the model's config."""
         value = self.generation_config.get(name)
         return self.config.get(name) if value is None else value
 
@@ -185,14 +185,14 @@ class _Files:
         return self._read(name)
 
     def added_tokens(self) -> dict[str, int]:
-        """Tokens outside the vocabulary file, as far as the files give their ids."""
+        """Return tokens outside the vocabulary file whose ids the files give."""
         added = self._read("added_tokens.json")
         for token_id, token in self.tokenizer_config.get("added_tokens_decoder", {}).items():
             added[token["content"]] = int(token_id)
         return added
 
     def listed_tokens(self) -> list[str]:
-        """Additional special tokens in the order of their ids, which the files do not give."""
+        """List additional special tokens, in the order of their ids, which the files do not give."""
         for content in (self._read("special_tokens_map.json"), self.tokenizer_config):
             listed = content.get("additional_special_tokens") or content.get("extra_special_tokens")
             if listed and isinstance(listed, list):
@@ -207,7 +207,7 @@ class _Files:
             self.tokenizer_config.get("tokenizer_class") or self.config.get("tokenizer_class") or ""
         )
 
-    def _read(self, name: str) -> dict:
+    def _read(self, name: str) -> dict[str, Any]:
         path = self.directory / name
         return read_json(path) if path.exists() else {}
 
@@ -250,7 +250,7 @@ def _framed(
     source_lang: str | None,
     target_lang: str | None,
 ) -> Tokenizer:
-    """Add what the family puts around a source and before a target."""
+    """Add the tokens that the family puts around a source and before a target."""
     forced = files.setting("forced_bos_token_id")
     prefix = [forced] if isinstance(forced, int) else []
     tags = pieces.languages()
@@ -286,7 +286,7 @@ def _framed(
     if target_lang is not None or not (prefix or is_mbart_25):
         prefix = [tag("target_lang", target_lang)]
     if is_mbart_25:
-        # here the tag is the start token, which is the model's and not the tokenizer's
+        # the tag is the start token here, and that belongs to the model
         start_id = files.setting("decoder_start_token_id")
         if target_lang is not None and prefix != [start_id]:
             raise ArgumentError(

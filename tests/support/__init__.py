@@ -1,1 +1,1 @@
-"""What several tests share: models, oracles, cases, and ways to run what they check."""
+"""Helpers that several tests share: models, oracles, cases, and ways to run them."""

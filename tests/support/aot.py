@@ -1,11 +1,11 @@
-"""Compile Triton kernels for GPUs that are not there, and read what the assembler made of them.
+"""Compile Triton kernels for absent GPUs, and read the machine code.
 
     for launch in recorded(lambda: select(...)):      # what the launcher would start, not started
         assembly = assemble(launch, 90)
         assert assembly.stack == assembly.local == 0
 
 A launch is compiled by the code that compiles it on a GPU, with the same specialisation on
-alignment, so what is checked is what will run. Triton's cache on disk makes a second run fast.
+alignment, so the tests check the code that will run. Triton's cache on disk makes a second run fast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Assembly:
-    """Machine code of one kernel for one GPU, and what it occupies."""
+    """Machine code of one kernel for one GPU, and the memory and registers it needs."""
 
     registers: int
     stack: int
@@ -89,7 +89,7 @@ class Assembly:
 
 
 def recorded(call: Callable[[], object]) -> list[Launch]:
-    """The launches of Triton kernels that `call` would make; none is made."""
+    """Record the launches of Triton kernels that `call` would make, without making them."""
     from triton.runtime.jit import JITFunction
 
     launches = []
@@ -107,7 +107,7 @@ def recorded(call: Callable[[], object]) -> list[Launch]:
 
 
 def distinct(launches: list[Launch]) -> list[Launch]:
-    """One launch for every machine code that they run."""
+    """Keep one launch for each machine code that the launches run."""
     return list({launch.key: launch for launch in launches}.values())
 
 
@@ -138,7 +138,7 @@ def _cuobjdump(option: str, path: Path) -> str:
 
 
 class _AbsentDevice:
-    """What the compiler asks a driver; the number of the device is its capability."""
+    """A driver that answers the compiler's questions; the number of the device is its capability."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability

@@ -1,4 +1,4 @@
-"""The one way tests compare numbers and survivors."""
+"""Compare numbers and survivors. All tests use these functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SCORE_ULP = 4 * 2.0**-23
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
-    """Same shape and dtype, same values up to `TOLERANCES` of that dtype, NaN equal to NaN."""
+    """Assert equal shapes, dtypes, and values up to `TOLERANCES` of that dtype; NaN equals NaN."""
     atol, rtol = TOLERANCES[expected.dtype]
     torch.testing.assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True)
 
 
 def assert_same_survivors(actual: Survivors, expected: Survivors) -> None:
-    """Equal beams; scores within 4 ulp; only where two scores are that close may tokens differ."""
+    """Assert equal beams, with scores within 4 ulp. Tokens may differ only if two scores are that close."""
     for name in ("count", "num_finished", "has_nan"):
         torch.testing.assert_close(getattr(actual, name), getattr(expected, name), msg=name)
     for name in ("token", "parent", "score", "log_prob"):
@@ -67,7 +67,7 @@ TREE_LISTS = {
 
 
 def tree_in_use(tree) -> dict[str, list]:
-    """What a tree holds, without the places that nobody may read."""
+    """Return the arrays of a tree without the places that nobody may read."""
     state = {name: getattr(tree, name).tolist() for name in set(TREE_LISTS.values())}
     state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
     for name, counter in TREE_LISTS.items():

@@ -1,4 +1,4 @@
-"""Arguments of `tree_attention`: random trees in pools whose unused cells hold NaN."""
+"""Make arguments of `tree_attention`: random trees in pools whose unused cells hold NaN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ints(values) -> torch.Tensor:
 def random_case(
     rows, cells, heads=4, key_heads=4, size=64, dtype=torch.float32, words=1, masked=True, seed=0
 ) -> dict:
-    """Sources of `rows[a]` rows and `cells[a]` cells in shuffled slots of a strided pool."""
+    """Make sources of `rows[a]` rows and `cells[a]` cells in shuffled slots of a strided pool."""
     torch.manual_seed(seed)
     num_sources, num_slots, max_cells = len(rows), len(rows) + 2, max(cells, default=0) + 3
     slot = torch.randperm(num_slots)[:num_sources].int()

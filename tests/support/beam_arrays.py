@@ -1,4 +1,4 @@
-"""What the arrays of a state hold, without the places that nobody may read."""
+"""Compare the arrays of states, without the places that nobody may read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def ints(values) -> torch.Tensor:
 
 
 def bits(values: torch.Tensor) -> list:
-    """As lists, floats as the numbers their bits are, so that equal means equal."""
+    """Turn arrays into lists. Floats become their bits, so that equal lists are equal to the bit."""
     return (values.view(torch.int32) if values.dtype == torch.float32 else values).tolist()
 
 
 def in_use(state: BeamState) -> dict[str, list]:
-    """All that a state holds, without the places that nobody may read."""
+    """Return the arrays of a state without the places that nobody may read."""
     beams = state.beams
     held = {name: bits(getattr(beams, name)) for name in ("ints", "floats", "prefix", "is_alive")}
     entries = {

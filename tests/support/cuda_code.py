@@ -1,4 +1,4 @@
-"""Compile the CUDA sources with nvcc alone, for GPUs that are not there, and read the machine code.
+"""Compile the CUDA sources with nvcc alone, for absent GPUs, and read the machine code.
 
 python -m tests.support.cuda_code    counts the instructions per logit of `select` and records them
                                      in benchmarks/results/select-cuda-instructions.json
@@ -35,7 +35,7 @@ INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 
 @dataclass(frozen=True)
 class Kernel:
-    """What ptxas says of one kernel, in bytes and registers."""
+    """Bytes and registers that one kernel needs, as ptxas reports them."""
 
     name: str
     registers: int
@@ -115,11 +115,11 @@ def select_variant(name: str) -> tuple[str, int, int]:
 
 
 def instructions_per_logit(name: str, code: list[tuple[int, str]]) -> dict[str, float]:
-    """Lane-instructions per logit of what every slice of a row runs through.
+    """Count the lane-instructions per logit of the three parts that every slice of a row runs through.
 
-    Reading: the blocks that load, take maxima and exponentials. Bound: the search, in 16 rounds, for
-    the number that the largest logits of enough threads reach. Listing: from there to the next
-    barrier, without what is done for the few vectors that pass, as is what follows.
+    * Reading: the blocks that load, take maxima and exponentials.
+    * Bound: the search, in 16 rounds, for the number that the largest logits of enough threads reach.
+    * Listing: from there to the next barrier, without the work on the few vectors that pass.
     """
     logits, vectors, _ = select_variant(name)
     num_logits = vectors * (4 if logits == "float32" else 8)
@@ -159,7 +159,7 @@ def main() -> None:
                     "key_bits": key_bits,
                     "registers": kernel.registers,
                     **instructions_per_logit(kernel.name, code[kernel.name]),
-                    # two vectors are for what is too small to be bound by bandwidth
+                    # two vectors per thread are for rows that are too small to be bound by bandwidth
                     "budget": BUDGET[logits] if vectors == 8 else None,
                 }
             )

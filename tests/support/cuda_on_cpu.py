@@ -79,7 +79,7 @@ class Emulated:
 
 @contextmanager
 def installed(library: ctypes.CDLL, machine: str):
-    """While it lasts, `ops` finds the kernel under `NAME`, on the machine of that name."""
+    """Within this context, `ops` finds the kernel under `NAME`, on the machine of that name."""
     backend = Emulated(library, *MACHINES[machine])
     resolve = backends.resolve
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -1,4 +1,4 @@
-"""A device's program on a CPU: what it may not do, and searches that are guarded."""
+"""Run the device's program on a CPU, and guard what it may not do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "
 
 
 class NoWaiting(TorchDispatchMode):
-    """Raises where an operator waits for the device, or would if the tensors were on one."""
+    """Raise if an operator waits for the device, or would wait if the tensors were on one."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name
@@ -47,7 +47,7 @@ class NoWaiting(TorchDispatchMode):
 
 
 class NoReading(TorchFunctionMode):
-    """Raises where Python asks a tensor for its values."""
+    """Raise if Python asks a tensor for its values."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in READS:
@@ -56,7 +56,7 @@ class NoReading(TorchFunctionMode):
 
 
 def torch_beams() -> SimpleNamespace:
-    """The native operators but for beams, which are plain torch, as they are on a GPU."""
+    """The native operators, except that beams are plain torch, as on a GPU."""
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     program = dict(
         beam_open=partial(beams.beam_open, native.tree_append),
@@ -79,7 +79,7 @@ def run(workspace: Workspace, schedule, requests=REQUESTS, **options):
 
 
 def assert_alike(results, expected) -> None:
-    """Equal but for the last bits of scores: products of other sizes round differently."""
+    """Check equality up to the last bits of scores: products of other sizes round differently."""
     assert not any(result.error for result in results)
     for ours, theirs in zip(results, expected, strict=True):
         assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
@@ -89,7 +89,7 @@ def assert_alike(results, expected) -> None:
 
 
 class Replays:
-    """Stands in for CUDA: a "graph" runs the step again, and insists on the memory it was captured with."""
+    """Replace CUDA graphs: a "graph" runs the step again and checks that its memory has not changed."""
 
     def __init__(self) -> None:
         self.workspace: Workspace | None = None

@@ -1,4 +1,4 @@
-"""Lines for the example model, and what the command line makes of them when it is asked for nothing else."""
+"""Lines for the example model, and their translations by the command line's defaults."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ LINES = [
 
 @cache
 def translations() -> list[str]:
-    """Translations of `LINES` by the library itself."""
+    """Translate `LINES` with the library itself."""
     tokenizer = pybeam.load_tokenizer(MODEL)
     search = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), search)

@@ -1,4 +1,4 @@
-"""The example model, lines for it, and searches in which near-ties may fall either way."""
+"""The example model, lines for it, and a comparison that allows for near-ties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lines_of(split: str) -> list[list[int]]:
 
 
 def assert_agree(results, expected):
-    """Same tokens, or another hypothesis of the same score."""
+    """Check that hypotheses have the same tokens, or the same score."""
     for ours, other in zip(results, expected, strict=True):
         assert ours.stop_reason == other.stop_reason
         for a, b in zip(ours.hypotheses, other.hypotheses, strict=True):

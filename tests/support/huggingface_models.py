@@ -81,7 +81,7 @@ DENSE = ("mamba", "bloom")
 
 
 def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
-    """In eval mode, with random biases and norms, and EOS likely enough to end at many lengths."""
+    """Make a model in eval mode, with random biases and norms, whose EOS comes at many lengths."""
     stem, name, options = KINDS[kind]
     limit = {} if kind in ("t5", "gpt2", "mamba", "bloom") else dict(max_position_embeddings=64)
     config = getattr(transformers, f"{stem}Config")(**limit, **options)
@@ -97,7 +97,7 @@ def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             deviation = 2.0 if name.endswith("sinks") else 0.25
             weight.copy_(mean + deviation * torch.randn(weight.shape, generator=generator))
-        # far up or far down, so often chosen
+        # EOS is far up or far down, so it is often chosen
         network.get_output_embeddings().weight[EOS] *= {"gpt2": -3.0, "mamba": 6.0}.get(kind, 2.0)
     # BART's config forces EOS at the end, and some hold other defaults
     network.generation_config = transformers.GenerationConfig(

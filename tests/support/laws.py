@@ -1,4 +1,4 @@
-"""Algorithms, schedules and sources that laws are checked with, and the searches that check them."""
+"""Algorithms, schedules, sources and searches for tests that check laws."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def schedules(width: int) -> dict:
 
 
 def shares(num: int) -> list:
-    """As many parts of the schedules, of which `make test` runs one."""
+    """Number so many parts of the schedules. `make test` runs the first one."""
     return [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, num))]
 
 
@@ -77,7 +77,7 @@ class CheckedEngine(Engine):
 
 
 def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
-    """Results through an engine that checks the state's invariants after every step."""
+    """Decode with an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
     engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
     return sorted(engine.run(requests), key=lambda result: result.index)

@@ -1,4 +1,4 @@
-"""What `search.onnx` finds, beside what the engine finds."""
+"""Compare the hypotheses of `search.onnx` with those of the engine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pybeam
 
 
 def hypotheses(search, sources, width: int, max_length: int, length_penalty: float, behind=0):
-    """What search.onnx finds: tokens, score and final score of each hypothesis of each source.
+    """Run search.onnx: tokens, score and final score of each hypothesis of each source.
 
-    Sources are ids or features; `behind` stands behind them.
+    Sources are ids or features. `behind` pads the shorter ones.
     """
     name = search.get_inputs()[0].name
     tensors = [torch.as_tensor(source) for source in sources]
@@ -44,7 +44,7 @@ def hypotheses(search, sources, width: int, max_length: int, length_penalty: flo
 def assert_finds_the_same(
     search, model, sources, width, max_length, length_penalty, behind=0
 ) -> list:
-    """As `fixed_beam`: same tokens, scores within 1e-4, or others of the same score."""
+    """Check that both find the same tokens with scores within 1e-4, or others of the same score."""
     algorithm = pybeam.fixed_beam(
         width, n_best=width, max_length=max_length, scoring=pybeam.scoring.power(length_penalty)
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 def random_combinations(
     options: dict[str, list], is_valid: Callable[[dict], bool], count: int, seed: int
 ) -> list[dict]:
-    """So many valid combinations, drawn at random."""
+    """Draw so many valid combinations at random."""
     rng, chosen = random.Random(seed), []
     while len(chosen) < count:
         drawn = {name: rng.choice(values) for name, values in options.items()}
@@ -22,7 +22,7 @@ def random_combinations(
 def covering_combinations(
     options: dict[str, list], is_valid: Callable[[dict], bool], seed: int = 0
 ) -> list[dict]:
-    """Valid combinations that hold all pairs of values which a thousand random ones hold."""
+    """Find valid combinations that contain every pair of values that a thousand random ones contain."""
     pool = random_combinations(options, is_valid, 1000, seed)
     pairs = [
         {frozenset(pair) for pair in itertools.combinations(_places(options, one), 2)}

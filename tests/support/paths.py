@@ -1,4 +1,4 @@
-"""Where the checkout, its examples and the data beside it lie."""
+"""Paths of the checkout, its examples and the data beside it."""
 
 from pathlib import Path
 

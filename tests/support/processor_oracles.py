@@ -1,6 +1,6 @@
 """Processors in plain Python, one row at a time, written from their rules and not from our code.
 
-Each takes the numbers of a row and its tokens (start token first), and how many of them are forced.
+Each takes the numbers of a row, its tokens (start token first), and how many of these are forced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows with given histories, and what a processor makes of their logits."""
+"""Make rows with given histories, and run processors on their logits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def rows_of(
     room: int = 3,
     backend: str = "reference",
 ) -> Rows:
-    """One row each, in a slot of its own: slot r + 1 holds hypothesis r, start token included.
+    """Make one row per hypothesis, in a slot of its own: slot r + 1 holds hypothesis r with its start token.
 
-    Nobody's slot, 0, has one padding row more, the last one.
+    The last row is padding, in the null slot.
     """
     num_rows, longest = len(histories), max(map(len, histories))
     tree = TokenTree(backends.load(backend), torch.device("cpu"))
@@ -67,10 +67,10 @@ def processed(
     prompts=None,
     **options,
 ) -> Tensor:
-    """[R, V] through processors; `requests` are the processors as every row's request has them, and
-    `prompts` as `Model.prompt` gives them.
+    """Run processors on [R, V]. Hypotheses grow token by token, as in a search.
 
-    Hypotheses grow token by token, as they do in a search. There is a padding row too, of NaN.
+    `requests` are the processors of each row's request, `prompts` are those of `Model.prompt`. A padding row
+    holds NaN.
     """
     rows = rows_of(histories, prefix_lengths, **options)
     processing = ProcessorChain(processors, torch.device("cpu"))
@@ -91,7 +91,7 @@ def processed(
 
 
 def random_histories(rng: random.Random, vocab_size: int, num_rows: int = 6) -> list[list[int]]:
-    """Of all lengths from the start token alone, full of repetitions; never with EOS."""
+    """Draw histories of all lengths from 1, full of repetitions and without EOS."""
     return [
         [START, *(rng.randrange(2, vocab_size) for _ in range(rng.choice([0, 1, 2, 3, 8, 13])))]
         for _ in range(num_rows)

@@ -24,7 +24,7 @@ class Row:
 
 
 def best(candidates: list, count: int) -> list:
-    """By score; the sort is stable, so equal ones stay in the order of rows and tokens."""
+    """Sort by score. The sort is stable, so equal candidates stay in the order of rows and tokens."""
     return sorted(candidates, key=lambda c: -c[0])[:count]
 
 
@@ -76,7 +76,7 @@ def fairseq(
                 for token in banned_by_ngrams([start, *row.tokens], no_repeat_ngram_size):
                     lprobs[token] = -INF
             candidates += [(row.score + x, row, i) for i, x in enumerate(lprobs)]
-        # those at -inf fill places there, and nothing comes of them
+        # candidates at -inf fill places in that system, but nothing goes on from them
         candidates = [c for c in best(candidates, 2 * beam) if c[0] > -INF]
         for score, row, token in candidates[:beam]:
             if token == EOS and len(finalized) < beam:
@@ -108,7 +108,7 @@ def opennmt(
 ) -> list[Row]:
     dead = -65504.0
     min_length, max_length = min_length + len(prefix), max_length + len(prefix)
-    # all its places are there from the first step on
+    # that system fills all places from the first step on
     alive = [Row([], 0.0 if k == 0 else -INF) for k in range(beam_size)]
     hypotheses = []
     while True:
@@ -132,7 +132,7 @@ def opennmt(
         alive = [Row([*row.tokens, t], x * penalty, t == EOS, x) for x, row, t in chosen]
         for row in alive:
             is_cut = len(row.tokens) == max_length
-            # what was forbidden and still finishes is no output
+            # a forbidden hypothesis that finishes is no output
             if (row.ended or is_cut) and row.score > dead / 2:
                 tokens = row.tokens[:-1] if row.ended else row.tokens
                 hypotheses.append(Row(tokens, row.score, row.ended, row.final))

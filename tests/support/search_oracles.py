@@ -72,15 +72,17 @@ def huang(
     refills: bool = False,
     ended_only: bool = True,
 ):
-    """Optimal beam search of Huang et al. 2017, one equation after another; returns the found, why, when.
+    """Optimal beam search of Huang et al. 2017, one equation after another.
+
+    Returns what it found, why it stopped, and when.
 
     Their beam ``B_i`` is the best `width` extensions of what has not ended in ``B_{i-1}``, and those of
     it that have ended are candidates for the best. With `refills` they are not part of the beam: the
     `width` best extensions that have not ended are, out of ``2 * width``.
 
     ``final(score, length)`` ranks; ``bound(score, length)`` is the most that a live row of that score and
-    length can still reach. Of what has ended the best `width` are kept. At the limit rows count as they
-    are, unless `ended_only`.
+    length can still reach. The best `width` of those that have ended are kept. At the limit rows count as
+    they are, unless `ended_only`.
     """
     beam = [Found([], np.float32(0), 0, False)]
     finished: list[Found] = []

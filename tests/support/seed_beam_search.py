@@ -1,7 +1,7 @@
-"""The batch beam search of FireRedASR in plain torch: a batch, dense caches that are copied, padded masks.
+"""The batch beam search of FireRedASR in plain torch: a batch, copied dense caches, padded masks.
 
-Written anew from its rules for the tensors of a `SpeechTransformer` checkpoint, with nothing of the
-library's: convolutions, attention and search are torch's own.
+It is written anew from the rules, for the tensors of a `SpeechTransformer` checkpoint, and uses nothing of
+the library: convolutions, attention and search are torch's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEAD = 1e10  # finite, as in the original: 0 times it stays a number
 
 @dataclass
 class DenseSpeech:
-    """A Speech2Text model over padded batches; `heads` of both stacks."""
+    """A Speech2Text model over padded batches; both stacks have `heads` heads."""
 
     weights: dict[str, Tensor]
     config: dict
@@ -109,7 +109,7 @@ def batch_beam_search(
     length_penalty: float = 0.0,
     eos_penalty: float = 1.0,
 ) -> list[list[tuple[list[int], float]]]:
-    """For each source the n-best (tokens without start and EOS, score), best first."""
+    """Return the n-best of each source (tokens without start and EOS, score), best first."""
     start, eos = model.config["decoder_start_token_id"], model.config["eos_token_id"]
     states, mask = model.encode(sources)
     num, beam = len(sources), beam_size

@@ -1,4 +1,4 @@
-"""Arguments of `select`, random and awkward, and the reference's answer to them."""
+"""Make random and awkward arguments of `select`, and the reference's answers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ORACLES: dict[int, ops.Survivors] = {}
 
 
 def oracle(case: dict, **more) -> ops.Survivors:
-    """What the reference says; it is slow, and every kernel is asked the same questions."""
+    """Return the reference's answer. It is cached, because the reference is slow and serves every kernel."""
     key = hash(tuple((name, _content(value)) for name, value in sorted((case | more).items())))
     if key not in ORACLES:
         ORACLES[key] = select(case, "reference", torch.device("cpu"), **more)

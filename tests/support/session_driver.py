@@ -1,4 +1,4 @@
-"""Drives a session over a token tree as the engine does, but with beams that a test chooses."""
+"""Drive a session over a token tree as the engine does, but with beams that a test chooses."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ class SessionDriver:
             self.prefixes[slot] = [[self.model.start_id]]
 
     def step(self, slots: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Logits [rows, V] of every slot, on the CPU."""
+        """Return the logits [rows, V] of every slot, on the CPU."""
         counts = [len(self.prefixes[slot]) for slot in slots]
         row_slot = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
         bit = [b for n in counts for b in range(n)]
@@ -111,7 +111,7 @@ class SessionDriver:
 
 
 def straight_line(model: Model, backend: str, source, prefix: list[int], index: int = 0):
-    """Logits [T, V] after every token of one hypothesis, decoded alone."""
+    """Return the logits [T, V] after every token of one hypothesis, decoded alone."""
     driver = SessionDriver(model, backend, length=len(prefix))
     driver.open({0: source}, [index])
     logits = [driver.step([0])[0]]

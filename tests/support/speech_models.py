@@ -32,7 +32,7 @@ CONFIG = dict(
 )
 
 
-# what Whisper's config does not share
+# options in which Whisper's config differs
 WHISPER = dict(
     num_mel_bins=NUM_FEATURES,
     max_source_positions=50,
@@ -63,7 +63,7 @@ def save_tiny_speech_model(
 ) -> transformers.PreTrainedModel:
     """Save a model with random weights as `save_pretrained` does and return the original.
 
-    EOS is favoured by so many nats. The other kind is Whisper.
+    `eos_nats` raises the logits of EOS. `kind` is "Speech2Text" or "Whisper".
     """
     options = CONFIG | (WHISPER if kind == "Whisper" else {}) | options
     config = getattr(transformers, f"{kind}Config")(**options)
@@ -72,7 +72,7 @@ def save_tiny_speech_model(
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name == "model.encoder.embed_positions.weight":
-                continue  # which follow from a formula
+                continue  # sinusoidal positions follow from a formula
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
     favour_eos(model, eos_nats)
@@ -83,7 +83,7 @@ def save_tiny_speech_model(
 def save_tiny_whisper(
     directory: Path, seed: int = 2, eos_nats: float = 2.5, **options
 ) -> transformers.WhisperForConditionalGeneration:
-    """A whole directory: a model, sources of one second, and a tokenizer of letters."""
+    """Save a whole directory: a model for sources of one second, and a tokenizer of letters."""
     save_tiny_speech_model(directory, seed, eos_nats, kind="Whisper", **options)
     ids = {name: token for name, token in WHISPER.items() if name.endswith("_id")}
     (directory / "generation_config.json").write_text(json.dumps(ids | WHISPER_GENERATION))
@@ -95,14 +95,14 @@ def save_tiny_whisper(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(WHISPER_SPECIAL))
-    # which Whisper's own files do not mark as special either
+    # not marked as special, as in Whisper's own files
     tokenizer.add_tokens([AddedToken(token, special=False) for token in WHISPER_TIMESTAMPS])
     tokenizer.save(str(directory / "tokenizer.json"))
     return model
 
 
 def random_features(num: int, seed: int = 0, longest: int = 90) -> list[torch.Tensor]:
-    """Sources [E, F] of many lengths, 1 among them."""
+    """Make sources [E, F] of many lengths, 1 among them."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     lengths = [1, 9, 8, *(rng.randint(1, longest) for _ in range(num))][:num]
     return [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
@@ -111,7 +111,7 @@ def random_features(num: int, seed: int = 0, longest: int = 90) -> list[torch.Te
 def write_wav(
     path: Path, samples: np.ndarray, rate: int, *, channels: int = 1, width: int = 2
 ) -> None:
-    """Integers as PCM of so many bytes each."""
+    """Write integers as PCM samples of so many bytes each."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(channels)
         file.setsampwidth(width)
@@ -120,7 +120,7 @@ def write_wav(
 
 
 def tone(num: int, seed: int) -> np.ndarray:
-    """A sine under noise, 16-bit."""
+    """Make a 16-bit sine with noise."""
     rng = np.random.default_rng(seed)
     sine = 8000 * np.sin(np.arange(num) * rng.uniform(0.05, 0.8))
     return np.clip(sine + 1000 * rng.standard_normal(num), -32768, 32767).astype(np.int16)

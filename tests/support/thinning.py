@@ -1,4 +1,4 @@
-"""Which cases of a test with many parameters `make test` runs; `make test-all` runs all of them.
+"""Choose the cases of a test with many parameters that `make test` runs; `make test-all` runs all.
 
     @pytest.mark.thinned()              # every value of every parameter is in one case at least
     @pytest.mark.thinned(together=2)    # and so is every pair of values of two parameters
@@ -17,7 +17,7 @@ import pytest
 
 
 def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
-    """Cases that are slow already are not counted."""
+    """Mark the cases slow that `make test` leaves out. Cases that are slow already do not count."""
     cases = defaultdict(list)
     for item in items:
         is_thinned = item.get_closest_marker("thinned") and hasattr(item, "callspec")
@@ -33,7 +33,7 @@ def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
 
 
 def _tuples(case: pytest.Item) -> Iterator[tuple]:
-    """Every choice of `together` parameters with their values."""
+    """Yield every choice of `together` parameters with their values."""
     together = case.get_closest_marker("thinned").kwargs.get("together", 1)
     # all cases share their values, which need not be hashable
     values = sorted((name, id(value)) for name, value in case.callspec.params.items())

@@ -1,4 +1,4 @@
-"""Numbers of threads that what is equal to the last bit must not hang on."""
+"""Numbers of threads: results that are equal to the last bit must not depend on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ THREAD_COUNTS = (1, 2, 3, 5)
 
 
 def every_thread_count() -> Iterator[int]:
-    """Sets each in turn; after the test the number is again that of the next one."""
+    """Set each number of threads in turn."""
     for num_threads in THREAD_COUNTS:
         torch.set_num_threads(num_threads)
         yield num_threads

@@ -60,7 +60,7 @@ MODEL_CLASSES = {
 
 
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
-    """The original, in eval mode, with random biases, norms and logit bias; `changes` are its config's."""
+    """Make the original in eval mode, with random biases and norms; `changes` go to its config."""
     stem, options = KINDS[kind]
     config = getattr(transformers, f"{stem}Config")(**{**SHAPES, **options, **changes})
     model = getattr(transformers, MODEL_CLASSES[stem])(config).eval()
@@ -88,7 +88,7 @@ def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
 def save_tiny_model(
     directory: Path, kind: str, seed: int = 0, **changes
 ) -> transformers.PreTrainedModel:
-    """Save it as `save_pretrained` does and return the original."""
+    """Save a tiny model as `save_pretrained` does and return the original."""
     model = tiny_model(kind, seed, **changes)
     model.save_pretrained(directory)
     return model

@@ -1,4 +1,4 @@
-"""Tiny random attentional LSTMs, and the network in torch's own modules that they must agree with."""
+"""Tiny random attentional LSTMs, with a network of torch's own modules that they must agree with."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ CONFIG = dict(
 
 
 def save_tiny_rnn(directory: Path, seed: int = 0, **changes) -> Network:
-    """Save a random one and return the network; EOS is likely, so that hypotheses end at many lengths."""
+    """Save a random LSTM and return its network; EOS is likely, so that hypotheses end at many lengths."""
     torch.manual_seed(seed)
     config = {**CONFIG, **SIZES, **changes}
     network = Network(**{name: config[name] for name in SIZES}).eval()

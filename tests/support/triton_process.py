@@ -1,16 +1,16 @@
-"""How Triton kernels are tested without a GPU: the suite again, in Triton's interpreter.
+"""Test Triton kernels without a GPU: run the suite again, in Triton's interpreter.
 
 Triton reads ``TRITON_INTERPRET`` when a kernel is decorated, so a process either interprets kernels
-or compiles them; the interpreter therefore gets a process of its own:
+or compiles them. The interpreter therefore gets a process of its own:
 
     def test_in_the_interpreter():
         run_in_interpreter("tests/ops/test_select.py", "-k", "ties or forced")
         run_in_interpreter("tests/ops/interpreted/test_select_slices.py")
 
-runs pytest with ``--backend triton``, so that the fixtures `backend` and `kernel` name Triton and
-nothing else. Tests that can be asked of every backend stand in the ordinary files; tests of what only
-the Triton kernels have (slices, splits, counters) stand in ``tests/ops/interpreted/``, which is collected
-by a process that interprets or that has a GPU (``--device cuda``), and by no other.
+runs pytest with ``--backend triton``, so that the fixtures `backend` and `kernel` name Triton alone.
+Tests that fit every backend stand in the ordinary files. Tests of parts that only the Triton kernels have
+(slices, splits, counters) stand in ``tests/ops/interpreted/``. Only a process that interprets, or that has
+a GPU (``--device cuda``), collects them.
 
 The interpreter takes about 0.1 ms per operation and program: keep vocabularies and grids small.
 It gets bfloat16 arithmetic wrong; a kernel must convert to float32 right after it loads.
@@ -27,7 +27,7 @@ import pytest
 
 from support.paths import ROOT
 
-# it stands in for the hardware with NumPy, which warns where a GPU makes an infinity or a NaN
+# the interpreter computes with NumPy, which warns where a GPU silently makes an infinity or a NaN
 WARNINGS = (
     "ignore::RuntimeWarning:triton.runtime.interpreter",
     "ignore::DeprecationWarning:triton.runtime.interpreter",

@@ -1,7 +1,7 @@
-"""Every finishing rule with every stop rule in plain Python: one source, one row after another.
+"""Search with any finishing rule and any stop rule in plain Python: one source, one row after another.
 
-Written from docs/semantics.md and the contracts of `pybeam.ops.select` and `pybeam.stopping`; shares no code
-with the library. Scores are float32, so that exact comparison is possible.
+It is written from docs/semantics.md and the contracts of `pybeam.ops.select` and `pybeam.stopping`. It
+shares no code with the library. Scores are float32, so that exact comparison is possible.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Rules:
-    """One search. A margin is in nats below the best; `stop_at` is a number of finished hypotheses."""
+    """The rules of one search. Margins are in nats below the best; `stop_at` counts finished hypotheses."""
 
     finishing: str  # "refill", "held" or "shrink"
     width: int
@@ -72,7 +72,7 @@ class Entry:
     tokens: list[int]
     log_probs: list[float] = field(default_factory=list)
     score: np.float32 = ZERO
-    eos: int | None = None  # that ended it
+    eos: int | None = None  # the EOS that ended it
 
     @property
     def ended(self) -> bool:
@@ -86,7 +86,7 @@ class Entry:
 @dataclass
 class Candidate:
     entry: Entry
-    place: tuple  # what it is sorted by, smallest first
+    place: tuple  # the key that candidates are sorted by, smallest first
     log_prob: np.float32 | None  # of its last token; None: it had ended before
 
 
@@ -99,7 +99,7 @@ class Outcome:
 
 
 class Search:
-    """`step` maps tokens to the ``(token, log_prob)`` that follow, best first, or None: a NaN is there."""
+    """Search one source. `step` maps tokens to (token, log_prob) pairs, best first, or to None for NaN."""
 
     def __init__(self, step: Callable, rules: Rules) -> None:
         self.step, self.rules = step, rules
@@ -141,7 +141,7 @@ class Search:
         return self.rules.scale.final(entry.score, entry.length, self.rules.source_length)
 
     def candidates(self, beam: list[Entry], n: int) -> list[Candidate] | None:
-        """Best first."""
+        """List the candidates of a step, best first."""
         found = []
         for parent, row in enumerate(beam):
             if row.ended:
@@ -163,7 +163,7 @@ class Search:
         return sorted(found, key=lambda candidate: candidate.place)
 
     def divide(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-        """Those that finish now, and the next beam before pruning."""
+        """Return the candidates that finish now, and the next beam before pruning."""
         width, finishing = self.rules.width, self.rules.finishing
         if finishing == "refill":
             ends = [c for c in candidates[:width] if c.entry.ended]
@@ -225,7 +225,7 @@ class Search:
         return self.rules.width if self.rules.needs_full_beam else self.rules.n_best
 
     def is_certified(self, beam: list[Entry], n: int) -> bool:
-        """Whether nothing that the beam can still give, at any length, beats what has finished."""
+        """Whether no continuation of the beam, at any length, can beat the finished hypotheses."""
         if len(self.finished) < self.certified:
             return False
         rules = self.rules

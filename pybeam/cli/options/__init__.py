@@ -1,1 +1,1 @@
-"""The options of the commands: sections of them that commands share, and what they are turned into."""
+"""The options of the commands: sections that commands share, and the objects that they are turned into."""

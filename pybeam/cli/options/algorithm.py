@@ -1,4 +1,4 @@
-"""The algorithm of a command: its own search or another system's, with scores and processors."""
+"""Build the algorithm of a command: pybeam's search or another system's, with scores and processors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECTIONS = [SEARCH, PRUNING, SCORING, VARIETY, RECIPE, AHEAD, PROCESSORS]
 
 @dataclass(frozen=True)
 class AlgorithmOptions:
-    """What the command line says about the algorithm."""
+    """The options for the algorithm."""
 
     search: SearchOptions
     scoring: ScoringOptions
@@ -34,12 +34,12 @@ class AlgorithmOptions:
     recipe_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for options that contradict each other."""
+        """Raise UsageError for options that contradict each other."""
         self._check()
 
     @classmethod
     def take(cls, values: dict[str, Any]) -> AlgorithmOptions:
-        """Those of a command line, which are taken out of `values`."""
+        """Take these options out of the `values` of a command line."""
         return cls(
             take(SearchOptions, values),
             take(ScoringOptions, values),
@@ -72,7 +72,7 @@ class AlgorithmOptions:
                 )
 
     def _given(self) -> dict[str, Any]:
-        """All options of the command line that are given, by name, but those of groups."""
+        """Return all given options by name, without those for groups."""
         names = [field.name for field in dataclasses.fields(self.search)]
         found = given(self.search, [name for name in names if name not in GROUPS])
         found |= given(self.scoring, ("length_penalty", "scoring"))
@@ -89,7 +89,7 @@ class AlgorithmOptions:
         unk_id: int | None,
         more: Sequence[Processor] = (),
     ) -> Algorithm:
-        """The algorithm, with what the model's files say about it and `more` processors behind its own.
+        """Build the algorithm, with the settings of the model's files and `more` processors behind its own.
 
         Raises UsageError for a value that it refuses.
         """
@@ -104,7 +104,7 @@ class AlgorithmOptions:
         alpha = generation_config.get("length_penalty")
         default = scoring.power(DEFAULT_LENGTH_PENALTY if alpha is None else alpha)
         if self.search.certifies:
-            # no bound on a divided sum is tight before the length limit
+            # bounds on a normalised score are not tight before the length limit
             default = scoring.raw()
         processors = [*self.processors.build(unk_id), *more]
         return self.search.build(self.scoring.build(default), processors)

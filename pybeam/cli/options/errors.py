@@ -1,4 +1,4 @@
-"""Errors of the library as errors of the command line."""
+"""Turn errors of the library into errors of the command line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ OPTIONS = {
     "path": "--model",
     "sequences": "--suppress",
 }
-# what the library raises for wrong values and files, and for optional packages that are missing
+# errors of the library for wrong values and files, and for missing optional packages
 EXPECTED = (ImportError, OSError, TypeError, ValueError)
 
 
 def flag(name: str) -> str:
-    """The option for an argument of the library."""
+    """Return the option for an argument of the library."""
     return OPTIONS.get(name, "--" + name.replace("_", "-"))
 
 
 def message_of(error: Exception, option: str | None = None) -> str:
-    """What an error says, with the option in place of the argument that it is about.
+    """Return an error's message, with the option in place of the argument that it is about.
 
-    `option` is the one that is to blame, if that is known without the argument's name.
+    `option` is the option at fault, if it is known without the argument's name.
     """
     from pybeam.arguments import ArgumentError
 
@@ -38,7 +38,7 @@ def message_of(error: Exception, option: str | None = None) -> str:
 
 @contextlib.contextmanager
 def as_usage_errors(option: str | None = None) -> Iterator[None]:
-    """Errors of the library in this block are those of wrong options (exit code 2)."""
+    """In this block, errors of the library become errors of wrong options (exit code 2)."""
     try:
         yield
     except EXPECTED as error:
@@ -47,7 +47,7 @@ def as_usage_errors(option: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_failures() -> Iterator[None]:
-    """Errors of the library in this block are those of files, models and packages (exit code 1)."""
+    """In this block, errors of the library become errors of files, models and packages (exit code 1)."""
     try:
         yield
     except EXPECTED as error:

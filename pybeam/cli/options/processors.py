@@ -1,4 +1,4 @@
-"""What changes the model's numbers before the search sees them."""
+"""Options for processors, which change the model's numbers before the search sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pybeam.cli.options.sections import Section, given, option
 if TYPE_CHECKING:
     from pybeam.processors import Processor
 
-# options and the processors that they are, in the order in which these are applied
+# options and their processors, in the order in which these are applied
 PROCESSOR_OF = {
     "no_unk": "no_unk",
     "temperature": "temperature",
@@ -90,7 +90,7 @@ PROCESSORS = Section(
 
 @dataclass(frozen=True)
 class ProcessorOptions:
-    """What the command line says about processors; None: not said."""
+    """The options for processors; None: not given."""
 
     temperature: float | None
     eos_penalty: float | None
@@ -100,7 +100,7 @@ class ProcessorOptions:
     no_unk: bool
 
     def build(self, unk_id: int | None) -> list[Processor]:
-        """The processors that the options ask for. Raises UsageError for a value that makes no sense."""
+        """Build the processors that the options ask for. Raises UsageError for an invalid value."""
         from pybeam import processors
 
         chain: list[Processor] = []

@@ -1,4 +1,4 @@
-"""`--recipe`: the search of another system, by our options where it has them, and by its own."""
+"""`--recipe`: the search of another system, with pybeam's options as far as they fit, and with its own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ARGUMENTS = {
         "no_unk": "ban_unk_token",
     },
 }
-# what the recipe "huggingface" reads in generation_config.json, as `generate` does
+# options that the recipe "huggingface" reads from generation_config.json, as `generate` does
 GENERATION_SETTINGS = (
     "num_beams",
     "length_penalty",
@@ -76,12 +76,12 @@ GENERATION_SETTINGS = (
     "bad_words_ids",
     "max_new_tokens",
 )
-# the recipe has no default for it, and `generate` has none that searches
+# the recipe has no default width, and that of `generate` is greedy search
 DEFAULT_NUM_BEAMS = 5
 
 
 class Assignment(click.ParamType):
-    """``NAME=VALUE``, the value in JSON or a plain word."""
+    """An option ``NAME=VALUE``. The value is JSON or a plain word."""
 
     name = "assignment"
 
@@ -129,10 +129,10 @@ def build_recipe(
     generation_config: Mapping[str, Any],
     unk_id: int | None,
 ) -> Algorithm:
-    """The search of a system.
+    """Build the search of a system.
 
-    `options` are those of the command line that were given, `own` those of the system by its names.
-    Raises UsageError if it has no such option, or for a value that it refuses.
+    `options` are the given options of the command line, `own` are options of the system, by its names. Raises
+    UsageError if the system has no such option, or refuses a value.
     """
     from pybeam import compat
     from pybeam.arguments import ArgumentError
@@ -163,7 +163,7 @@ def build_recipe(
 
 
 def _defaults(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model's files say in place of a system's own defaults."""
+    """Return the settings of the model's files that replace a system's own defaults."""
     if name != "huggingface":
         alpha = config.get("length_penalty")
         return {} if alpha is None else {ARGUMENTS[name]["length_penalty"]: alpha}

@@ -1,4 +1,4 @@
-"""How finished hypotheses are ranked: `--length-penalty` and `--scoring`."""
+"""Options that rank finished hypotheses: `--length-penalty` and `--scoring`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybeam.cli.options.sections import Section, option
 if TYPE_CHECKING:
     from pybeam.scoring import Scoring
 
-# numbers that each rule takes, at least and at most
+# the least and the largest number of arguments of each rule
 RULES = {"raw": (0, 0), "power": (1, 2), "gnmt": (1, 2), "reward": (1, 2)}
 DEFAULT_LENGTH_PENALTY = 1.0
 
@@ -43,18 +43,18 @@ SCORING = Section(
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """What the command line says about scores; None: not said."""
+    """The options for scores; None: not given."""
 
     length_penalty: float | None
     scoring: str | None
 
     def check(self) -> None:
-        """Raises UsageError if both are given."""
+        """Raise UsageError if both options are given."""
         if self.length_penalty is not None and self.scoring is not None:
             raise click.UsageError("give either --length-penalty or --scoring, not both")
 
     def build(self, default: Scoring) -> Scoring:
-        """The scoring that was asked for. Raises UsageError if there is no such one."""
+        """Build the scoring that the options ask for. Raises UsageError if it does not exist."""
         from pybeam import scoring
 
         if self.length_penalty is not None:
@@ -64,7 +64,7 @@ class ScoringOptions:
 
 
 def parse_scoring(text: str) -> Scoring:
-    """A scoring such as `power:1` or `reward:0.5:1.2`. Raises UsageError if there is no such one."""
+    """Parse a scoring such as `power:1` or `reward:0.5:1.2`. Raises UsageError if it does not exist."""
     from pybeam import scoring
 
     name, *numbers = text.split(":")

@@ -1,4 +1,4 @@
-"""Which search: the algorithms of pybeam, with what goes with each."""
+"""Options that choose the search: the algorithms of pybeam and their arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_ALGORITHM, DEFAULT_WIDTH, DEFAULT_DIVERSITY_PENALTY = "fixed", 5, 0.5
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
 STOPPING = ("stop", "patience")
 GROUPS = ("groups", "diversity_penalty")
-# what each algorithm takes beside the lengths, scores and processors, which all take
+# arguments of each algorithm, without lengths, scores and processors, which all take
 TAKEN = {
     "greedy": GROUPS,
     "fixed": ("width", *STOPPING, *GROUPS),
@@ -162,7 +162,7 @@ VARIETY = Section(
             type=click.FloatRange(0, min_open=True),
             metavar="NATS",
             show_default=str(DEFAULT_DIVERSITY_PENALTY),
-            help="What a token costs a beam for every hypothesis of an earlier one that chose it.",
+            help="Cost of a token in a group, for every hypothesis of an earlier group that chose it.",
         ),
     ],
 )
@@ -196,7 +196,7 @@ AHEAD = Section(
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What the command line says about the search; None: not said."""
+    """The options for the search; None: not given."""
 
     algorithm: str | None = None
     width: int | None = None
@@ -229,11 +229,11 @@ class SearchOptions:
 
     @property
     def certifies(self) -> bool:
-        """Whether the search ends when a bound proves it, which it can do early for raw sums only."""
+        """Whether a bound ends the search, which happens early only for raw sums."""
         return "optimal" in (self.stop, self.kind) or self.kind == "huang"
 
     def check(self) -> None:
-        """Raises UsageError for options that contradict each other."""
+        """Raise UsageError for options that contradict each other."""
         if self.samples is not None:
             others = ("algorithm", "width", "n_best", *THRESHOLDS, *STOPPING, *GROUPS)
             self._reject((*others, "block", "horizon", "max_window"), "--samples", "leave it out")
@@ -263,7 +263,7 @@ class SearchOptions:
             raise click.UsageError(f"{flag(name)} has no meaning with {setting}; {remedy}")
 
     def build(self, scoring: Scoring, processors: list[Processor]) -> Algorithm:
-        """The algorithm that the options describe. Raises UsageError for a value that it refuses."""
+        """Build the algorithm that the options describe. Raises UsageError for a value that it refuses."""
         import pybeam
 
         common: dict[str, Any] = dict(processors=processors)
@@ -279,7 +279,7 @@ class SearchOptions:
             return self.in_groups(self._algorithm(common))
 
     def in_groups(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm for each of the groups, if there are any."""
+        """Search with groups of this algorithm, if the options ask for groups."""
         import pybeam
 
         if self.groups is None:

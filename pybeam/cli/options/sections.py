@@ -46,18 +46,18 @@ class SectionCommand(click.Command):
 
 
 def option(*declarations: str, **settings: Any) -> click.Option:
-    """An option for a `Section`; takes what `click.option` takes."""
+    """Make an option for a `Section`, with the arguments of `click.option`."""
     return click.Option(declarations, **settings)
 
 
 def take(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """An object of a dataclass, whose fields are moved out of a dictionary of options."""
+    """Move the fields of a dataclass out of a dictionary of options, and make an object of them."""
     assert dataclasses.is_dataclass(kind)
     return kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
 
 
 def given(options: object, names: Iterable[str]) -> dict[str, Any]:
-    """Those of these options that the command line has."""
+    """Return the options that were given."""
     values = {name: getattr(options, name) for name in names}
     return {
         name: value

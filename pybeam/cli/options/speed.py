@@ -1,4 +1,4 @@
-"""What changes speed and memory, but no result: schedule, threads, device, kernels."""
+"""Options that change speed and memory, but no result: schedule, threads, device, kernels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SPEED = Section(
             metavar="TYPE",
             default="auto",
             show_default=True,
-            help="Of the weights: float32, bfloat16 or float16; auto: float32 on a CPU, the file's on a GPU. "
+            help="Type of the weights: float32, bfloat16 or float16; auto: float32 on a CPU, the file's on a GPU. "
             "On a CPU scores are float32 even so, and bfloat16 is fast with AVX512_BF16 (see `pybeam info`).",
         ),
         option(
@@ -102,7 +102,7 @@ SPEED = Section(
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """What the command line says about the schedule; None: not said."""
+    """The options for the schedule; None: not given."""
 
     schedule: str
     batch_size: int | None
@@ -113,7 +113,7 @@ class ScheduleOptions:
     flush: int | None
 
     def build(self) -> Schedule:
-        """The schedule that the options describe. Raises UsageError if they contradict each other."""
+        """Build the schedule that the options describe. Raises UsageError if they contradict each other."""
         import pybeam
 
         if self.schedule == "batch" and self.epsilon is not None:
@@ -142,7 +142,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """Where and with which kernels to compute."""
+    """The options for threads, device and kernels."""
 
     threads: int | None
     device: str

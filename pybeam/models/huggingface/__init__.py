@@ -20,29 +20,28 @@ def wrap(
     eos_id: int | Sequence[int] | None = None,
     cache: str = "auto",
 ) -> HuggingFaceModel:
-    """A model of transformers, such as `AutoModelForSeq2SeqLM.from_pretrained` gives, for searches.
+    """Wrap a model of transformers, such as `AutoModelForSeq2SeqLM.from_pretrained` returns, for searches.
 
-    Encoder-decoders take sources of token ids, speech models the features of one input as the model's
-    processor makes them, without the batch dimension, and decoder-only models prompts, which are no
-    part of the output. Weights are used as they are, nothing is copied.
+    The sources of an encoder-decoder are token ids. The sources of a speech model are the features of one
+    input, as the model's processor makes them, without the batch dimension. The sources of a decoder-only
+    model are prompts, which are no part of the output. Weights are used as they are; nothing is copied.
 
-    Keys and values live in the cells of the token tree: none moves on a beam step, encoder states and
-    prompts are kept once per source, and finished rows leave the batch. Whether that gives what the
-    model gives without any cache is tried out here, with a few tokens. A model for which it does not,
-    since its attention cannot be replaced (ALiBi, state-space layers), keeps a dense cache
-    per row that moves with it, which is slower; a warning says so.
+    Keys and values live in the cells of the token tree. None moves on a beam step, encoder states and prompts
+    are kept once per source, and finished rows leave the batch. A few tokens are decoded here to test whether
+    the model gives the same logits as without any cache. If it does not, because its attention cannot be
+    replaced (ALiBi, state-space layers), it keeps a dense cache per row, which moves with the row and is
+    slower. A warning says so.
 
     Args:
-        network: in eval mode.
-        start_id: the token that hypotheses start from, if it is not the config's; no matter for
-            decoder-only models.
-        eos_id: the token that ends them, or up to 8, where it shall not be what the config names.
-        cache: "tree" or "dense" to insist on one of them.
+        network: the model, in eval mode.
+        start_id: the token that hypotheses start from; None: the config's. Decoder-only models need none.
+        eos_id: the token that ends hypotheses, or up to 8 of them; None: those of the config.
+        cache: "auto", or "tree" or "dense" to insist on one way.
 
     Raises:
         ImportError: transformers is not installed.
         TypeError: `network` is no transformers model that generates.
-        ValueError: it is in training mode, no id is known, or it can keep no cache that pybeam could move.
+        ValueError: `network` is in training mode, an id is unknown, or neither kind of cache works.
     """
     try:
         from pybeam.models.huggingface import probe

@@ -1,4 +1,4 @@
-"""How a transformers model attends over a token tree: one attention function, one cache.
+"""Let a transformers model attend over a token tree, with one attention function and one cache.
 
 Both are transformers' own extension points. `TreeLayer.update` writes a step's keys and values to the
 rows' cells. It returns the whole pool instead of a longer copy. The model passes the pool on to the
@@ -39,7 +39,7 @@ class Step:
     rows: Rows
     own: Cells
     cross: Cells | None = None
-    cross_key: Sequence[Tensor] = ()  # by layer; how cross-attention is told from self-attention
+    cross_key: Sequence[Tensor] = ()  # by layer; cross-attention is recognised by its keys
     embedding: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
     distances: Distances | None = None  # where a layer asks how far away a token is
     # by layer, what self-attention adds to scores [A, H, K, U]
@@ -62,20 +62,20 @@ class Step:
         return self.windows[window]
 
     def gathered(self, cells: Cells) -> GatheredCells:
-        """These cells of the step, gathered once per source."""
+        """Gather these cells of the step, once per source."""
         if id(cells) not in self._gathered:
             self._gathered[id(cells)] = GatheredCells(self.rows, cells)
         return self._gathered[id(cells)]
 
 
 def current() -> Step | None:
-    """The step that this thread is in."""
+    """Return the step that this thread is in."""
     return getattr(_current, "step", None)
 
 
 @contextmanager
 def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
-    """Within it, models with these configs attend over the step's cells."""
+    """A context in which models with these configs attend over the step's cells."""
     _current.step = step
     try:
         with _replacing(configs):
@@ -86,7 +86,7 @@ def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
 
 @contextmanager
 def catching(configs: Sequence[Any]) -> Iterator[list[tuple[Tensor | None, int]]]:
-    """Within it, models with these configs compute no attention.
+    """A context in which models with these configs compute no attention.
 
     Afterwards the list has an entry per call: what the model would add to scores, and the number of keys.
     """
@@ -141,7 +141,7 @@ def tree_attention_forward(
         [R, 1, H, D], and no weights.
 
     Raises:
-        CannotAttend: the model does to its attention scores what sessions of its kind do not.
+        CannotAttend: the model changes its attention scores in a way that the session does not support.
     """
     caught = getattr(_current, "caught", None)
     if caught is not None:
@@ -173,7 +173,7 @@ def tree_attention_forward(
     return out[:, None], None
 
 
-# No mask function goes with it: transformers then builds no mask, and the tree has its own.
+# No mask function is registered, so transformers builds no mask. The tree has its own.
 AttentionInterface.register(NAME, tree_attention_forward)
 
 
@@ -218,7 +218,7 @@ class KeptLayer(_Layer):
 
 
 def kept() -> Cache:
-    """A cache that starts empty and keeps what one call gives it."""
+    """Make a cache that starts empty and keeps the keys and values of one call."""
     return Cache(layer_class_to_replicate=KeptLayer)
 
 
@@ -229,13 +229,13 @@ class TreeCache(Cache):
         super().__init__(layers=[TreeLayer() for _ in range(num_layers)])
 
     def point_to(self, key: Sequence[Tensor], value: Sequence[Tensor]) -> None:
-        """Use these pools [cells, G, D], by layer. Pools that have grown are others than before."""
+        """Use these pools [cells, G, D], by layer. A pool that has grown is another tensor than before."""
         for layer, keys, values in zip(self.layers, key, value, strict=True):
             layer.keys, layer.values, layer.is_initialized = keys, values, True
 
 
 def with_cross(own: Cache, cross: Cache, *, is_known: bool) -> EncoderDecoderCache:
-    """Both caches as one; `is_known`: keys and values of the encoder states are there already."""
+    """Join both caches; `is_known`: keys and values of the encoder states are in them already."""
     both = EncoderDecoderCache(own, cross)
     both.is_updated = dict.fromkeys(range(len(cross.layers)), is_known)
     return both

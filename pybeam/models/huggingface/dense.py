@@ -32,9 +32,9 @@ CACHE_NAMES = ("past_key_values", "cache_params")  # how transformers models cal
 class Line(NamedTuple):
     """The tokens behind one row: a line of a cache."""
 
-    cache: Cache | None  # None: nothing
-    place: int  # which line of the cache it is
-    length: int  # tokens in it, the last ones where it is padded
+    cache: Cache | None  # None: there is no past
+    place: int  # number of the line in the cache
+    length: int  # tokens in it; padding comes before them
 
 
 def takes_mask(model: HuggingFaceModel) -> bool:
@@ -59,8 +59,8 @@ class DenseSession(Session):
         self._pads = model.memory.pads
         self._width = 0
         self._states: dict[int, Tensor] = {}  # slot -> encoder states [E, d]
-        self._start: dict[int, tuple[int, Line]] = {}  # slot -> first token, what is before it
-        # by (slot, entry): what is behind a row, and that with the row's own token
+        self._start: dict[int, tuple[int, Line]] = {}  # slot -> first token, the past before it
+        # by (slot, entry): the past of a row, and the past with the row's own token
         self._behind: dict[tuple[int, int], Line] = {}
         self._with: dict[tuple[int, int], Line] = {}
 
@@ -85,7 +85,7 @@ class DenseSession(Session):
                 return
             lengths = [source.numel() - 1 for source in sources]
             before = [nothing] * len(sources)
-            # together if that does not make the logits of all their tokens
+            # prompts share a call only if the model can skip the logits of their tokens
             max_tokens = None if self._pads and self._skips_logits else 1
             for part in batches(lengths, max_tokens):
                 part = [i for i in part if lengths[i]]
@@ -157,10 +157,10 @@ class DenseSession(Session):
         lengths: Sequence[int],
         states: Sequence[Tensor] = (),
     ) -> tuple[Cache, Tensor]:
-        """The cache with these tokens [R, T] behind it, and the logits [R, V] of the last.
+        """Run the model on tokens [R, T]. Returns the new cache, and logits [R, V] behind the last token.
 
-        `lengths` [R] count a line's tokens with the new ones; before them is padding, of the cache or of
-        `ids`.
+        `lengths` [R] count all tokens of a line, new ones included. Padding of the cache or of `ids` stands
+        before them.
         """
         model = self._model
         inputs: dict[str, object] = {"use_cache": True}
@@ -168,7 +168,7 @@ class DenseSession(Session):
             cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
             length = torch.tensor([len(own) for own in states], device=model.device)
             padded = pad_sequence(list(states), batch_first=True)  # [R, E, d]
-            # lines that were once beside a longer source are still padded to its length
+            # lines that once shared a call with a longer source are still padded to its length
             known = max(int(length.max()), cache.cross_attention_cache.get_seq_length())
             mask = torch.arange(known, device=model.device) < length[:, None]
             inputs["attention_mask"] = mask.long()

@@ -1,4 +1,4 @@
-"""How far tokens are from each other: for models with windows or with relative positions."""
+"""Distances between tokens, for models with windows or relative positions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Distances(NamedTuple):
 
     @property
     def back(self) -> Tensor:
-        """[A, K, U] int32, how many positions a cell lies behind a row."""
+        """Return [A, K, U] int32: how many positions a cell lies before a row."""
         return self.of_row[..., None] - self.of_cell[:, None]
 
     def within(self, cells: Cells, window: int) -> Cells:
-        """These cells, of which a row sees those of its last `window` positions alone."""
+        """Return these cells with a mask: a row sees only those of its last `window` positions."""
         assert cells.mask is not None
         is_far = (self.back >= window).transpose(1, 2)  # [A, U, K]
         bit = torch.arange(is_far.shape[2], device=is_far.device) & 63
@@ -33,7 +33,7 @@ class Distances(NamedTuple):
 
 
 def by_entry(rows: Rows, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of rows in a table of sources and entries, and where in it each row stands.
+    """Put values of rows into a table of sources and entries. Returns the table, and the place of each row.
 
     Args:
         rows: R rows of A sources, with room for K entries each.
@@ -47,7 +47,7 @@ def by_entry(rows: Rows, values: Tensor) -> tuple[Tensor, Tensor]:
     number = torch.arange(rows.token.numel(), dtype=torch.int32, device=rows.token.device)
     source = torch.searchsorted(rows.offset, number, right=True) - 1
     place = source * width + rows.entry
-    # a line more, for padding rows
+    # one more line, for padding rows
     table = values.new_zeros((num_sources + 1) * width, *values.shape[1:])
     table = table.index_copy_(0, place, values)[: num_sources * width]
     return table.view(num_sources, width, *values.shape[1:]), place

@@ -1,4 +1,4 @@
-"""Sources through a model's encoder, and prompts through its decoder, in padded batches."""
+"""Send sources through a model's encoder, and prompts through its decoder, in padded batches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pybeam.models.huggingface.model import EncoderStates, HuggingFaceModel
 
 
 class Encoded(NamedTuple):
-    """States of some sources."""
+    """Encoder states of some sources."""
 
-    members: list[int]  # which of the sources
+    members: list[int]  # numbers of the sources
     states: Tensor  # [A, E, d], padded on the right
-    lengths: list[int]  # of each, without padding
+    lengths: list[int]  # length of each, without padding
 
 
 def encoded(model: HuggingFaceModel, sources: Sequence[Any]) -> Iterator[Encoded]:
-    """The encoder's states of all sources, a batch at a time."""
+    """Yield the encoder's states of all sources, one batch at a time."""
     encoder = model.encoder
     assert encoder is not None
     groups: dict[object, list[int]] = {}
@@ -52,7 +52,7 @@ def encoded(model: HuggingFaceModel, sources: Sequence[Any]) -> Iterator[Encoded
 
 
 def padded(model: HuggingFaceModel, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Ids [A, E], padded on the right, and which of them are real [A, E], both on the device."""
+    """Return ids [A, E], padded on the right, and a mask [A, E] of real ids, both on the device."""
     pad_id = 0 if model.pad_id is None else model.pad_id
     ids = pad_sequence(list(batch), batch_first=True, padding_value=pad_id)
     length = torch.tensor([source.numel() for source in batch])
@@ -61,7 +61,7 @@ def padded(model: HuggingFaceModel, batch: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def batches(lengths: Sequence[int], max_tokens: int | None = None) -> Iterator[list[int]]:
-    """Indices of batches: neighbours in length, at most `max_tokens` with padding to the longest."""
+    """Return the indices of each batch: similar lengths, at most `max_tokens` with their padding."""
     max_tokens = MAX_ENCODER_TOKENS if max_tokens is None else max_tokens
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = 0

@@ -1,4 +1,4 @@
-"""Attention in plain torch, for models that add to their scores what tree attention cannot."""
+"""Attention in plain torch, for models that change their scores in ways that tree attention cannot."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class GatheredCells:
         softcap: float | None = None,
         sink: Tensor | None = None,
     ) -> Tensor:
-        """``softmax(cap(scale * query . key) + added) value`` of every row, over the cells it sees.
+        """Compute ``softmax(cap(scale * query . key) + added) value`` of every row, over the cells it sees.
 
         ``cap(x) = softcap * tanh(x / softcap)``, or x without a soft cap.
 
         Args:
             query: [R, H, D].
             key, value: [cells, G, D], pools.
-            scale: what products of queries and keys are multiplied by.
+            scale: multiplies the products of queries and keys.
             added: [A, H or 1, K, U], the lowest number where a row does not see a cell; None: `unseen`.
             softcap: the bound of scores (Gemma 2).
             sink: [H], one more score per head, which has no value (gpt-oss).
@@ -57,7 +57,7 @@ class GatheredCells:
         table = table.transpose(1, 2)
         added = self.unseen(query.dtype) if added is None else added.to(query.dtype)
         if sink is not None:
-            # a cell whose key and value are zero
+            # a sink is one more cell, whose key and value are zero
             sink = sink.to(added.dtype)[None, :, None, None]
             shape = added.shape[0], sink.shape[1], added.shape[2]
             added = torch.cat((added.expand(*shape, -1), sink.expand(*shape, 1)), 3)
@@ -73,9 +73,9 @@ class GatheredCells:
         return out.index_select(0, place.clamp(max=out.shape[0] - 1))
 
     def unseen(self, dtype: torch.dtype) -> Tensor:
-        """[A, 1, K, U], the dtype's lowest number where a row does not see a cell, and 0 elsewhere.
+        """Return [A, 1, K, U]: the dtype's lowest number where a row does not see a cell, and 0 elsewhere.
 
-        Not -inf: entries that see nothing, which nobody reads, would be NaN.
+        It is not -inf, because unused entries see nothing and would become NaN.
         """
         if dtype not in self._unseen:
             zero = torch.zeros((), dtype=dtype, device=self.is_seen.device)
@@ -98,11 +98,11 @@ class GatheredCells:
 
     @cached_property
     def _cell(self) -> Tensor:
-        """[A, U]. Where there is none the first stands in: what is in no cell may be NaN."""
+        """[A, U], the cells. Unused places name the first cell, because other memory may be NaN."""
         return torch.where(self._is_live, self._cells.cell, self._cells.cell[:, :1])
 
     def _gathered(self, pool: Tensor, num: int) -> Tensor:
-        """[A, G, num, D]: the cells, and zeros behind them."""
+        """Gather the cells as [A, G, num, D], with zeros behind them."""
         num_cells = self._cell.shape[1]
         cell = F.pad(self._cell, (0, num - num_cells))
         found = pool.index_select(0, cell.flatten()).view(*cell.shape, *pool.shape[1:])
@@ -113,7 +113,7 @@ class GatheredCells:
 def _capped_attention(
     query: Tensor, key: Tensor, value: Tensor, added: Tensor, scale: float, softcap: float
 ) -> Tensor:
-    """[A, H, K, D] of queries [A, H, K, D], keys and values [A, G, U, D]."""
+    """Attend with a soft cap: [A, H, K, D] from queries [A, H, K, D], keys and values [A, G, U, D]."""
     grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # [A, G, H / G * K, D]
     scores = grouped @ key.transpose(2, 3) * (scale / softcap)
     scores = softcap * scores.tanh().reshape(*query.shape[:3], -1) + added  # [A, H, K, U]

@@ -1,4 +1,4 @@
-"""Lines of transformers caches, gathered into a new one."""
+"""Gather lines of transformers caches into a new cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from transformers.cache_utils import (
     EncoderDecoderCache,
 )
 
-# a cache, and which of its lines
+# a cache, and the numbers of lines in it
 Part = tuple[Cache | None, list[int]]
 
 
 def has_length(cache: Cache) -> bool:
-    """Whether lines of this cache must be equally long, as keys and values are and states are not."""
+    """Whether lines of this cache have a length, as keys and values have, but not recurrent states."""
     if isinstance(cache, EncoderDecoderCache):
         return True
     return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
@@ -34,12 +34,12 @@ def can_be_padded(cache: DynamicCache) -> bool:
 
     Keys and values can be padded. States, and what belongs to them, cannot.
     """
-    # of other classes, even those derived from these, nobody knows what else they hold
+    # other classes, even those derived from these, may hold anything else
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
 
 
 def gathered(parts: Sequence[Part], length: int | None = None) -> Cache | None:
-    """These lines, one part after another, as one new cache.
+    """Gather these lines, one part after another, into one new cache.
 
     Layers of any class are copied, with every tensor in them that has a line per row. All else is taken
     from the first part.

@@ -1,4 +1,4 @@
-"""A transformers model as a pybeam model: facts about it, and checks of sources."""
+"""`HuggingFaceModel`: a transformers model as a pybeam model, with checks of its sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pybeam.backends import Backend
 from pybeam.models.base import Model, Session
 from pybeam.models.source_ids import checked_ids
 
-# the attention of a network is chosen in its config, so sessions of one network take turns
+# a network's attention is set in its config, so sessions of one network take turns
 _locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.RLock] = weakref.WeakKeyDictionary()
 
 
@@ -30,13 +30,13 @@ class Heads(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How a model keeps what is behind a row."""
+    """How a model keeps the past of a row."""
 
     keeps: str  # "tree" or "dense"
     own: Heads | None = None
-    cross: Heads | None = None  # of encoder states
-    is_windowed: bool = False  # whether some layers see the last positions only
-    is_relative: bool = False  # whether scores have biases for how far away tokens are
+    cross: Heads | None = None  # keys and values of encoder states
+    is_windowed: bool = False  # whether some layers see only the last positions
+    is_relative: bool = False  # whether scores have biases that depend on distances
     pads: bool = False  # whether lines of different lengths share a call
 
 
@@ -74,7 +74,7 @@ class HuggingFaceModel(Model):
             other = getattr(config, "decoder_start_token_id", None)
             self.start_id = _only("start_id", start_id, started, other, text.bos_token_id)
         else:
-            # a row of the prompt's last token stands in for it
+            # the prompt's last token stands in for the start token
             self.start_id = self.eos_id if start_id is None else start_id
         self.device = network.device
         self.pad_id = getattr(text, "pad_token_id", None)
@@ -90,21 +90,21 @@ class HuggingFaceModel(Model):
     def keep(self, memory: Memory) -> None:
         """Keep keys and values in this way."""
         self.memory = memory
-        # a cache of the model's own moves with rows
+        # a dense cache moves with rows
         self.can_draft = memory.keeps == "tree"
 
     def __repr__(self) -> str:
         return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"
 
     def session(self, backend: Backend) -> Session:
-        """A fresh session that computes with this backend module."""
+        """Make a fresh session that computes with this backend module."""
         return self._make_session(self, backend)
 
     def check(self, source: Any) -> Tensor | EncoderStates:
-        """The ids as an int64 tensor [E] on the host, or features as they are.
+        """Return the ids as an int64 tensor [E] on the host, or features as they are.
 
         Raises:
-            TypeError: the source is not a sequence of integers, or features where the model takes them.
+            TypeError: the source is not a sequence of integers, or no features if the model takes those.
             ValueError: it has the wrong shape, is too long, or an id is out of range.
         """
         if isinstance(source, EncoderStates):
@@ -112,13 +112,13 @@ class HuggingFaceModel(Model):
         return self._check_features(source) if self.takes_features else self._check_ids(source)
 
     def source_length(self, source: Tensor | EncoderStates) -> int:
-        """Number of ids, encoder states or frames of features."""
+        """Return the number of ids, encoder states or frames of features."""
         if isinstance(source, EncoderStates):
             return source.states.shape[0]
         return max(source.shape)
 
     def prompt(self, source: Tensor | EncoderStates) -> Tensor | None:
-        """The source of a decoder alone."""
+        """Return the source of a decoder-only model, which is its prompt."""
         if self.is_encoder_decoder or isinstance(source, EncoderStates):
             return None
         return torch.where(source < self.vocab_size, source, -2 - source).int()
@@ -134,7 +134,7 @@ class HuggingFaceModel(Model):
         raise ValueError(f"pybeam does not know what features {config.model_type!r} takes")
 
     def room(self, source: Tensor | EncoderStates) -> int | None:
-        """The decoder's positions, less those of the prompt."""
+        """Return the decoder's positions minus those of the prompt."""
         if isinstance(source, EncoderStates):
             return self.max_positions
         if self.is_encoder_decoder or self.max_positions is None:
@@ -178,7 +178,7 @@ class HuggingFaceModel(Model):
 
 
 def _only(name: str, given: int | None, *found: int | Sequence[int] | None) -> int:
-    """The id that was given, or else the first that was found and is one id alone."""
+    """Return the given id, or else the first that was found. Raises ValueError if that is several."""
     if given is not None:
         return given
     for value in found:
@@ -193,7 +193,7 @@ def _only(name: str, given: int | None, *found: int | Sequence[int] | None) -> i
 
 
 def _eos_ids(vocab_size: int, *found: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The end tokens that the first of these names which is not empty."""
+    """Return the end tokens of the first argument that names any."""
     for value in found:
         if value is not None and value != []:
             return arguments.eos_ids(value, vocab_size)
@@ -201,7 +201,7 @@ def _eos_ids(vocab_size: int, *found: int | Sequence[int] | None) -> tuple[int, 
 
 
 def _configs(network: PreTrainedModel) -> list[Any]:
-    """All configs that the network's modules read, each once."""
+    """Return all configs that the network's modules read, each once."""
     configs = {
         id(module.config): module.config
         for module in network.modules()

@@ -14,7 +14,7 @@ _hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class _Enough(Exception):
-    """The position embeddings are known; the rest of the decoder need not run."""
+    """Raised when the position embeddings are known, so that the rest of the decoder does not run."""
 
 
 class PositionTable:
@@ -57,14 +57,14 @@ class PositionTable:
         self._pad_id = pad_id
         self._table = table(pad_id + 1 if pad_id == 0 else 0)
         padded = table(pad_id)
-        # some decoders give padding no position, also where it is a token of a hypothesis
+        # some decoders give the padding token no position, even inside a hypothesis
         self._padded = None if torch.equal(padded, self._table) else padded
         if module not in _hooked:
             _hooked.add(module)
             module.register_forward_hook(_look_up)
 
     def rows(self, token: Tensor, position: Tensor) -> Tensor:
-        """Embeddings [R, 1, d] of tokens [R] at positions [R]."""
+        """Return position embeddings [R, 1, d] for tokens [R] at positions [R]."""
         found = self._table.index_select(0, position)  # [R, d]
         if self._padded is not None:
             is_pad = (token == self._pad_id)[:, None]

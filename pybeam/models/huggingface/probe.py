@@ -1,4 +1,4 @@
-"""Tries out how a model can keep keys and values."""
+"""Find out how a model can keep keys and values, by decoding a few tokens."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _session(model: HuggingFaceModel, backend: Backend) -> Session:
 
 
 def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str | None]:
-    """The first of these ways that the model can keep its cache in, and why it is not the first."""
+    """Return the first of these ways in which the model can keep its cache, and why earlier ones failed."""
     obstacles: list[str] = []
     for keeps in ways:
         obstacle = None
@@ -100,14 +100,14 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
 
 
 def _can_pad(model: HuggingFaceModel) -> bool:
-    """Whether lines of different lengths may be in one dense cache."""
+    """Whether lines of different lengths may share a dense cache."""
     if model.is_encoder_decoder or not takes_mask(model):
         return False
     return can_be_padded(DynamicCache(config=model.network.config))
 
 
 def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
-    """Why the model cannot keep its cache in this way; None if it can."""
+    """Say why the model cannot keep its cache in this way; None if it can."""
     try:
         if pads and not _can_pad(model):
             return "its lines cannot be padded"
@@ -132,7 +132,7 @@ def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
 
 
 def _measured(model: HuggingFaceModel) -> Memory:
-    """The shapes of what the model keeps of a token."""
+    """Find the shapes of the keys and values that the model keeps of a token."""
     if not model.network._can_set_attn_implementation():
         raise CannotAttend("its attention does not go through transformers' AttentionInterface")
     if model.is_encoder_decoder:
@@ -148,7 +148,7 @@ def _measured(model: HuggingFaceModel) -> Memory:
 
 
 def _heads(layers: Sequence[Any]) -> Heads:
-    """Raises CannotAttend if they are not the same for all layers, keys and values."""
+    """Return the shape of keys and values. Raises CannotAttend if it is not the same for all layers."""
     shapes = {
         (states.shape[1], states.shape[3], states.dtype)
         for layer in layers
@@ -165,7 +165,7 @@ def _heads(layers: Sequence[Any]) -> Heads:
 
 
 def _sources(model: HuggingFaceModel) -> list[Tensor]:
-    """Two inputs, of different lengths where the model takes any."""
+    """Make two inputs, of different lengths if the model takes any length."""
     vocab_size = model.vocab_size
     if model.takes_features:
         return _features(model)
@@ -189,12 +189,13 @@ def _targets(model: HuggingFaceModel) -> list[Tensor]:
     """The tokens that are fed after the start token, or after the prompt."""
     targets = [_tokens(NUM_TOKENS, model.vocab_size, seed) for seed in (11, 13)]
     if model.pad_id is not None:
-        targets[0][-1] = model.pad_id  # which has no position in some models
+        # in some models the padding token has no position
+        targets[0][-1] = model.pad_id
     return targets
 
 
 def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
-    """Logits [T, V] behind every fed token of both sources, each from one call without a cache."""
+    """Return the logits [T, V] behind every token of both sources, each from one call without a cache."""
     logits = []
     for source, target in zip(_sources(model), _targets(model), strict=True):
         if model.is_encoder_decoder:
@@ -265,7 +266,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
 def _extend(
     tree: TokenTree, ints: Callable[..., Tensor], slots: list[int], tokens: list[Tensor]
 ) -> None:
-    """Let the one row of each slot go on with its token."""
+    """Append a token to the one row of each slot."""
     token = ints(*(int(token) for token in tokens))[:, None]
     log_prob = torch.zeros(len(slots), 1, device=token.device)
     tree.append(ints(*slots), tree_survivors(token, torch.zeros_like(token), log_prob), -1)

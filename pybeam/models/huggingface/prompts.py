@@ -1,4 +1,4 @@
-"""Prompts and what is generated from them in one pool of cells."""
+"""Keep prompts and generated tokens in one pool of cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Visible(NamedTuple):
     """The prompts and tokens that the rows of a step see."""
 
     cells: Cells  # prompts first
-    distances: Distances | None  # where a layer asks how far away a token is
+    distances: Distances | None  # if a layer depends on distances
     longest: int | None  # the most positions that one source has; None: not known on the host
 
 
@@ -32,29 +32,29 @@ class PromptPool(KeyValuePool):
     num_prompt = 0
 
     def grow(self, num_cells: int) -> None:
-        """Room for that many cells of the token tree."""
+        """Make room for that many cells of the token tree."""
         self._resize(num_cells, self.num_prompt)
 
     def grow_prompts(self, num_cells: int) -> None:
-        """Room for that many cells of prompts, at least doubled if it is not enough."""
+        """Make room for that many cells of prompts. The room at least doubles when it grows."""
         if num_cells > self.num_prompt:
             self._resize(self.num_own, max(num_cells, 2 * self.num_prompt))
 
     def of_prompts(self, cell: Tensor) -> Tensor:
-        """Where in the pool these cells of prompts are."""
+        """Return where these cells of prompts are in the pool."""
         return self.num_cells - 1 - cell
 
     def visible(
         self, rows: Rows, position: Tensor, prompt: SourceCells, own_position: Tensor | None
     ) -> Visible:
-        """The cells that the rows' sources attend over.
+        """Return the cells that the rows' sources attend over.
 
         Args:
             rows: R rows of A sources.
             position: [R] int32, the rows' positions, prompts counted.
             prompt: the prompts' cells.
-            own_position: [cells, 1] int32, the positions of the tokens in the tree's cells; None where
-                no layer of the model asks how far away a token is.
+            own_position: [cells, 1] int32, the positions of the tokens in the tree's cells; None if no
+                layer of the model depends on distances.
         """
         tree, slot = rows.tree, rows.slot.long()  # [A]
         from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
@@ -77,7 +77,7 @@ class PromptPool(KeyValuePool):
         if own_position is not None and position.numel():
             in_prompt = place + from_prompt[:, None]
             at = torch.where(is_own, own_position[:, 0][own_cell.long()], in_prompt)
-            # rows of one source are at one position in a beam, one behind another where they draft
+            # rows of a beam are at one position; rows that draft follow one another
             distances = Distances(at, by_entry(rows, position)[0])
         return Visible(cells, distances, longest)
 

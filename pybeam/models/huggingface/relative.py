@@ -1,4 +1,4 @@
-"""Relative positions: what a model adds to attention scores for how far away a token is."""
+"""Relative positions: biases that a model adds to attention scores, by distance."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FIRST_LENGTH = 64
 
 
 class BiasTables:
-    """For every decoder layer, what it adds to the score of a token that is so many positions back.
+    """The biases of every decoder layer, by distance.
 
-    A model hands these biases to its attention function. Here they are caught in one call on many tokens:
-    the last token sees every distance.
+    A model hands its biases to its attention function. They are caught in one call on many tokens, whose last
+    token sees every distance.
 
     Raises:
-        CannotAttend: it hands over none, or some between decoder and encoder.
+        CannotAttend: the model hands over no biases, or has some between decoder and encoder.
     """
 
     @torch.inference_mode()
@@ -32,7 +32,7 @@ class BiasTables:
 
     @torch.inference_mode()
     def upto(self, length: int) -> list[Tensor]:
-        """By layer: [H, P] for distances 0 to P - 1, where P is at least `length`."""
+        """Return a table [H, P] per layer, for distances 0 to P - 1, where P is at least `length`."""
         if not self._tables or self._tables[0].shape[1] < length:
             known = self._tables[0].shape[1] if self._tables else 0
             self._tables = self._caught(max(length, 2 * known))
@@ -75,7 +75,7 @@ class DistanceBiases:
         self._added: dict[int, Tensor] = {}
 
     def __call__(self, layer: int, cells: GatheredCells) -> Tensor:
-        """[A, H, K, U], the lowest number where a row does not see a cell."""
+        """Return [A, H, K, U]: the biases, or the dtype's lowest number where a row does not see a cell."""
         table = self._tables[layer]  # [H, P]
         if id(table) not in self._added:
             distance = self._back.clamp(0, table.shape[1] - 1)

@@ -27,7 +27,7 @@ from pybeam.models.rows import Rows
 
 
 def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
-    """Keys or values [A, G, E, D] of one layer as rows [n, G, D] without padding."""
+    """Turn keys or values [A, G, E, D] of one layer into rows [n, G, D] without padding."""
     return states.transpose(1, 2)[is_real].contiguous()
 
 
@@ -43,7 +43,7 @@ class EncoderDecoderSession(Session):
         own, cross = TreeCache(memory.own.num_layers), TreeCache(memory.cross.num_layers)
         self._caches = own, cross
         self._cache = with_cross(own, cross, is_known=True)
-        # a decoder asks whether there are encoder states, and takes them from the cache
+        # a decoder only asks whether there are encoder states; it takes their keys and values from the cache
         shape = 1, 1, model.decoder.config.hidden_size
         self._states = BaseModelOutput(
             torch.zeros(shape, dtype=model.network.dtype, device=model.device)
@@ -109,7 +109,7 @@ class EncoderDecoderSession(Session):
         return out.logits[:, -1]  # [R, V]
 
     def _with_distances(self, cells: Cells, rows: Rows) -> tuple[Cells, Distances]:
-        """The cells of the rows' sources, and how far from each other tokens are."""
+        """Return the cells of the rows' sources, and the distances between tokens."""
         self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
         max_cells = cells.cell.shape[1]
         if self._own.reads_sizes and rows.slot.numel():
@@ -120,7 +120,7 @@ class EncoderDecoderSession(Session):
 
 
 def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Layers that hold keys and values: of the start token [A, G, 1, D], and of encoder states [A, H, E, D].
+    """Return layers with keys and values: of the start token [A, G, 1, D], of encoder states [A, H, E, D].
 
     `states` are the encoder states [A, E, d].
     """
@@ -147,7 +147,7 @@ class PromptSession(Session):
         # [S], the prompt's last token by slot; [cells, 1], the position of the token in each own cell
         self._last = torch.zeros(0, dtype=torch.long, device=model.device)
         self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
-        self.windows: set[int] = set()  # those that the model has given so far
+        self.windows: set[int] = set()  # windows that the model has asked for so far
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._prompt.reserve(num_slots)
@@ -218,7 +218,7 @@ class PromptSession(Session):
 
 
 def prompt_layers(model: HuggingFaceModel, ids: Tensor, mask: Tensor) -> Sequence[Any]:
-    """Layers that hold the keys and values [A, G, E, D] of prompts [A, E]."""
+    """Return layers with the keys and values [A, G, E, D] of prompts [A, E]."""
     cache = kept()
     model.decoder(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
     return cache.layers

@@ -1,4 +1,4 @@
-"""Graphs that ONNX Runtime computes on tensors where they lie, and the index tables that they take."""
+"""Run graphs with ONNX Runtime on torch tensors, without copies, and make the index tables that they take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Graph:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        # between two steps the cores belong to torch
+        # threads must not spin between two steps, because torch needs the cores
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"]
@@ -66,7 +66,7 @@ class Graph:
 
 
 def load_graphs(directory: Path) -> tuple[Graph, Graph]:
-    """Encoder and decoder step.
+    """Load the graphs of encoder and decoder step.
 
     Raises:
         ImportError: onnxruntime is not installed.
@@ -76,7 +76,8 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
         return Graph(directory / ENCODER), Graph(directory / DECODER)
     except ImportError as error:
         raise missing_package(error) from error
-    except Exception as error:  # its exceptions have no other base class
+    # exceptions of ONNX Runtime have no other base class
+    except Exception as error:
         raise ValueError(
             f"{ENCODER} and {DECODER} in {directory} must be graphs that pybeam has exported, but "
             f"cannot be read: {error}"
@@ -98,13 +99,13 @@ class ExportedModel(Model):
 
 
 def padded(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Sources [B, E] or [B, E, F] as the encoder takes them, and their lengths [B]."""
+    """Pad sources to [B, E] or [B, E, F]. Returns them with their lengths [B]."""
     length = torch.tensor([len(source) for source in sources])
     return pad_sequence(list(sources), batch_first=True), length
 
 
 def places(offset: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Where rows grouped by these offsets [A + 1] stand in a table: see `pybeam.export`'s `Places`."""
+    """Return the places of rows, grouped by offsets [A + 1], in a table; see `Places` in `pybeam.export`."""
     count = offset.diff().long()  # [A]
     source = torch.arange(count.numel()).repeat_interleave(count)  # [R]
     row = torch.arange(num_rows)
@@ -116,5 +117,5 @@ def places(offset: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
 
 
 def counted(size: int, count: Tensor) -> Tensor:
-    """[A, size] bool, the first ``count[a]`` of every line."""
+    """Return [A, size] bool, true in the first ``count[a]`` places of every line."""
     return torch.arange(size) < count[:, None]

@@ -31,7 +31,7 @@ class OnnxModel(TextSources, ExportedModel):
         return f"{kind}({config.model_type}, V={self.vocab_size}, {config.path.parent})"
 
     def session(self, backend: Backend) -> OnnxSession:
-        """A fresh session; graphs have kernels of their own, so the backend does not matter."""
+        """Make a fresh session. Graphs have kernels of their own, so the backend does not matter."""
         return OnnxSession(self)
 
 
@@ -55,7 +55,7 @@ class KeyValueTable:
         return math.prod((layers, 2, heads, size)) * self._memory.itemsize
 
     def grow(self, num_cells: int) -> None:
-        """Make room for that many cells; what the old ones hold stays."""
+        """Make room for that many cells. Old cells keep their contents."""
         old, num = self._memory, num_cells + 1
         if num > old.shape[3]:
             self._memory = old.new_zeros(*old.shape[:3], num, old.shape[4])
@@ -66,7 +66,7 @@ class KeyValueTable:
         self._memory.index_copy_(3, cell.long() + 1, key_value)
 
     def inputs(self, name: str) -> dict[str, Tensor]:
-        """The graph's inputs ``<name>_key.<layer>`` and ``<name>_value.<layer>``, views."""
+        """Return the graph's inputs ``<name>_key.<layer>`` and ``<name>_value.<layer>``, as views."""
         parts = enumerate(("key", "value"))
         return {
             f"{name}_{part}.{i}": layer[j]
@@ -84,7 +84,7 @@ class OnnxSession(Session):
         size = config.hidden_size // config.num_decoder_heads
         self._own, self._cross = KeyValueTable(*shape, size), KeyValueTable(*shape, size)
         self._source = SourceCells(model.device)
-        # by cell, its row's place beside the others of its source; -1 between steps
+        # [cells], the place of a cell's row among the rows of its source; -1 between steps
         self._beside = torch.zeros(0, dtype=torch.long)
         self._logits = torch.empty(0, model.vocab_size)
 
@@ -129,7 +129,7 @@ class OnnxSession(Session):
         word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
         mask = tree.live_mask[slot, : live.shape[1]].transpose(1, 2).gather(1, word)
         is_seen = ((mask >> (bit & 63)[:, :, None]) & 1).bool()  # [A, K, U]
-        # where the mask says who sees a row [A, K]; what is not new goes behind the others
+        # [A, K], the column of the mask that says which rows see a row; cells of older tokens go behind
         target = torch.where(is_new, beside, row.shape[1])
         column = row.new_full((row.shape[0], row.shape[1] + 1), -1)
         column.scatter_(1, target, torch.arange(live.shape[1]).expand_as(live))

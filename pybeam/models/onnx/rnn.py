@@ -1,4 +1,4 @@
-"""An exported attentional LSTM: graphs read and write, the state of rows moves as in `Rnn`."""
+"""An exported attentional LSTM: graphs compute, and the state of rows moves as in `Rnn`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OnnxRnn(RnnSources, ExportedModel):
         return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"
 
     def session(self, backend: Backend) -> OnnxRnnSession:
-        """A fresh session; this backend module moves its states."""
+        """Make a fresh session. This backend module moves its states."""
         return OnnxRnnSession(self, backend)
 
 
@@ -54,7 +54,7 @@ class OnnxRnnSession(LstmSession):
         length = self._source.length[slot]  # [A]
         cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
         mask = counted(cell.shape[1], length)
-        # what stands where there is nothing must be a cell too
+        # unused places must name a cell too
         known = torch.where(mask, cell, 0), mask, self._pool[:, 0]
         token, place = rows.token[:num_rows].long(), places(rows.offset, num_rows)
         inputs = token, old[:num_rows], *place, *known

@@ -1,4 +1,4 @@
-"""Builds a transformer from its checkpoint."""
+"""Build a transformer from its checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUTS = {"fsmt": "decoder.output_projection.weight", "whisper": "proj_out.weig
 
 
 class Assembly:
-    """Builds the parts of one model from its checkpoint, on one device and in one dtype."""
+    """Build the parts of one model from its checkpoint, on one device and in one dtype."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Assembly:
         return Subsampler(layers, front)
 
     def _tables(self) -> list[Tensor]:
-        """Token tables of encoder (if it reads any), decoder and output. Equal ones are the same tensor."""
+        """Return the token tables of encoder, if any, decoder and output. Tied tables are one tensor."""
         config = self.config
         own = [OUTPUTS.get(config.model_type, "lm_head.weight")]
         shared, source, target = (
@@ -95,7 +95,7 @@ class Assembly:
         d = config.hidden_size
         is_joint = config.source_vocab_size == config.vocab_size
         tied = own if config.ties_embeddings else []
-        # the more specific name wins: files of untied models may keep the shared table too
+        # prefer the more specific name: files of untied models may hold the shared table too
         tables = []
         if config.front is None:
             names = [source, shared, *([target, *tied] if is_joint else [])]
@@ -114,7 +114,7 @@ class Assembly:
         return tables
 
     def _token_table(self, table: Tensor, output: Linear) -> Tensor | PackedLinear:
-        """The table, or the packed output layer instead of a second copy."""
+        """Return the table, or the packed output layer instead of a second copy."""
         if table is self.output_table and isinstance(output, PackedLinear):
             return output
         return table
@@ -158,7 +158,7 @@ class Assembly:
         return self._norm(f"{stack}.layer_norm") if has_one else None
 
     def _positions(self, stack: str) -> Tensor:
-        """The position table of one stack [positions, d]: the file's if it has one, else the formula's."""
+        """Return the position table [positions, d] of a stack: the file's, or else the formula's."""
         config = self.config
         offset = position_offset(config)
         is_encoder = stack == "encoder"
@@ -171,7 +171,8 @@ class Assembly:
             table = sinusoidal_table(config, num_positions)
         else:
             name, *_ = [*stored, *names]
-            if has_formula:  # such tables may have been made longer than the config says
+            # tables from a formula may be longer than the config says
+            if has_formula:
                 num = max(num, self.checkpoint.num_rows(name))
             table = self.checkpoint.take(name, num, config.hidden_size)
         return self._moved(table[offset : offset + num_positions], self.dtype)
@@ -210,7 +211,7 @@ class Assembly:
     def _linear(
         self, names: list[str], rows: int, columns: int, activation: str | None = None
     ) -> Linear:
-        """One linear layer of several, their outputs one after another."""
+        """Join several linear layers into one, with their outputs one after another."""
         weight = torch.cat(
             [self._take(f"{name}.weight", rows, columns, dtype=self.weight_dtype) for name in names]
         )

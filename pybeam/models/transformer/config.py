@@ -19,7 +19,7 @@ class Family:
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
     positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
-    # what follows holds for a config that does not say otherwise
+    # the fields from here on are defaults for configs that do not name them
     scale_embedding: bool = False
     activation: str = "gelu"
     ties_embeddings: bool = True
@@ -62,7 +62,7 @@ FAMILY_FLAGS = {
 class Convolution:
     """A convolution over time. There are zeros beyond the ends: n positions become ceil(n / stride)."""
 
-    name: str  # of its weights, below "encoder."
+    name: str  # prefix of its weights, below "encoder."
     kernel_size: int  # odd
     stride: int
     num_channels: int  # before a gate halves them
@@ -74,7 +74,7 @@ class FrontConfig:
 
     num_features: int
     convolutions: tuple[Convolution, ...]
-    activation: str  # behind each of them: GATE or "gelu"
+    activation: str  # behind each convolution: GATE or "gelu"
 
     def num_positions(self, num_frames: int) -> int:
         """Number of the encoder's positions for so many frames."""
@@ -107,11 +107,11 @@ class TransformerConfig:
     pad_id: int
     start_id: int
     eos_id: int
-    front: FrontConfig | None = None  # of a speech model
+    front: FrontConfig | None = None  # only speech models have one
 
     @property
     def sound(self) -> FrontConfig:
-        """The front of a speech model."""
+        """Return the convolutions of a speech model."""
         assert self.front is not None
         return self.front
 
@@ -119,8 +119,8 @@ class TransformerConfig:
 def read_config(directory: Path) -> TransformerConfig:
     """Read `config.json` and, if there is one, `generation_config.json`.
 
-    Start and EOS come from the generation config if it names them, as in `generate`. Tokens that
-    `generate` would force (`forced_bos_token_id` and the like) are not the model's business.
+    Start and EOS come from the generation config if it names them, as in `generate`. Tokens that `generate`
+    would force (such as `forced_bos_token_id`) are ignored.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -148,7 +148,7 @@ def read_config(directory: Path) -> TransformerConfig:
 
 
 def _not_built_in(path: Path, config: dict[str, Any]) -> str:
-    """Which architectures `load_model` knows, and how to search one that transformers knows."""
+    """Name the architectures that `load_model` knows, and the way to search one that transformers knows."""
     model_type = config.get("model_type")
     known = ", ".join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))
     message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"

@@ -16,7 +16,7 @@ from pybeam.models.linear import Linear, PackedLinear
 
 
 class Norm:
-    """Layer normalisation, by a backend where the linear layers are packed for one (`can_pack`)."""
+    """Layer normalisation. A backend computes it if the linear layers are packed for one (`can_pack`)."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_packed: bool = False
@@ -25,7 +25,7 @@ class Norm:
         self._backend = backends.load("native") if is_packed else None
 
     def with_backend(self, backend: Backend) -> Norm:
-        """The same norm, computed by this backend module; by torch where it is not packed."""
+        """Return the same norm, computed by this backend module, or by torch if it is not packed."""
         norm = copy.copy(self)
         norm._backend = backend if self._backend is not None else None
         return norm
@@ -45,7 +45,7 @@ class EncoderLayer:
     inner_out: Linear
 
     def with_backend(self, backend: Backend) -> Self:
-        """The same layer, computed by this backend module."""
+        """Return the same layer, computed by this backend module."""
         names = [field.name for field in fields(self)]
         return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
 
@@ -74,7 +74,7 @@ class Stack(Generic[Layer]):
     num_heads: int
 
     def with_backend(self, backend: Backend) -> Stack[Layer]:
-        """The same stack, computed by this backend module. Looking up tokens is torch's everywhere."""
+        """Return the same stack, computed by this backend module. Torch looks up tokens in any case."""
         return replace(
             self,
             embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
@@ -83,14 +83,14 @@ class Stack(Generic[Layer]):
         )
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] for tokens [n] at these positions [n]."""
+        """Return hidden states [n, d] for tokens [n] at these positions [n]."""
         table = self.token_table
         assert table is not None
         y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
         return self.place(y, position)
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
-        """Hidden state [n, d] for embeddings y [n, d] at these positions [n]."""
+        """Return hidden states [n, d] for embeddings y [n, d] at these positions [n]."""
         x = F.embedding(position, self.position_table)  # [n, d]
         x.add_(y, alpha=self.embedding_scale)
         return x if self.embedding_norm is None else self.embedding_norm(x)

@@ -23,15 +23,15 @@ from pybeam.models.transformer.sources import TextSources
 
 
 class Weights(NamedTuple):
-    """All that a transformer is made of."""
+    """The parts of a transformer."""
 
     config: TransformerConfig
     encoder: Stack[EncoderLayer]
     decoder: Stack[DecoderLayer]
     cross_key_value: Linear  # [layers * 2 * d, d], of all decoder layers at once
     output: Linear  # [V, d]
-    dtype: torch.dtype  # of activations, keys and values, and logits
-    weight_dtype: torch.dtype  # of matrices and token tables
+    dtype: torch.dtype  # dtype of activations, keys and values, and logits
+    weight_dtype: torch.dtype  # dtype of matrices and token tables
     device: torch.device
 
 
@@ -67,11 +67,11 @@ class Transformer(TextSources):
         )
 
     def session(self, backend: Backend) -> TransformerSession:
-        """A fresh session that computes with this backend module."""
+        """Make a fresh session that computes with this backend module."""
         return TransformerSession(self.with_backend(backend), backend)
 
     def with_backend(self, backend: Backend) -> Self:
-        """The same weights, computed by this backend module."""
+        """Return a model with the same weights, computed by this backend module."""
         model = copy.copy(self)
         model.encoder = self.encoder.with_backend(backend)
         model.decoder = self.decoder.with_backend(backend)
@@ -80,7 +80,7 @@ class Transformer(TextSources):
         return model
 
     def check_alignment(self, alignment: Alignment) -> None:
-        """Raises ValueError if there is no such layer or head."""
+        """Raise ValueError if there is no such layer or head."""
         num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
         if not -num_layers <= alignment.layer < num_layers:
             raise ValueError(
@@ -92,7 +92,7 @@ class Transformer(TextSources):
             raise ValueError(f"`heads` must be 0 to {num_heads - 1}, but one is {highest}")
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """Inputs [n, d] of the encoder's layers for checked sources, one after another.
+        """Return the inputs [n, d] of the encoder's layers for checked sources, one after another.
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
@@ -113,7 +113,7 @@ class TransformerSession(Session):
         self._own = KeyValuePool(*pool)
         self._cross = KeyValuePool(*pool)
         self._source = SourceCells(model.device)
-        # kept on a CPU, where fresh memory of this size costs a page fault every few rows
+        # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
@@ -177,7 +177,7 @@ class TransformerSession(Session):
             self._backend.scatter_rows(pool, cell, key_value[:, i])
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
-        """Hidden states [n, d] of these sources, packed one after another without padding."""
+        """Return hidden states [n, d] of these sources, one after another, without padding."""
         model, encoder, device = self.model, self.model.encoder, self.model.device
         length = torch.tensor(self._lengths(sources), dtype=torch.int32)  # [A]
         offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
@@ -228,7 +228,7 @@ class TransformerSession(Session):
 
 
 def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:
-    """Slices of neighbours whose lengths sum to at most `max_sum`, or one that is longer."""
+    """Yield slices of neighbours whose lengths sum to at most `max_sum`, or of one longer source."""
     start, total = 0, 0
     for i, length in enumerate(lengths):
         if i > start and total + length > max_sum:
@@ -249,10 +249,10 @@ def cross_attention(
     hypotheses: Sequence[Sequence[int]],
     alignment: Alignment,
 ) -> list[Tensor]:
-    """``mean over heads of softmax(q k^T / sqrt(D))`` of one layer, [tokens + 1, E] for each hypothesis.
+    """Compute ``mean over heads of softmax(q k^T / sqrt(D))`` of one layer, [tokens + 1, E] per hypothesis.
 
     Args:
-        session: of the model.
+        session: a session of the model.
         state: [E, d], the encoder's states of the source.
         hypotheses: ids without start token and EOS.
         alignment: the layer and the heads.
@@ -260,7 +260,7 @@ def cross_attention(
     model, decoder = session.model, session.model.decoder
     heads = decoder.num_heads
     num, longest = len(hypotheses), 1 + max(map(len, hypotheses))
-    # what is behind an output is seen by nobody before it
+    # padding behind an output is causal: no token before it sees it
     padded = [[model.start_id, *one, *[0] * (longest - 1 - len(one))] for one in hypotheses]
     token = to_device(padded, torch.int32, model.device).view(-1)  # [B * T]
     position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)

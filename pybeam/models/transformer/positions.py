@@ -1,4 +1,4 @@
-"""Tables of position embeddings: row i is the i-th token's, whatever the family's offset."""
+"""Tables of position embeddings. Row i belongs to the i-th token, whatever the family's offset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pybeam.models.transformer.config import TransformerConfig
 
 
 def position_offset(config: TransformerConfig) -> int:
-    """Rows of the family's own table that come before the first token."""
+    """Return how many rows of the family's own table come before the first token."""
     offsets = {"learned": 2, "stored": 0, "sinusoidal": config.pad_id + 1, "marian": 0}
     return offsets[config.family.positions]
 
 
 def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:
-    """The family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
+    """Compute the family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
 
     "sinusoidal" is tensor2tensor's: frequencies ``10000 ** (-j / (d / 2 - 1))``; "marian" is the
     paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them.

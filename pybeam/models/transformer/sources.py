@@ -19,7 +19,7 @@ class TextSources(Model):
     config: TransformerConfig
 
     def check(self, source: Any) -> Tensor:
-        """The ids as an int64 tensor [E] on the host.
+        """Return the ids as an int64 tensor [E] on the host.
 
         Raises:
             TypeError: the source is not a sequence of integers.
@@ -42,18 +42,17 @@ class TextSources(Model):
 class SpeechSources(TextSources):
     """A model whose sources are float features [E, F], a line per frame, as `pybeam.speech` makes them.
 
-    |x|, by which lengths are limited and rewarded, is the number of the encoder's positions, not of
-    frames.
+    |x|, the length in limits and rewards, is the number of the encoder's positions, not of frames.
     """
 
     takes_features = True
 
     def check(self, source: Any) -> Tensor:
-        """The features as a float32 tensor [E, F] on the host.
+        """Return the features as a float32 tensor [E, F] on the host.
 
         Raises:
             TypeError: the source is no float tensor or array.
-            ValueError: it has another shape, is too long, or holds NaN or infinities.
+            ValueError: the source has another shape, is too long, or holds NaN or infinities.
         """
         num_features, limit = self.config.sound.num_features, self.config.max_source_positions
         expected = f"`source` must be a float tensor of features [E, {num_features}]"

@@ -1,4 +1,4 @@
-"""A transformer that listens: convolutions shorten features of sound before its encoder reads them."""
+"""A transformer for speech: convolutions shorten features of sound before its encoder reads them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Subsampler:
         return Subsampler([layer.with_backend(backend) for layer in self.layers], self.config)
 
     def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Hidden states [n, d] for features [sum(lengths), F], sources one after another."""
+        """Return hidden states [n, d] for features [sum(lengths), F], one source after another."""
         length = np.asarray(lengths, dtype=np.int64)  # [A]
         for layer, convolution in zip(self.layers, self.config.convolutions, strict=True):
             rows, length = _windows(length, convolution)
@@ -90,6 +90,6 @@ class SpeechTransformer(SpeechSources, Transformer):
         return model
 
     def embed_sources(self, sources: Sequence[Tensor], position: Tensor) -> Tensor:
-        """Inputs [n, d] of the encoder's layers for checked sources, one after another."""
+        """Return the inputs [n, d] of the encoder's layers for checked sources, one after another."""
         features = to_device(torch.cat(list(sources)), self.dtype, self.device)
         return self.encoder.place(self.front(features, [len(one) for one in sources]), position)
