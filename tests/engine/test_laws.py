@@ -9,7 +9,7 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.engine.workspace import Workspace
-from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
+from support.laws import ALGORITHMS, THIRDS, decoded, essence, shares, some_schedules
 from support.search_models import random_model
 
 
@@ -28,14 +28,14 @@ def test_results_do_not_depend_on_the_schedule(backend, name, levels, third):
 
 @pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("third", THIRDS)
-def test_results_do_not_depend_on_when_the_host_reads(backend, name, third):
+@pytest.mark.parametrize("sixth", shares(6))
+def test_results_do_not_depend_on_when_the_host_reads(backend, name, sixth):
     """Late: rows are padded, beams wait for room, and a source that is done is noticed a step later."""
     model = random_model(7, eos_bonus=0.5)
     algorithm = ALGORITHMS[name]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
     workspace = Workspace(model, algorithm, backends.load(backend))
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name, sixth, num=6):
         results = decoded(model, algorithm, schedule, backend, workspace=workspace, reads_late=True)
         assert essence(results) == expected, schedule
 

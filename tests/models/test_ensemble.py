@@ -19,7 +19,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
 from support.device_loop import REQUESTS, Replays, assert_alike, run, torch_beams
-from support.laws import ALGORITHMS, THIRDS, decoded, essence, some_schedules
+from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.paths import MODEL as EXAMPLE
 from support.search_models import BOS, EOS, random_model
 from support.session_driver import straight_line
@@ -83,11 +83,11 @@ def test_functions_are_averaged(backend, name):
 
 @pytest.mark.thinned()
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
-@pytest.mark.parametrize("third", THIRDS)
-def test_results_do_not_depend_on_the_schedule(backend, name, third):
+@pytest.mark.parametrize("sixth", shares(6))
+def test_results_do_not_depend_on_the_schedule(backend, name, sixth):
     model, algorithm = Ensemble(functions(3)), ALGORITHMS[name]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name, sixth, num=6):
         assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
-from support.aot import CAPABILITIES, assemble, distinct, recorded
+from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.thinned()
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("num_moves", [1, 50, 320, 512, 700])
 def test_gather_is_compiled_well(num_moves, capability):
     tensors = [torch.zeros(1000, 512), torch.zeros(1000, 512).bfloat16(), torch.zeros(1000, 3)]
@@ -50,7 +50,7 @@ def test_gather_is_compiled_well(num_moves, capability):
 
 
 @pytest.mark.thinned()
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scatter_is_compiled_well(dtype, capability):
     pool = torch.zeros(2, 2, 64, 8, 64, dtype=dtype)
@@ -63,7 +63,7 @@ def test_scatter_is_compiled_well(dtype, capability):
     assert assembly.count(r"STG\.E\.128") > 0
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_backtrace_is_compiled_well(capability):
     (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
     assembly = assemble(launch, capability)

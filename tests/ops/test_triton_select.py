@@ -64,7 +64,7 @@ def test_no_shape_and_no_option_adds_a_variant():
 
 
 @pytest.mark.thinned()
-@pytest.mark.parametrize("capability", aot.CAPABILITIES)
+@pytest.mark.parametrize("capability", aot.CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("slices", NUM_ROWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_compiled(dtype, slices, capability):

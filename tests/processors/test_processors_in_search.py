@@ -163,7 +163,9 @@ def assert_found(result, outcome) -> None:
     assert [h.score for h in result.hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
-def test_neutral_processors_change_nothing(backend):
+@pytest.mark.thinned()
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
+def test_neutral_processors_change_nothing(backend, name):
     model = random_model(3, V, eos_bonus=0.3)
     neutral = [
         processors.temperature(1),
@@ -172,12 +174,10 @@ def test_neutral_processors_change_nothing(backend):
         processors.suppress_tokens([]),
         lambda logits, rows: logits,
     ]
-    for name, algorithm in ALGORITHMS.items():
-        if name == "wide":
-            continue
-        expected = essence(decoded(model, algorithm, pybeam.Fifo(5), backend))
-        same = with_processors(algorithm, [*neutral, *algorithm.processors])
-        assert essence(decoded(model, same, pybeam.Fifo(5), backend)) == expected
+    algorithm = ALGORITHMS[name]
+    expected = essence(decoded(model, algorithm, pybeam.Fifo(5), backend))
+    same = with_processors(algorithm, [*neutral, *algorithm.processors])
+    assert essence(decoded(model, same, pybeam.Fifo(5), backend)) == expected
 
 
 def test_a_wide_beam_finds_every_allowed_sequence(backend):

@@ -31,6 +31,7 @@ SCORINGS = {
 }
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("rule", SCORINGS)
 def test_as_the_formula(name, rule, backend):

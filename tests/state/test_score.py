@@ -79,7 +79,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     decoder = pybeam.Decoder(model, algorithm, pybeam.Fifo(5), backend, log_probs=True)
     compared = 0
     found = decoder.decode(SOURCES)
-    for rank in range(algorithm.n_best):
+    for rank in range(0, algorithm.n_best, 1 + algorithm.n_best // 8):
         # a source's logits depend on its position in the list, so all are scored
         hypotheses = [result.hypotheses[min(rank, len(result.hypotheses) - 1)] for result in found]
         scored = decoder.score(SOURCES, [hypothesis.tokens for hypothesis in hypotheses])

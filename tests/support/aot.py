@@ -20,7 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CAPABILITIES = (80, 90)
+# as values of a test's parameter: what spills on one mostly spills on the other
+CAPABILITIES_TO_TEST = (pytest.param(80, marks=pytest.mark.slow), 90)
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", re.M)
 
 
