@@ -81,6 +81,7 @@ def test_dry_run(tmp_path):
     assert len({bleu["example-2", name] for name in METHODS if name.startswith("VAR")}) == 1
 
 
+@pytest.mark.slow
 def test_only_some_rows(tmp_path):
     first = dry_run(tmp_path, "--only", "example-2/FIXED-O", "example-2/GREEDY")
     assert {row["system"] for row in first["rows"]} == {"GREEDY", "FIXED-OURS"}

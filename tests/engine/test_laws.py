@@ -9,20 +9,20 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.engine.workspace import Workspace
-from support.laws import ALGORITHMS, THIRDS, decoded, essence, shares, some_schedules
+from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.search_models import random_model
 
 
 @pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
-@pytest.mark.parametrize("third", THIRDS)
-def test_results_do_not_depend_on_the_schedule(backend, name, levels, third):
+@pytest.mark.parametrize("sixth", shares(6))
+def test_results_do_not_depend_on_the_schedule(backend, name, levels, sixth):
     model = random_model(7, levels=levels, eos_bonus=0.5)
     algorithm = ALGORITHMS[name]
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
     assert any(len(hypotheses) > 0 for _, hypotheses, *_ in expected)
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name, sixth, num=6):
         assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
 
 

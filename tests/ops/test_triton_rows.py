@@ -37,7 +37,9 @@ def ints(*shape: int) -> torch.Tensor:
 
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
-@pytest.mark.parametrize("num_moves", [1, 50, 320, 512, 700])
+@pytest.mark.parametrize(
+    "num_moves", [50, 700, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 320, 512))]
+)
 def test_gather_is_compiled_well(num_moves, capability):
     tensors = [torch.zeros(1000, 512), torch.zeros(1000, 512).bfloat16(), torch.zeros(1000, 3)]
     launches = recorded(lambda: gather_rows(tensors, ints(num_moves), ints(num_moves)))

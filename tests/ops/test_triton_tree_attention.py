@@ -91,7 +91,7 @@ def test_trees_are_compiled_well(dtype, size, capability):
         check(launch, capability)
 
 
-@pytest.mark.thinned()
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(
     "launch",

@@ -64,6 +64,15 @@ def test_the_choice_does_not_hang_on_order_or_on_other_tests():
     assert {item.name for item in quick(both) if item.name.startswith("test_a")} == alone
 
 
+def test_the_reference_comes_last():
+    """So that it has one case of a test without pairs: those that only it covers are none."""
+    items = cases("test_a", pytest.mark.thinned().mark)
+    for item in items:
+        item.callspec.params["backend"] = ["reference", "native"][item.callspec.params["backend"]]
+    kept = [item.callspec.params["backend"] for item in quick(items)]
+    assert kept.count("reference") == 1 and kept.count("native") >= 7
+
+
 def test_others_stay_as_they_are():
     items = [*cases("test_a"), *cases("test_b", pytest.mark.slow.mark)]
     assert len(quick(items)) == 42

@@ -209,7 +209,7 @@ class Searches:
         self.live = [p for p in self.live if p not in done]
 
 
-@pytest.mark.parametrize("num_seeds", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_both_programs_do_the_same(name, num_seeds):
     reasons = set()
@@ -223,6 +223,9 @@ def test_both_programs_do_the_same(name, num_seeds):
                     state.check()
                 assert in_use(searches.states[0]) == in_use(searches.states[1])
         reasons |= searches.reasons
+    if num_seeds == 1:
+        # not everything happens in one search
+        return
     stop = searches.algorithm.stop
     if stop == pybeam.stopping.count():
         assert {"max_length", "error", "empty_beam"} <= reasons
