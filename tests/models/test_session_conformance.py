@@ -134,6 +134,7 @@ def test_branches_equal_straight_lines(model, backend):
 
 
 def test_permuted_rows_get_permuted_logits(model, backend):
+    """Nearly: rows in another order write their keys to other cells, so sums run in another order."""
     order = [3, 0, 2, 1]
     logits = []
     for rows in (range(4), order):
@@ -144,7 +145,7 @@ def test_permuted_rows_get_permuted_logits(model, backend):
         driver.step([0])
         driver.extend({0: [(row, 10 + row) for row in rows]})
         logits.append(driver.step([0])[0])
-    assert_same(model, backend, logits[1], logits[0][order])
+    assert_near(model, logits[1], logits[0][order])
 
 
 def test_sixty_five_rows_and_more(model, backend):
