@@ -123,6 +123,8 @@ def test_a_machine_without_git_measures_all_the_same(monkeypatch):
     found = journal.environment.__wrapped__()
     assert (found["commit"], found["is_dirty"]) == (None, None)
     assert found["torch"] and found["cpu"]
+    named = set(found["cpu"].split("(")[-1].strip(")").split()) & set(journal.ISAS)
+    assert named == set(found["cpu_flags"].split()) & set(journal.ISAS)
     monkeypatch.setenv(journal.COMMIT, "1234567")
     assert journal.environment.__wrapped__()["commit"] == "1234567"
 
