@@ -31,6 +31,7 @@ from benchmarks.tasks import IDENTITY, Task, measure
 # rows are told apart
 BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "translate": ("plans", "translate", ()),
+    "one-request": ("one_request", "one_request", ("threads",)),
     "e2e": ("end_to_end", "end_to_end", ("load",)),
     "ensemble": ("plans", "ensemble", ()),
     "jacobi": ("plans", "jacobi", ()),
