@@ -164,12 +164,25 @@ class Backend(Protocol):
         out: Tensor,
         x: Tensor,
         weight: Tensor,
+        scale: Tensor | None,
         bias: Tensor | None,
         activation: int,
         adds: bool,
         /,
     ) -> None:
         """See `pybeam.backends.torch_layers.linear`. The functions below are in that module, too."""
+
+    def embed(
+        self,
+        token: Tensor,
+        position: Tensor,
+        table: Tensor,
+        scale: Tensor | None,
+        vocab_size: int,
+        position_table: Tensor,
+        embedding_scale: float,
+        /,
+    ) -> Tensor: ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
 
