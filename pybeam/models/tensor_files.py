@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,22 +87,34 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-def write_tensors(
-    path: Path,
-    shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-    parts: Iterable[Tensor],
-) -> None:
-    """Write a file of tensors with these names, dtypes and shapes; `parts` are their rows, in this order."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, (dtype, shape) in shapes.items():
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    # numbers begin at a multiple of their size
-    text += b" " * (-len(text) % PREFIX_BYTES)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
-        for part in parts:
-            file.write(part.contiguous().view(-1).view(torch.uint8).numpy().data)
-        assert file.tell() == PREFIX_BYTES + len(text) + end
+class TensorWriter:
+    """Writes a file of tensors with these dtypes and shapes, some rows at a time, in any order."""
+
+    def __init__(
+        self, path: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+    ) -> None:
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        self._begin: dict[str, int] = {}
+        end = 0
+        # numbers begin at a multiple of their size
+        for name in sorted(shapes, key=lambda name: -shapes[name][0].itemsize):
+            dtype, shape = shapes[name]
+            begin, end = end, end + math.prod(shape) * dtype.itemsize
+            header[name] = {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+            self._begin[name] = begin
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % PREFIX_BYTES)
+        self._start = PREFIX_BYTES + len(text)
+        self._file = open(path, "wb")
+        self._file.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
+        self._file.truncate(self._start + end)
+
+    def write(self, name: str, rows: Tensor, first: int = 0) -> None:
+        """Write rows of a tensor, from the row `first` on."""
+        row_bytes = rows[0].nbytes if rows.ndim and len(rows) else 0
+        self._file.seek(self._start + self._begin[name] + first * row_bytes)
+        self._file.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -11,16 +9,15 @@ import pybeam
 from pybeam import backends
 from pybeam.backends.packing import Quantised, quantise
 from pybeam.models import Ensemble, load_model
-from pybeam.models.linear import PackedLinear, PlainLinear
+from pybeam.models.linear import PackedLinear
+from support.built_in_models import parts_of, saved
 from support.example_model import ALGORITHMS as ON_TEXT
 from support.example_model import LINES
 from support.front_ends import onnx_model, sources
 from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.paths import MODEL
-from support.speech_models import random_features, save_tiny_speech_model
+from support.speech_models import random_features
 from support.threads import every_thread_count
-from support.tiny_models import save_tiny_model
-from support.tiny_rnn import save_tiny_rnn
 
 # every family, untied tables, the two kinds of convolution, an LSTM and an ensemble
 KINDS = (
@@ -34,20 +31,6 @@ KINDS = (
     "rnn",
     "ensemble",
 )
-
-
-def saved(kind: str, directory) -> list:
-    """Save a tiny model of that kind, or two for an ensemble."""
-    if kind == "ensemble":
-        return [*saved("m2m_100", directory / "one"), *saved("bart", directory / "other")]
-    directory.mkdir(parents=True, exist_ok=True)
-    if kind == "rnn":
-        save_tiny_rnn(directory)
-    elif kind in ("Speech2Text", "Whisper"):
-        save_tiny_speech_model(directory, 0, 2.0, kind=kind)
-    else:
-        save_tiny_model(directory, kind)
-    return [directory]
 
 
 @pytest.fixture(scope="module")
@@ -71,28 +54,6 @@ def example():
 @pytest.fixture(scope="module")
 def lines():
     return pybeam.load_tokenizer(MODEL).encode(LINES)
-
-
-def parts_of(model) -> list:
-    """The layers, their biases, and the tables of a model, each once."""
-    found: dict[int, object] = {}
-
-    def visit(part):
-        if isinstance(part, (PackedLinear, PlainLinear, Quantised, torch.Tensor)):
-            found[id(part)] = part
-            visit(getattr(part, "bias", None))
-        elif isinstance(part, (tuple, list)):
-            for item in part:
-                visit(item)
-        elif dataclasses.is_dataclass(part):
-            for field in dataclasses.fields(part):
-                visit(getattr(part, field.name))
-        elif type(part).__module__.startswith("pybeam."):
-            for item in vars(part).values():
-                visit(item)
-
-    visit(model)
-    return list(found.values())
 
 
 def requests_for(model, num: int = 9) -> list:
