@@ -90,7 +90,7 @@ class PackedLinear:
         self.bias = bias  # [out]
         self.activation = activation
         self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._backend = backends.load("native")
+        self._backend = backends.resolve("auto", torch.device("cpu"))
 
     def with_backend(self, backend: Backend) -> PackedLinear:
         """Return a layer with the same weights that this backend module computes."""
@@ -144,8 +144,15 @@ Linear = PlainLinear | PackedLinear
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels."""
-    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels.
+
+    Nothing else takes int8, so it is packed on every CPU. Without the C++ extension torch computes it.
+    """
+    if device.type != "cpu":
+        return False
+    if dtype == torch.int8:
+        return True
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     try:
         backends.load("native")
