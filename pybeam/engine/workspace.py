@@ -13,10 +13,9 @@ from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
 from pybeam.engine.source import Source
-from pybeam.models.base import Model
+from pybeam.models.base import Model, Session
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
-from pybeam.state.report import Report
 
 # Room for so many tokens per hypothesis at first. Room doubles when it is used up. A small number costs a few
 # copies, a large one costs memory that short outputs never use.
@@ -35,6 +34,7 @@ class Workspace:
     Attributes:
         model, algorithm: the model and the algorithm that decode.
         session, state: see `Session` and `BeamState`.
+        advances: whether the session moves state with rows.
         graphs: captured steps; None if steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
     """
@@ -50,6 +50,8 @@ class Workspace:
     ) -> None:
         self.model, self.algorithm = model, algorithm
         self.session = model.session(backend)
+        # whether `Session.advance` has something to do
+        self.advances = type(self.session).advance is not Session.advance
         pad_id = model.start_id if model.pad_id is None else model.pad_id
         self.state = BeamState(
             algorithm,
@@ -70,6 +72,7 @@ class Workspace:
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
+        self._session_reserved: tuple[int, int, int] = (0, 0, 0)
         self._free_pages = 0  # at least so many
         self.claimed_pages = 0  # pages that may have been taken since the beginning
 
@@ -106,12 +109,13 @@ class Workspace:
     def reserve(self, width: int, length: int) -> None:
         """Make room for all slots, for beams of that width and hypotheses of that many tokens."""
         slots, max_width, max_length = self._reserved
+        if slots >= self.num_slots and max_width >= width and max_length >= length:
+            return
         while max_length < length:
             max_length = max(FIRST_LENGTH, 2 * max_length)
         reserved = max(slots, self.num_slots), max(max_width, width), max_length
-        if reserved != self._reserved:
-            self.state.reserve(*reserved)
-            self._reserved = reserved
+        self.state.reserve(*reserved)
+        self._reserved = reserved
         self._reserve_session()
 
     def claim_pages(self, num_sources: int) -> None:
@@ -124,11 +128,14 @@ class Workspace:
 
     def _reserve_session(self) -> None:
         state = self.state
-        self.session.reserve(self.num_slots, state.width_capacity, state.tree.num_cells)
+        reserved = self.num_slots, state.width_capacity, state.tree.num_cells
+        if reserved != self._session_reserved:
+            self.session.reserve(*reserved)
+            self._session_reserved = reserved
 
-    def read_report(self, report: Report, claimed_pages: int) -> None:
+    def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""
-        self._free_pages = report.num_free_pages - (self.claimed_pages - claimed_pages)
+        self._free_pages = num_free_pages - (self.claimed_pages - claimed_pages)
 
     def close(self, slots: list[int], num_pages: int) -> None:
         """Empty these slots, which hold so many pages."""

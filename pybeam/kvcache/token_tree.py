@@ -35,6 +35,7 @@ class TokenTree:
 
     def __init__(self, backend: Backend, device: torch.device) -> None:
         self._backend = backend
+        self._arrays: TreeArrays | None = None  # None: some array has been replaced
 
         def empty(*shape: int, dtype: torch.dtype = INT) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -53,8 +54,10 @@ class TokenTree:
 
     @property
     def arrays(self) -> TreeArrays:
-        """Return all arrays as they are now. `reserve` replaces them when they grow."""
-        return TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
+        """All arrays as they are now. They are the same object until `reserve` replaces some."""
+        if self._arrays is None:
+            self._arrays = TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
+        return self._arrays
 
     @property
     def num_cells(self) -> int:
@@ -74,6 +77,7 @@ class TokenTree:
         `num_nodes` is the number of nodes per slot; None: as many as a beam may need.
         """
         assert width <= MAX_WIDTH
+        self._arrays = None
         self.length = max(self.length, length)
         num_nodes = width * length if num_nodes is None else num_nodes
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
@@ -102,6 +106,7 @@ class TokenTree:
         doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
         total = max(old + num_new - num_free, doubled)
         self.free_page = resized(self.free_page, (total,))
+        self._arrays = None
         added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)
         place = torch.arange(total - old, device=added.device) + self.num_free_pages
         self.free_page[place] = added

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pybeam.backends.arrays import CommitRules, RowArrays, SelectInputs
+from pybeam.backends.arrays import (
+    Beams,
+    CommitRules,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
+from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.models.rows import Rows
@@ -26,6 +33,8 @@ class BeamStep:
         self._arrays = arrays
         algorithm, stop = arrays.algorithm, arrays.algorithm.stop
         self._finishing = algorithm.finishing
+        self._program: BeamProgram | None = None
+        self._bound: tuple[TreeArrays, Beams] | None = None  # the arrays of the program
         self._rules = CommitRules(
             eos_id=arrays.eos_ids[0],
             finishing=int(algorithm.finishing),
@@ -46,6 +55,20 @@ class BeamStep:
         slot = to_device([beam.slot for beam in beams], INT, arrays.device)
         arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, lines, start_id)
         return [1] * len(beams)
+
+    def program(self) -> BeamProgram | None:
+        """All that a step does to beams, in one object; None if Python has something to do in between."""
+        arrays = self._arrays
+        algorithm, uses, chain = arrays.algorithm, arrays.uses, arrays.processors
+        make = arrays.backend.beam_program
+        demotes = algorithm.prefix.leading_eos and uses.prefix
+        if make is None or uses.target or chain.perturbs or demotes:
+            return None
+        tree, beams = arrays.tree.arrays, arrays.beams
+        if self._bound is None or self._bound[0] is not tree or self._bound[1] is not beams:
+            more = arrays.eos_ids, *self._rules[1:], algorithm.refills, chain.normalises
+            self._program, self._bound = make(tree, beams, BeamRules(*more)), (tree, beams)
+        return self._program
 
     def position(self, read: RowArrays) -> Tensor:
         return read.depth

@@ -85,6 +85,9 @@ class DraftStep:
     def _tokens(self, start_id: int = -1) -> DraftTokens:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
 
+    def program(self) -> None:
+        return None
+
     def position(self, read: RowArrays) -> Tensor:
         return read.depth + read.entry
 

@@ -68,6 +68,8 @@ class LiveArrays:
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device)
         self.uses = Uses()
+        # columns of the beams, cut out once, because a step may need neither
+        self._limits: tuple[Beams, Tensor, Tensor] | None = None
 
     @property
     def width_capacity(self) -> int:
@@ -110,6 +112,10 @@ class LiveArrays:
 
     def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
         """Return the rows that were read from slots [A], with the number of tokens [R] before each."""
+        beams = self.beams
+        if self._limits is None or self._limits[0] is not beams:
+            self._limits = beams, beams.prefix_length, beams.max_length
+        _, prefix_length, max_length = self._limits
         return Rows(
             tree=self.tree,
             slot=slot,
@@ -121,10 +127,10 @@ class LiveArrays:
             node=read.node,
             cell=read.cell,
             longest=longest,
-            prefix_length=self.beams.prefix_length,
-            max_length=self.beams.max_length,
+            prefix_length=prefix_length,
+            max_length=max_length,
             eos_ids=self.eos_ids,
-            beam_score=self.beams.score,
+            beam_score=beams.score,
             prompt=self.processors.prompts,
         )
 

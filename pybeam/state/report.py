@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import FINISHED_FLOAT_COLUMNS, FINISHED_INT_COLUMNS, NUM_REPORTED
+from pybeam.backends.arrays import (
+    FINISHED_FLOAT_COLUMNS,
+    FINISHED_INT_COLUMNS,
+    INT_COLUMNS,
+    NUM_REPORTED,
+)
 
 
 class Report(NamedTuple):
@@ -27,6 +32,16 @@ class Report(NamedTuple):
     def of(self, index: Sequence[int]) -> Report:
         """The part on the slots at these places."""
         return Report(self.num_free_pages, *(column[index] for column in self[1:]))
+
+    @staticmethod
+    def size(num_slots: int) -> int:
+        """Number of the numbers of a report on so many slots."""
+        return 1 + (NUM_REPORTED + 1) * num_slots
+
+    @staticmethod
+    def columns(numbers: list[int], *names: str) -> list[list[int]]:
+        """Return these columns of a result of `BeamState.report`, without making arrays."""
+        return [numbers[1 + INT_COLUMNS.index(name) :: NUM_REPORTED + 1] for name in names]
 
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
