@@ -1,4 +1,4 @@
-// A step of beams, all but the model: read, choose, commit, report.
+// All that is done to beams: open, then in every step read, choose, commit and report, then close.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -45,8 +46,8 @@ class Scratch {
     int64_t size_ = 0;
 };
 
-// The operators `beam_read`, `select` and `beam_commit` one after another, for the same beams in
-// every step. The arrays are checked once, and what `select` reads and writes is no tensor.
+// The operators on beams and `select`, for the same arrays in every call. The arrays are checked
+// once, and what `select` reads and writes is no tensor.
 class BeamProgram {
   public:
     enum Row { kOffset, kToken, kDepth, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
@@ -56,6 +57,81 @@ class BeamProgram {
         tree_ = tree_of(tree_arrays_);
         beams_ = beams_of(beam_arrays_);
         check_same_slots(tree_, beams_);
+    }
+
+    // Opens slots [A] with lines of numbers [A, kNumInts] and [A, kNumFloats].
+    void open(const std::vector<int32_t>& slots, const std::vector<int32_t>& ints,
+              const std::vector<float>& floats, int32_t start_id) {
+        TORCH_CHECK_VALUE(ints.size() == slots.size() * Beams::kNumInts &&
+                              floats.size() == slots.size() * Beams::kNumFloats,
+                          "`ints` and `floats` must have a line per slot");
+        BeamOpenParams params{};
+        params.beams = beams_;
+        params.tree = tree_;
+        params.slot = slots.data();
+        params.ints = ints.data();
+        params.floats = floats.data();
+        params.num_sources = static_cast<int64_t>(slots.size());
+        params.start_id = start_id;
+        launch_beam_open(params);
+    }
+
+    void close(const std::vector<int32_t>& slots) {
+        BeamCloseParams params{};
+        params.beams = beams_;
+        params.release = {tree_, slots.data(), static_cast<int64_t>(slots.size())};
+        launch_beam_close(params);
+    }
+
+    // The first `counts` finished hypotheses of each slot, as `FinishedArrays.packed` in Python.
+    Tensor finished(const std::vector<int32_t>& slots, const std::vector<int32_t>& counts,
+                    int64_t capacity, bool wants_log_probs) {
+        TORCH_CHECK_VALUE(counts.size() == slots.size(), "there must be a count per slot");
+        TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+        std::vector<int32_t> owner, node;
+        std::vector<int64_t> place;
+        for (size_t i = 0; i < slots.size(); ++i) {
+            TORCH_CHECK(slots[i] >= 0 && slots[i] < beams_.num_slots, "`slot` is out of range");
+            TORCH_CHECK(counts[i] >= 0 && counts[i] <= beams_.max_finished,
+                        "there are more finished hypotheses than there is room for");
+            for (int32_t j = 0; j < counts[i]; ++j) {
+                owner.push_back(slots[i]);
+                place.push_back(slots[i] * beams_.max_finished + j);
+                node.push_back(
+                    beams_.finished_ints[place.back() * Beams::kNumFinishedInts + Beams::kNode]);
+            }
+        }
+        const auto num = static_cast<int64_t>(owner.size());
+        const int64_t num_paths = wants_log_probs ? 2 : 1, of_path = num * capacity;
+        std::vector<int32_t> path(num_paths * of_path), length(num);
+        BacktraceParams params{};
+        params.parent = tree_.parent;
+        params.slot = owner.data();
+        params.node = node.data();
+        params.num_slots = tree_.num_slots;
+        params.max_nodes = tree_.max_nodes;
+        params.num_hypotheses = num;
+        params.capacity = capacity;
+        params.length_out = length.data();
+        for (int64_t i = 0; i < num_paths; ++i) {
+            params.token = i == 0 ? tree_.token : reinterpret_cast<int32_t*>(tree_.log_prob);
+            params.tokens_out = path.data() + i * of_path;
+            launch_backtrace(params);
+        }
+        constexpr int64_t kNumFixed = Beams::kNumFinishedInts + Beams::kNumFinishedFloats + 1;
+        Tensor packed = at::empty({num, kNumFixed + num_paths * capacity}, at::kInt);
+        int32_t* out = data<int32_t>(packed);
+        for (int64_t i = 0; i < num; ++i) {
+            constexpr int kInts = Beams::kNumFinishedInts, kFloats = Beams::kNumFinishedFloats;
+            out = std::copy_n(beams_.finished_ints + place[i] * kInts, kInts, out);
+            std::memcpy(out, beams_.finished_floats + place[i] * kFloats, kFloats * sizeof(float));
+            out += kFloats;
+            *out++ = length[i];
+            for (int64_t k = 0; k < num_paths; ++k) {
+                out = std::copy_n(path.data() + k * of_path + i * capacity, capacity, out);
+            }
+        }
+        return packed;
     }
 
     // Reads the rows of these slots into int32 arrays: the offsets [A + 1], all others [R].

@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "beam_program.h"
 
@@ -83,6 +85,27 @@ inline int64_t int_of(PyObject* object) {
     return value;
 }
 
+// The numbers of a list.
+template <class T>
+std::vector<T> numbers_of(PyObject* list) {
+    TORCH_CHECK_TYPE(PyList_Check(list), "expected a list, but got ", Py_TYPE(list)->tp_name);
+    std::vector<T> numbers;
+    numbers.reserve(PyList_GET_SIZE(list));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+        PyObject* item = PyList_GET_ITEM(list, i);
+        if constexpr (std::is_floating_point_v<T>) {
+            const double value = PyFloat_AsDouble(item);
+            if (value == -1.0 && PyErr_Occurred()) throw python_error();
+            numbers.push_back(static_cast<T>(value));
+        } else {
+            const int64_t value = int_of(item);
+            TORCH_CHECK_VALUE(value == static_cast<T>(value), value, " does not fit in int32");
+            numbers.push_back(static_cast<T>(value));
+        }
+    }
+    return numbers;
+}
+
 inline void check_arguments(Py_ssize_t given, Py_ssize_t expected) {
     TORCH_CHECK_TYPE(given == expected, "expected ", expected, " arguments, but got ", given);
 }
@@ -118,6 +141,37 @@ inline void delete_beam_program(PyBeamProgram* self) {
     delete self->rows;
     delete self->report;
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+}
+
+// open(slots, ints, floats, start_id)
+inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
+    HANDLE_TH_ERRORS
+    RECORD_FUNCTION("pybeam::beam_open", {});
+    check_arguments(num_args, 4);
+    self->program->open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
+                        numbers_of<float>(args[2]), static_cast<int32_t>(int_of(args[3])));
+    Py_RETURN_NONE;
+    END_HANDLE_TH_ERRORS
+}
+
+// close(slots)
+inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
+    HANDLE_TH_ERRORS
+    RECORD_FUNCTION("pybeam::beam_close", {});
+    self->program->close(numbers_of<int32_t>(slots));
+    Py_RETURN_NONE;
+    END_HANDLE_TH_ERRORS
+}
+
+// finished(slots, counts, capacity, wants_log_probs) -> the result of `FinishedArrays.packed`
+inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
+    HANDLE_TH_ERRORS
+    RECORD_FUNCTION("pybeam::backtrace", {});
+    check_arguments(num_args, 4);
+    return THPVariable_Wrap(self->program->finished(numbers_of<int32_t>(args[0]),
+                                                    numbers_of<int32_t>(args[1]), int_of(args[2]),
+                                                    PyObject_IsTrue(args[3]) != 0));
+    END_HANDLE_TH_ERRORS
 }
 
 // read(slot, num_rows) -> the tensors of `RowArrays`
@@ -187,9 +241,17 @@ inline PyObject* beam_program_report(PyBeamProgram* self, PyObject* given) {
     END_HANDLE_TH_ERRORS
 }
 
+// A function that takes its arguments as an array.
+template <class Function>
+PyCFunction fast(Function* function) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
+
 inline PyMethodDef beam_program_methods[] = {
-    {"read", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&beam_program_read)),
-     METH_FASTCALL, nullptr},
+    {"open", fast(&beam_program_open), METH_FASTCALL, nullptr},
+    {"close", reinterpret_cast<PyCFunction>(&beam_program_close), METH_O, nullptr},
+    {"finished", fast(&beam_program_finished), METH_FASTCALL, nullptr},
+    {"read", fast(&beam_program_read), METH_FASTCALL, nullptr},
     {"choose", reinterpret_cast<PyCFunction>(&beam_program_choose), METH_O, nullptr},
     {"commit", reinterpret_cast<PyCFunction>(&beam_program_commit), METH_NOARGS, nullptr},
     {"moves", reinterpret_cast<PyCFunction>(&beam_program_moves), METH_NOARGS, nullptr},

@@ -20,10 +20,15 @@ class BeamRules(NamedTuple):
 
 
 class BeamProgram(Protocol):
-    """A step of beams but for the model, in one object: `beam_read`, `select` and `beam_commit`.
+    """All that is done to the beams of some arrays by some rules, in one object.
 
-    It belongs to the arrays and the rules that it was made with. Each call goes on from the one before.
+    `read`, `choose` and `commit` are a step but for the model. Each goes on from the one before.
     """
+
+    def open(
+        self, slots: list[int], ints: list[int], floats: list[float], start_id: int, /
+    ) -> None:
+        """Open beams, as `Backend.beam_open` does. The lines of slots [A] stand one after another."""
 
     def read(self, slot: Tensor, num_rows: int, /) -> tuple[Tensor, ...]:
         """Read the rows of slots [A], as `Backend.beam_read` does. Returns the tensors of `RowArrays`.
@@ -42,3 +47,11 @@ class BeamProgram(Protocol):
 
     def report(self, slot: Tensor, /) -> Tensor:
         """The numbers of slots [A] that the host needs, see `BeamState.report`."""
+
+    def finished(
+        self, slots: list[int], counts: list[int], capacity: int, wants_log_probs: bool, /
+    ) -> Tensor:
+        """The finished hypotheses of slots [A], see `BeamState.finished`."""
+
+    def close(self, slots: list[int], /) -> None:
+        """Empty these slots, as `Backend.beam_close` does."""

@@ -13,7 +13,7 @@ error, and the others go on (`failures.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -134,12 +134,12 @@ class Engine:
         work, live = self._work, self._live
         self._reserve()
         work.claim_pages(len(live))
-        self.stats.pages = work.state.tree.num_total_pages
+        self.stats.pages = work.tree.num_total_pages
         longest = live.max_tokens(self.stats.steps, 1)
         limit = live.row_limit() if self._wants.reads_late else None
-        step = partial(self._step, limit=limit, longest=longest)
         if work.graphs is None:
-            return step(live.slot)
+            return self._step(live.slot, limit, longest)
+        step = partial(self._step, limit=limit, longest=longest)
         padded = np.full(bucket(len(live)), NULL_SLOT, dtype=np.int32)
         padded[: len(live)] = live.slots
         slot = to_device(padded, torch.int32, work.model.device)
@@ -160,14 +160,12 @@ class Engine:
         `limit` rows are sent through the model; None: as many as there are.
         """
         state, live = self._work.state, slot
-        with self._clock("plan"):
-            num_rows = limit
-            if limit is None and self._schedule.moves_all:
-                num_rows = self._live.num_rows
-            else:
+        if limit is None and self._schedule.moves_all:
+            num_rows = self._live.num_rows
+        else:
+            with self._clock("plan"):
                 slot, rows_of = state.plan(self._schedule.plan, slot, limit)
-                if num_rows is None:
-                    num_rows = int(rows_of.sum())
+                num_rows = int(rows_of.sum()) if limit is None else limit
         try:
             self._choose(slot, num_rows, longest)
         except Exception as error:
@@ -177,10 +175,9 @@ class Engine:
                 moves = state.finish(slot, wants_moves=self._work.advances)
                 if moves is not None:
                     self._work.session.advance(*moves)
+                return state.report(live)
         except Exception as error:
             raise StepFailed(slot, is_undone=False) from error
-        with self._clock("report"):
-            return state.report(live)
 
     def _choose(self, slot: Tensor, num_rows: int, longest: int) -> None:
         """Select the survivors of the beams in these slots [A]. A second call does the same."""
@@ -289,9 +286,8 @@ class Engine:
             source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 
-    def _reserve(self, newcomers: list[Source] | None = None) -> None:
+    def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
         """Make room for the widest beam and the longest hypothesis of the next step."""
-        newcomers = newcomers or []
         width = max((source.algorithm.max_rows for source in newcomers), default=0)
         # the start token counts as a step, and so does the step after this one
         self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))

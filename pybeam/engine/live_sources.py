@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pybeam.backends.arrays import RUNNING
 from pybeam.backends.transfer import to_device
@@ -28,7 +29,6 @@ class LiveSources:
 
     Attributes:
         slots: their slots.
-        slot: the same [L] int32 on the device.
         num_rows: rows of all of them, as the host last read.
         max_bytes: bytes of keys and values that the sources may need.
     """
@@ -42,8 +42,17 @@ class LiveSources:
         # lists, because one number of a NumPy array costs more than many of a list
         self._rows_of: list[int] = []  # by slot
         self._expansions_of: list[int] = []  # by slot
+        self._slot: Tensor | None = None
         self._growth: Growth | None = None
+        self._opened: int | None = None  # the step at which the oldest was admitted
         self._changed()
+
+    @property
+    def slot(self) -> Tensor:
+        """The slots [L] int32 on the device."""
+        if self._slot is None:
+            self._slot = to_device(self.slots, torch.int32, self._device)
+        return self._slot
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -132,14 +141,15 @@ class LiveSources:
         return bucket(int(max(expected, widest.max())))
 
     def _age(self, step: int) -> int:
-        oldest = next(iter(self), None)
-        return 0 if oldest is None else step - oldest.opened
+        return 0 if self._opened is None else step - self._opened
 
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
-        self.slot = to_device(self.slots, torch.int32, self._device)
+        self._slot = None
         self._longest = max((source.max_tokens for source in self), default=0)
         self._tokens_per_step = max(
             (source.algorithm.tokens_per_step for source in self), default=0
         )
+        oldest = next(iter(self), None)
+        self._opened = None if oldest is None else oldest.opened
         self._growth = None

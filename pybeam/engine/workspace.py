@@ -33,7 +33,7 @@ class Workspace:
 
     Attributes:
         model, algorithm: the model and the algorithm that decode.
-        session, state: see `Session` and `BeamState`.
+        session, state, tree: see `Session`, `BeamState` and `TokenTree`.
         advances: whether the session moves state with rows.
         graphs: captured steps; None if steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
@@ -61,6 +61,7 @@ class Workspace:
             vocab_size=model.vocab_size,
             pad_id=pad_id,
         )
+        self.tree = self.state.tree
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
@@ -68,11 +69,10 @@ class Workspace:
         self.memory_limit = memory_limit
         page_bytes = self.session.max_bytes(PAGE_CELLS, 0)
         if memory_limit is not None and page_bytes:
-            self.state.tree.max_pages = memory_limit // page_bytes
+            self.tree.max_pages = memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
-        self._session_reserved: tuple[int, int, int] = (0, 0, 0)
         self._free_pages = 0  # at least so many
         self.claimed_pages = 0  # pages that may have been taken since the beginning
 
@@ -120,18 +120,17 @@ class Workspace:
 
     def claim_pages(self, num_sources: int) -> None:
         """Make room for the nodes, keys and values that so many beams append in one step."""
-        tree = self.state.tree
+        tree = self.tree
         num_new = num_sources * tree.pages_per_step
-        self._free_pages += tree.reserve_pages(num_new, self._free_pages) - num_new
+        num_added = tree.reserve_pages(num_new, self._free_pages)
+        self._free_pages += num_added - num_new
         self.claimed_pages += num_new
-        self._reserve_session()
+        if num_added:
+            self._reserve_session()
 
     def _reserve_session(self) -> None:
         state = self.state
-        reserved = self.num_slots, state.width_capacity, state.tree.num_cells
-        if reserved != self._session_reserved:
-            self.session.reserve(*reserved)
-            self._session_reserved = reserved
+        self.session.reserve(self.num_slots, state.width_capacity, self.tree.num_cells)
 
     def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""

@@ -49,6 +49,7 @@ class TokenTree:
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages = 0
+        self.pages_per_step = 0  # most pages that one beam needs to append its survivors
         # the pool doubles up to here; the caller asks for no more
         self.max_pages: int | None = None
 
@@ -63,11 +64,6 @@ class TokenTree:
     def num_cells(self) -> int:
         """Number of cells in the pool, for which keys and values need room."""
         return self.num_total_pages * PAGE_CELLS
-
-    @property
-    def pages_per_step(self) -> int:
-        """Most pages that one beam needs to append its survivors."""
-        return -(-self.row_node.shape[1] // PAGE_CELLS)
 
     def reserve(
         self, num_slots: int, width: int, length: int, num_nodes: int | None = None
@@ -87,6 +83,7 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
             setattr(self, name, resized(getattr(self, name), (num_slots, width)))
+        self.pages_per_step = -(-self.row_node.shape[1] // PAGE_CELLS)
         self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
         self.live_mask = resized(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
         self.free_cell = resized(self.free_cell, (num_slots, num_pages * PAGE_CELLS))

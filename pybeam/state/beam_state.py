@@ -204,6 +204,9 @@ class BeamState:
 
         `capacity` is at least the tokens of the longest one, start included. `Found.parse` reads a copy.
         """
+        program = self._step.program()
+        if program is not None:
+            return program.finished(list(slots), list(counts), capacity, wants_log_probs)
         tree = self.tree
         index = np.stack((np.repeat(slots, counts), np.concatenate([np.arange(n) for n in counts])))
         owner, place = to_device(index, torch.long, self._arrays.device)
@@ -233,6 +236,10 @@ class BeamState:
 
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
+        program = self._step.program()
+        if program is not None:
+            program.close(list(slots))
+            return
         slot = to_device(slots, INT, self._arrays.device)
         self._arrays.backend.beam_close(self.tree.arrays, self.beams, slot)
 

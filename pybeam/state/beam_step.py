@@ -52,8 +52,14 @@ class BeamStep:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         arrays = self._arrays
         lines = arrays.new_lines(beams)
-        slot = to_device([beam.slot for beam in beams], INT, arrays.device)
-        arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, lines, start_id)
+        slots = [beam.slot for beam in beams]
+        program = self.program()
+        if program is not None:
+            program.open(slots, *lines, start_id)
+        else:
+            slot = to_device(slots, INT, arrays.device)
+            new = arrays.lines_on_device(*lines)
+            arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, new, start_id)
         return [1] * len(beams)
 
     def program(self) -> BeamProgram | None:

@@ -88,8 +88,11 @@ class LiveArrays:
         """Return all arrays as they are now. A captured step refers to them."""
         return *self.tree.arrays, *self.beams, *self.processors.buffers()
 
-    def new_lines(self, beams: Sequence[NewBeam]) -> NewLines:
-        """Store prefixes, targets and processors of these beams. Returns the lines that open them."""
+    def new_lines(self, beams: Sequence[NewBeam]) -> tuple[list[int], list[float]]:
+        """Store prefixes, targets and processors of these beams. Returns the lines that open them.
+
+        They are those of `NewLines`, one after another.
+        """
         slots = [beam.slot for beam in beams]
         self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
@@ -97,10 +100,16 @@ class LiveArrays:
         lines = [columns_of(beam) for beam in beams]
         for line in lines:
             self.uses.note(line)
-        ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
-        floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
-        device = self.device
-        return NewLines(to_device(ints, INT, device), to_device(floats, torch.float32, device))
+        ints = [int(line.get(name, 0)) for line in lines for name in INT_COLUMNS]
+        floats = [line[name] for line in lines for name in FLOAT_COLUMNS]
+        return ints, floats
+
+    def lines_on_device(self, ints: list[int], floats: list[float]) -> NewLines:
+        """Return the result of `new_lines` on the device."""
+        return NewLines(
+            to_device(ints, INT, self.device).view(-1, len(INT_COLUMNS)),
+            to_device(floats, torch.float32, self.device).view(-1, len(FLOAT_COLUMNS)),
+        )
 
     def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, given))

@@ -134,3 +134,23 @@ def test_wrong_arguments():
         step.choose(torch.zeros(VOCAB))
     with pytest.raises(RuntimeError, match="one row per entry"):
         step.choose(torch.zeros(0, VOCAB))
+
+
+def test_wrong_lists():
+    state = opened()
+    step, before = program(state), in_use(state)
+    with pytest.raises(ValueError, match="`ints` and `floats` must have a line per slot"):
+        step.open([1], [0], [0.0], START)
+    with pytest.raises(TypeError, match="expected a list, but got tuple"):
+        step.close((0,))
+    with pytest.raises(ValueError, match="4294967296 does not fit in int32"):
+        step.close([2**32])
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.close([7])
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.finished([7], [0], 9, False)
+    with pytest.raises(RuntimeError, match="more finished hypotheses than there is room for"):
+        step.finished([0], [99], 9, False)
+    with pytest.raises(ValueError, match="`capacity` must not be negative"):
+        step.finished([0], [0], -1, False)
+    assert in_use(state) == before
