@@ -140,7 +140,6 @@ class BeamProgram {
         stage_ = Stage::kNone;
         const Argument<int32_t> given("slot", slot, at::kInt, {slot.numel()});
         num_sources_ = slot.numel();
-        num_rows_ = num_rows;
         const bool is_held = rules_.finishing == Finishing::kHeld;
         const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
         std::copy_n(static_cast<const int32_t*>(given), num_sources_, slot_.room(num_sources_));
@@ -287,7 +286,7 @@ class BeamProgram {
     Beams beams_;
     BeamRules rules_;
     Stage stage_ = Stage::kNone;
-    int64_t num_sources_ = 0, num_rows_ = 0, capacity_ = 0;
+    int64_t num_sources_ = 0, capacity_ = 0;
     Scratch<int32_t> slot_;
 
     // what `select` reads, see `SelectInputs` in Python

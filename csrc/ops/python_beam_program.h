@@ -113,14 +113,14 @@ inline void check_arguments(Py_ssize_t given, Py_ssize_t expected) {
 using Arguments = PyObject* const*;
 
 // BeamProgram(tree, beams, eos_ids, finishing, keeps_best, top, certificate, refills, normalise)
-inline int init_beam_program(PyBeamProgram* self, PyObject* args, PyObject*) {
+inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*) {
     HANDLE_TH_ERRORS
     PyObject *tree = nullptr, *beams = nullptr, *eos_ids = nullptr;
     int finishing = 0, keeps_best = 0, top = 0, certificate = 0, refills = 0, normalise = 0;
     if (!PyArg_ParseTuple(args, "O!O!O!ipiipp", &PyTuple_Type, &tree, &PyTuple_Type, &beams,
                           &PyTuple_Type, &eos_ids, &finishing, &keeps_best, &top, &certificate,
                           &refills, &normalise)) {
-        return -1;
+        return nullptr;
     }
     std::vector<int64_t> eos;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(eos_ids); ++i) {
@@ -129,11 +129,13 @@ inline int init_beam_program(PyBeamProgram* self, PyObject* args, PyObject*) {
     const BeamRules rules{eos_of(eos), finishing_of(finishing),
                           stop_of(keeps_best != 0, top, certificate), refills != 0, normalise != 0};
     auto program = std::make_unique<BeamProgram>(tensors_of(tree), tensors_of(beams), rules);
+    auto* self = reinterpret_cast<PyBeamProgram*>(type->tp_alloc(type, 0));
+    if (self == nullptr) throw python_error();
+    self->program = program.release();
     self->rows = new std::array<Lent, BeamProgram::kNumRowArrays>;
     self->report = new Lent;
-    self->program = program.release();
-    return 0;
-    END_HANDLE_TH_ERRORS_RET(-1)
+    return reinterpret_cast<PyObject*>(self);
+    END_HANDLE_TH_ERRORS
 }
 
 inline void delete_beam_program(PyBeamProgram* self) {
@@ -265,8 +267,7 @@ inline bool add_beam_program(PyObject* module) {
     type.tp_name = "pybeam._C.BeamProgram";
     type.tp_basicsize = sizeof(PyBeamProgram);
     type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_new = PyType_GenericNew;
-    type.tp_init = reinterpret_cast<initproc>(&init_beam_program);
+    type.tp_new = &new_beam_program;
     type.tp_dealloc = reinterpret_cast<destructor>(&delete_beam_program);
     type.tp_methods = beam_program_methods;
     return PyType_Ready(&type) == 0 &&

@@ -299,12 +299,12 @@ class Engine:
         """
         pending = self._pending.popleft()
         with self._clock("report"):
-            numbers = pending.copy.numpy()
+            numbers = pending.copy.tolist()
         self._work.release_slots(self._quarantined_slots)
         self._quarantined_slots = []
         slots, size = pending.slots, len(numbers) - len(pending.slots) * pending.capacity
         # a captured step reports on padding, too
-        lines = numbers[: min(size, Report.size(len(slots)))].tolist()
+        lines = numbers[: Report.size(len(slots))]
         self._work.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
         self.stats.expansions += num_new
@@ -313,11 +313,11 @@ class Engine:
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
         if not done and not pending.capacity:
             return []
-        report = Report.parse(numbers[:size], len(slots))
+        report = Report.parse(np.array(lines), len(slots))
         partials = []
         if pending.capacity:
             sources = [self._live.get(slot) for slot in slots]
-            prefixes = numbers[size:].reshape(len(slots), -1)
+            prefixes = np.array(numbers[size:]).reshape(len(slots), -1)
             partials = new_partials(sources, report.reason != RUNNING, prefixes)
         if done:
             self._close([slots[i] for i in done], report.of(done), pending.errors)

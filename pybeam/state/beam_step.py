@@ -34,7 +34,10 @@ class BeamStep:
         algorithm, stop = arrays.algorithm, arrays.algorithm.stop
         self._finishing = algorithm.finishing
         self._program: BeamProgram | None = None
-        self._bound: tuple[TreeArrays, Beams] | None = None  # the arrays of the program
+        # the arrays of the program
+        self._bound: tuple[TreeArrays | None, Beams | None] = None, None
+        self._make_program = None if arrays.processors.perturbs else arrays.backend.beam_program
+        self._demotes = algorithm.prefix.leading_eos
         self._rules = CommitRules(
             eos_id=arrays.eos_ids[0],
             finishing=int(algorithm.finishing),
@@ -65,15 +68,14 @@ class BeamStep:
     def program(self) -> BeamProgram | None:
         """All that a step does to beams, in one object; None if Python has something to do in between."""
         arrays = self._arrays
-        algorithm, uses, chain = arrays.algorithm, arrays.uses, arrays.processors
-        make = arrays.backend.beam_program
-        demotes = algorithm.prefix.leading_eos and uses.prefix
-        if make is None or uses.target or chain.perturbs or demotes:
+        make, uses = self._make_program, arrays.uses
+        if make is None or uses.target or (self._demotes and uses.prefix):
             return None
         tree, beams = arrays.tree.arrays, arrays.beams
-        if self._bound is None or self._bound[0] is not tree or self._bound[1] is not beams:
-            more = arrays.eos_ids, *self._rules[1:], algorithm.refills, chain.normalises
-            self._program, self._bound = make(tree, beams, BeamRules(*more)), (tree, beams)
+        if self._bound[0] is not tree or self._bound[1] is not beams:
+            refills, normalises = arrays.algorithm.refills, arrays.processors.normalises
+            rules = BeamRules(arrays.eos_ids, *self._rules[1:], refills, normalises)
+            self._program, self._bound = make(tree, beams, rules), (tree, beams)
         return self._program
 
     def position(self, read: RowArrays) -> Tensor:
@@ -91,7 +93,7 @@ class BeamStep:
             score = revive(score, inputs.offset, target)
         options = self._options(inputs)
         chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
-        if arrays.algorithm.prefix.leading_eos and (uses.prefix or uses.target):
+        if self._demotes and (uses.prefix or uses.target):
             chosen = demote_eos(chosen, arrays.beams, rows.slot)
         log_probs = chain.log_probs if chain.perturbs else None
         if log_probs is not None:

@@ -138,6 +138,8 @@ def test_wrong_arguments():
 
 def test_wrong_lists():
     state = opened()
+    with pytest.raises(TypeError):
+        type(program(state))()
     step, before = program(state), in_use(state)
     with pytest.raises(ValueError, match="`ints` and `floats` must have a line per slot"):
         step.open([1], [0], [0.0], START)
