@@ -12,7 +12,6 @@ from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
-from support.layer_arguments import layer_arguments
 
 
 def ints(values) -> torch.Tensor:
@@ -202,7 +201,6 @@ ARGUMENTS = {
         torch.randn(2, 8),
         2.0,
     ),
-    "run_layers": lambda: tuple(layer_arguments().values()),
     "glu": lambda: (torch.randn(3, 70),),
     "lstm_cell": lambda: (torch.randn(3, 36), torch.randn(3, 9)),
     "layer_norm": lambda: (torch.randn(3, 70), torch.randn(70), torch.randn(70), 1e-5),
