@@ -7,10 +7,13 @@
 #include "dispatch.h"
 #include "ops/beams.h"
 #include "ops/drafts.h"
+#include "ops/embed.h"
 #include "ops/gates.h"
 #include "ops/layer_norm.h"
+#include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/mixture.h"
+#include "ops/python_beam_program.h"
 #include "ops/rows.h"
 #include "ops/select.h"
 #include "ops/tree.h"
@@ -66,6 +69,14 @@ TORCH_LIBRARY(pybeam, m) {
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, int "
         "activation, "
         "bool adds) -> ()");
+    m.def(
+        "embed(Tensor token, Tensor position, Tensor table, Tensor? scale, int vocab_size, "
+        "Tensor position_table, float embedding_scale) -> Tensor");
+    m.def(
+        "run_layers(Tensor(a!) out, Tensor(b!) x, Tensor[] weights, int num_layers, "
+        "int inner_size, int activation, bool is_pre_norm, float epsilon, int num_heads, "
+        "float scale, Tensor(c!)? own_pool, Tensor? cross_pool, Tensor? cell, "
+        "Tensor[] own_cells, Tensor[] cross_cells) -> ()");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
     m.def("glu(Tensor x) -> Tensor");
     m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
@@ -89,14 +100,18 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("scatter_rows", &pybeam::scatter_rows);
     m.impl("backtrace", &pybeam::backtrace);
     m.impl("linear", &pybeam::linear);
+    m.impl("embed", &pybeam::embed);
+    m.impl("run_layers", &pybeam::run_layers);
     m.impl("layer_norm", &pybeam::layer_norm);
     m.impl("glu", &pybeam::glu);
     m.impl("lstm_cell", &pybeam::lstm_cell);
     m.impl("mixture", &pybeam::mixture);
 }
 
-// `import pybeam._C` loads the library, which registers the operators; the module itself is empty.
+// `import pybeam._C` loads the library, which registers the operators.
 PyMODINIT_FUNC PyInit__C() {
-    static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
-    return PyModule_Create(&module);
+    static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
+    PyObject* module = PyModule_Create(&definition);
+    if (module != nullptr && !pybeam::add_beam_program(module)) Py_CLEAR(module);
+    return module;
 }

@@ -51,8 +51,8 @@ constexpr int kNumActivations = 6;
 struct LinearParams {
     const float* x;
     int64_t x_stride;
-    const Pair* rounded_x;  // [rows, ceil(depth / 2)], made by the launch
-    Int8Rows int8_x;        // [rows, depth], made by the launch
+    Pair* rounded_x;  // [rows, ceil(depth / 2)], for bfloat16 weights
+    Int8Rows int8_x;  // [rows, depth], for int8 weights
     const void* weight;
     WeightType weight_type;
     const float* scale;  // [columns] of int8 weights, else null

@@ -21,10 +21,11 @@ from pybeam.backends.arrays import (
     SelectInputs,
     TreeArrays,
 )
+from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.contracts import SelectOptions, Survivors
 
 try:
-    import pybeam._C  # noqa: F401, registers the operators
+    import pybeam._C  # registers the operators, too
 except ImportError as error:
     raise ImportError(
         f"the C++ extension was not built: install a C++ compiler and run `make build` ({error})"
@@ -69,6 +70,10 @@ def select(
             options.normalise,
         )
     )
+
+
+def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgram:
+    return pybeam._C.BeamProgram(tree, beams, *rules)
 
 
 def beam_open(tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int) -> None:
@@ -126,6 +131,9 @@ gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
 linear = _ops.linear.default
+embed = _ops.embed.default
+# the layers of a whole transformer in one call; other backends call the operators of each layer
+run_layers = _ops.run_layers.default
 layer_norm = _ops.layer_norm.default
 glu = _ops.glu.default
 lstm_cell = _ops.lstm_cell.default
@@ -167,6 +175,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")
+@torch.library.register_fake("pybeam::run_layers")
 @torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None
@@ -194,6 +203,11 @@ def _(_tree, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
 def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
     num_entries = slot.shape[0] * Beams(*beams).score.shape[1]
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
+
+
+@torch.library.register_fake("pybeam::embed")
+def _(token, _position, _table, _scale, _vocab_size, position_table, _embedding_scale) -> Tensor:
+    return position_table.new_empty(token.shape[0], position_table.shape[1])
 
 
 @torch.library.register_fake("pybeam::glu")

@@ -301,6 +301,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
         layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
 
 
+beam_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -308,6 +309,7 @@ draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 linear = layers.linear
+embed = layers.embed
 layer_norm = layers.layer_norm
 glu = layers.glu
 lstm_cell = layers.lstm_cell

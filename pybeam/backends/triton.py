@@ -57,6 +57,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
 
 
 # these arrays are few and small, and not worth kernels of their own
+beam_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -66,6 +67,7 @@ beam_close = partial(beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear
+embed = layers.embed
 layer_norm = layers.layer_norm
 glu = layers.glu
 lstm_cell = layers.lstm_cell
@@ -76,9 +78,11 @@ __all__ = [
     "beam_close",
     "beam_commit",
     "beam_open",
+    "beam_program",
     "beam_read",
     "draft_commit",
     "draft_open",
+    "embed",
     "gather_rows",
     "glu",
     "layer_norm",
