@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stopping": ("stopping", "stopping", ("r", "width", "lines", "beside")),
     "parsing": ("parsing", "parsing", ()),
     "speech": ("speech", "speech", ()),
+    "quality": ("quality", "quality", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "whisper": ("wrapped", "whisper", ()),

@@ -13,7 +13,7 @@ PANEL = 64
 # integers are -LARGEST to LARGEST, so that the largest weight or input of a row is exact
 LARGEST = 127
 # how many weights are packed at a time: what that needs beside the result is soon free again
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
 

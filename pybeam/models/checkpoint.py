@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from pybeam.backends.packing import LARGEST, Quantised, quantise
-from pybeam.models.tensor_files import StoredTensor, stored_tensors
+from pybeam.models.tensor_files import StoredTensor, passing_tensor, stored_tensors
 from pybeam.text.json_files import read_json
 
 PREFIX = "model."
@@ -137,6 +137,12 @@ class Checkpoint:
         """Return the tensor of that name. Raises ValueError if it is missing or has another shape."""
         return self._float(name, *shape).read()
 
+    def take_parts(self, name: str, *shape: int) -> Iterator[tuple[slice, Tensor]]:
+        """Yield that tensor a few rows at a time, with the rows. Raises ValueError as `take`."""
+        stored = self._float(name, *shape)
+        for rows in stored.chunks():
+            yield rows, stored.read(rows)
+
     def take_quantised(self, names: Sequence[str], *shape: int) -> Quantised:
         """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
 
@@ -148,7 +154,7 @@ class Checkpoint:
         """
         num_rows = shape[0]
         joined = Quantised(
-            torch.empty(len(names) * num_rows, *shape[1:], dtype=torch.int8),
+            passing_tensor((len(names) * num_rows, *shape[1:]), torch.int8),
             torch.empty(len(names) * num_rows),
         )
         parts = zip(joined.q.split(num_rows), joined.scale.split(num_rows), strict=True)
@@ -161,9 +167,8 @@ class Checkpoint:
         return joined
 
     def _quantise(self, out: Quantised, name: str) -> None:
-        stored = self._float(name, *out.q.shape)
-        for rows in stored.chunks():
-            out.q[rows], out.scale[rows] = quantise(stored.read(rows))
+        for rows, part in self.take_parts(name, *out.q.shape):
+            out.q[rows], out.scale[rows] = quantise(part)
         if not out.scale.isfinite().all():
             raise ValueError(f"{self._place(name)} must be finite, but has NaN or infinities")
 
@@ -174,14 +179,13 @@ class Checkpoint:
                 f"{self._place(name)} must be int8, as config.json says, but is {matrix.dtype}; quantise the "
                 "model again"
             )
-        for rows in matrix.chunks():
-            out.q[rows] = matrix.read(rows)
+        matrix.read_into(out.q)
         if out.q.numel() and out.q.min() < -LARGEST:
             raise ValueError(f"{self._place(name)} must be {-LARGEST} to {LARGEST}, but has -128")
         scale = self._found(name + SCALE, out.scale.shape[0])
         if scale.dtype != torch.float32:
             raise ValueError(f"{self._place(name + SCALE)} must be float32, but is {scale.dtype}")
-        out.scale.copy_(scale.read())
+        scale.read_into(out.scale)
         if not (out.scale.isfinite() & (out.scale >= 0)).all():
             raise ValueError(
                 f"{self._place(name + SCALE)} must be finite and at least 0, but has other numbers"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # of a few rows, so large that calls cost little and so small that no model notices the memory
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
 # of the number that says how long the header is
 PREFIX_BYTES = 8
 
@@ -41,14 +42,18 @@ class StoredTensor(NamedTuple):
     def read(self, rows: slice = slice(None)) -> Tensor:
         """Read the tensor, or some rows of it, into memory of its own."""
         assert isinstance(self.dtype, torch.dtype)
-        num_rows, *columns = self.shape or (1,)
-        first, last, _ = rows.indices(num_rows)
-        row_size = math.prod(columns)
-        flat = torch.empty((last - first) * row_size, dtype=self.dtype)
+        first, last, _ = rows.indices(self.shape[0] if self.shape else 1)
+        shape = (last - first, *self.shape[1:]) if self.shape else ()
+        out = torch.empty(shape, dtype=self.dtype)
+        self.read_into(out, first)
+        return out
+
+    def read_into(self, out: Tensor, first: int = 0) -> None:
+        """Read rows from `first` on, as many as `out` has. It has the tensor's dtype and is contiguous."""
+        assert out.dtype == self.dtype and out.is_contiguous()
         with open(self.path, "rb") as file:
-            file.seek(self.begin + first * row_size * flat.itemsize)
-            file.readinto(flat.view(torch.uint8).numpy().data)
-        return flat.view(last - first, *columns) if self.shape else flat[0]
+            file.seek(self.begin + first * math.prod(self.shape[1:]) * out.itemsize)
+            file.readinto(out.view(-1).view(torch.uint8).numpy().data)
 
     def chunks(self) -> Iterator[slice]:
         """Yield slices of rows that take about `CHUNK_BYTES` each."""
@@ -85,6 +90,18 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
         )
         for name, entry in header.items()
     }
+
+
+def passing_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor of zeros for what is soon freed again, and then goes back to the system at once.
+
+    What a heap is given back in the middle stays resident.
+    """
+    size = math.prod(shape)
+    if size * dtype.itemsize < CHUNK_BYTES:
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, size * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype, count=size).view(shape)
 
 
 class TensorWriter:

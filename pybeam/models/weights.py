@@ -11,6 +11,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.tensor_files import passing_tensor
 
 
 class WeightReader:
@@ -55,16 +56,24 @@ class WeightReader:
 
     def vector(self, name: str, *shape: int) -> Tensor:
         """Return a bias, a norm's weights or a position table, in `dtype`."""
-        return self._moved(self.checkpoint.take(name, *shape), self.dtype)
+        return self.checkpoint.take(name, *shape).to(device=self.device, dtype=self.dtype)
 
     def matrix(self, names: Sequence[str], *shape: int) -> Tensor | Quantised:
         """Return matrices or token tables of this shape, one below the other, in `weight_dtype`."""
         if self.weight_dtype == torch.int8:
             return self.checkpoint.take_quantised(names, *shape)
-        parts = [
-            self._moved(self.checkpoint.take(name, *shape), self.weight_dtype) for name in names
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        num_rows, *columns = shape
+        full, dtype = (len(names) * num_rows, *columns), self.weight_dtype
+        # a packed copy takes its place
+        joined = (
+            passing_tensor(full, dtype)
+            if self.is_packed
+            else torch.empty(full, dtype=dtype, device=self.device)
+        )
+        for name, out in zip(names, joined.split(num_rows), strict=True):
+            for rows, part in self.checkpoint.take_parts(name, *shape):
+                out[rows] = part
+        return joined
 
     def linear(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
@@ -74,6 +83,3 @@ class WeightReader:
             return PackedLinear(weight, bias, activation)
         assert isinstance(weight, Tensor)
         return PlainLinear(weight, bias, activation)
-
-    def _moved(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        return tensor.to(device=self.device, dtype=dtype).contiguous()

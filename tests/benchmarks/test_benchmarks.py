@@ -198,10 +198,10 @@ SKIPPED_WITHOUT = {
 def test_dry_run(name, tmp_path):
     if name in SKIPPED_WITHOUT:
         pytest.importorskip(SKIPPED_WITHOUT[name])
-    if name in ("speech", "onnx"):
+    if name in ("speech", "onnx", "quality"):
         pytest.importorskip("jiwer")
     data = tmp_path
-    if name == "parsing":
+    if name in ("parsing", "quality"):
         data = ROOT.parent / "shared" / "data"
         if not data.exists():
             pytest.skip("needs the parsing data: `make data`")

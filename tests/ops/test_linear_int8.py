@@ -96,7 +96,7 @@ def test_the_largest_sums_do_not_saturate(isa, depth):
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_activations(isa, activation):
     layer, x = layer_of(70, 33, activation=activation), torch.randn(9, 33)
-    torch.testing.assert_close(layer(x), oracle_of(layer)(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(layer(x), oracle_of(layer)(x), rtol=1e-5, atol=2e-6)
 
 
 def test_rows_of_zeros_and_of_no_numbers(isa):

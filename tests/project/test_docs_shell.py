@@ -1,4 +1,4 @@
-"""The commands `pybeam …` in the README run as they stand there."""
+"""The commands `pybeam …` in the README and in docs/int8.md run as they stand there."""
 
 import os
 import re
@@ -10,9 +10,14 @@ import pytest
 
 from support.paths import MODEL, ROOT
 
-BLOCKS = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.S | re.M)
-LINES = [line for block in BLOCKS for line in block.splitlines()]
-COMMANDS = [line for line in LINES if re.search(r"(^|\| )pybeam ", line)]
+
+def commands_of(name: str) -> list[str]:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / name).read_text("utf-8"), re.S | re.M)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line for line in lines if re.search(r"(^|\| )pybeam ", line)]
+
+
+COMMANDS = commands_of("README.md")
 # models that are not in the repository
 ABSENT = "whisper-tiny"
 
@@ -36,13 +41,7 @@ def test_there_are_commands():
     assert len(COMMANDS) >= 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme(command, folder):
-    if ABSENT in command:
-        pytest.skip(f"{ABSENT} is not in the repository")
-    if shutil.which("sh") is None:
-        pytest.skip("there is no shell")
+def run(command: str, folder) -> None:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.run(
         ["sh", "-c", command.partition("  #")[0]],
@@ -53,3 +52,22 @@ def test_a_command_of_the_readme(command, folder):
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout or "--output" in command
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme(command, folder):
+    if ABSENT in command:
+        pytest.skip(f"{ABSENT} is not in the repository")
+    run(command, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")
+def test_the_commands_of_int8(folder):
+    """The second one reads what the first one writes."""
+    commands = commands_of("docs/int8.md")
+    assert len(commands) == 2
+    for command in commands:
+        run(command, folder)

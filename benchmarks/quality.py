@@ -1,0 +1,77 @@
+"""What weights of fewer bits cost: every example model in float32, bfloat16 and int8, by its own measure.
+
+BLEU of the translator on dev.es, word error rate of the recogniser on spoken numbers that espeak-ng
+synthesises, exact match of the logical forms of GEO and ATIS. "same outputs" is the share of outputs that
+are float32's. The parser of dependency trees is not here: it is no built-in model, so it has no dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import jiwer
+
+import pybeam
+from benchmarks.corpus import MODEL as TRANSLATOR
+from benchmarks.parsing import EXAMPLES, MAX_LENGTH, logical_forms
+from benchmarks.setup import Setup
+from benchmarks.speech import MODEL as RECOGNISER
+from benchmarks.speech import load_recordings
+from benchmarks.tasks import Task, Timed, in_turn
+
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+def quality(setup: Setup) -> Iterator[list[Task]]:
+    """BLEU, word error rate and exact match of the example models, in float32, bfloat16 and int8."""
+    corpus = cache(lambda: setup.corpus("dev").first(setup.lines))
+    heard = cache(lambda: load_recordings(setup.lines or 300))
+
+    def bleu(outputs: list[list[int]]) -> dict:
+        return {"BLEU": corpus().bleu(outputs)}
+
+    def word_errors(outputs: list[list[int]]) -> dict:
+        texts = [heard().tokenizer.decode(tokens) for tokens in outputs]
+        return {"WER": 100 * jiwer.wer(heard().texts, texts)}
+
+    yield by_dtype("translator", TRANSLATOR, lambda: corpus().sources, bleu)
+    yield by_dtype("recogniser", RECOGNISER, lambda: heard().sources, word_errors)
+    for name in ("geo", "atis"):
+        test = cache(lambda name=name: logical_forms(name, setup))
+
+        def matches(outputs: list[list[int]], test=test) -> dict:
+            right = [test().counts(i, tokens)[0] for i, tokens in enumerate(outputs)]
+            return {"exact match": 100 * sum(right) / len(right)}
+
+        directory = EXAMPLES / "semantic_parsing" / name
+        yield by_dtype(name, directory, lambda test=test: test().requests, matches)
+
+
+def by_dtype(
+    case: str, directory, sources: Callable[[], list], score: Callable[[list[list[int]]], dict]
+) -> list[Task]:
+    return in_turn(
+        case,
+        {dtype: lambda own=dtype: Decoding(directory, own, sources(), score) for dtype in DTYPES},
+        repeats=1,
+    )
+
+
+class Decoding:
+    """One model in one dtype: what is timed, loading not included."""
+
+    def __init__(
+        self, directory, dtype: str, sources: list, score: Callable[[list[list[int]]], dict]
+    ) -> None:
+        model = pybeam.load_model(directory, device="cpu", dtype=dtype)
+        longest = min(MAX_LENGTH, model.max_positions or MAX_LENGTH)
+        search = pybeam.fixed_beam(5, max_length=longest, scoring=pybeam.scoring.power(1.0))
+        self._decoder = pybeam.Decoder(model, search, pybeam.Batch(32))
+        self._sources, self._score = sources, score
+
+    def __call__(self) -> list[list[int]]:
+        return [result.hypotheses[0].tokens for result in self._decoder.decode(self._sources)]
+
+    def columns(self, timed: Timed) -> dict:
+        return {"outputs": len(timed.output), **self._score(timed.output)}
