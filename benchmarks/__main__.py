@@ -43,11 +43,12 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "profile": ("phases", "profile", ()),
     "select": ("kernels", "select", ()),
     "processors": ("kernels", "processors", ()),
+    "linear": ("linear", "linear", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = ("translate", "fixed-5", "variable-5", "variable-50", "reduced-5", "widened-fixed-5")
 # one thread tells a kernel's own speed
-THREADS = {"select": 1, "processors": 1}
+THREADS = {"select": 1, "processors": 1, "linear": 1}
 
 
 def main() -> None:
