@@ -65,7 +65,7 @@ def extension() -> dict:
     files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
     # never -march=native: dispatch.cpp chooses the instruction set at run time
     # GCC 12 finds uninitialized variables in its own AVX-512 header
-    flags = ["-O3", "-std=c++20", "-Wall", "-Wno-uninitialized", "-g0"]
+    flags = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
     cxx = compiler()
     openmp = ["-fopenmp"] if has_openmp(cxx) else []
     if not openmp:

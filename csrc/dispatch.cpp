@@ -16,11 +16,14 @@ bool is_supported(const Kernels& kernels) {
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __builtin_cpu_supports("f16c");
     if (&kernels == &kAvx2Kernels) return has_avx2;
+    if (&kernels == &kAvxVnniKernels) return has_avx2 && __builtin_cpu_supports("avxvnni");
     const bool has_avx512 =
         has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     if (&kernels == &kAvx512Kernels) return has_avx512;
-    return has_avx512 && __builtin_cpu_supports("avx512bf16");
+    const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
+    if (&kernels == &kAvx512VnniKernels) return has_vnni;
+    return has_vnni && __builtin_cpu_supports("avx512bf16");
 #else
     return false;
 #endif
@@ -29,9 +32,7 @@ bool is_supported(const Kernels& kernels) {
 // Best first.
 constexpr const Kernels* kAllKernels[] = {
 #ifdef __x86_64__
-    &kAvx512Bf16Kernels,
-    &kAvx512Kernels,
-    &kAvx2Kernels,
+    &kAvx512Bf16Kernels, &kAvx512VnniKernels, &kAvx512Kernels, &kAvxVnniKernels, &kAvx2Kernels,
 #endif
     &kGenericKernels,
 };
@@ -51,7 +52,8 @@ const Kernels* find_kernels(const char* name) {
                                  best_kernels()->name);
     }
     throw std::runtime_error(
-        "the instruction set must be generic, avx2, avx512 or avx512_bf16, but is " +
+        "the instruction set must be generic, avx2, avx_vnni, avx512, avx512_vnni or avx512_bf16, "
+        "but is " +
         std::string(name));
 }
 

@@ -13,6 +13,7 @@ struct LayerNormParams;
 struct GluParams;
 struct LstmCellParams;
 struct MixtureParams;
+struct Int8Row;
 struct Pair;
 class Key;
 
@@ -60,6 +61,9 @@ using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t
 // Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth.
 using RoundRow = void (*)(const float* x, int64_t depth, Pair* out);
 
+// Quantises x [depth] to int8; zeros fill the last group of four.
+using QuantiseRow = void (*)(const float* x, int64_t depth, const Int8Row& out);
+
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
 using GluRow = void (*)(const GluParams& params, int64_t row);
 using LstmRow = void (*)(const LstmCellParams& params, int64_t row);
@@ -79,8 +83,9 @@ struct Kernels {
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
     Attend attend[3];
-    MultiplyRows multiply_rows[3];  // by the weights' DType
+    MultiplyRows multiply_rows[4];  // by WeightType
     RoundRow round_row;
+    QuantiseRow quantise_row;
     NormaliseRow normalise_row;
     GluRow glu_row;
     LstmRow lstm_row;
@@ -95,15 +100,17 @@ constexpr int64_t kTileCells = 16;
 extern const Kernels kGenericKernels;
 #ifdef __x86_64__
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvxVnniKernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512VnniKernels;
 extern const Kernels kAvx512Bf16Kernels;
 #endif
 
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2", "avx512" or "avx512_bf16". Throws std::runtime_error if the CPU lacks
-// it.
+// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16". Throws
+// std::runtime_error if the CPU lacks it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

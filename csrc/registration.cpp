@@ -63,7 +63,8 @@ TORCH_LIBRARY(pybeam, m) {
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
     m.def(
-        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? bias, int activation, "
+        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, int "
+        "activation, "
         "bool adds) -> ()");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
     m.def("glu(Tensor x) -> Tensor");

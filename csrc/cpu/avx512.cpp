@@ -3,22 +3,8 @@
 
 #include <immintrin.h>
 
-#include <cfloat>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
+#include "inner_headers.h"
 
-#include "../dispatch.h"
-#include "../params/gates.h"
-#include "../params/layer_norm.h"
-#include "../params/linear.h"
-#include "../params/mixture.h"
-#include "../params/tree_attention.h"
-#include "numbers.h"
-#include "select.h"
-
-// after the headers: no inline function that other files share may get these instructions
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c")
 
 namespace pybeam {
@@ -26,18 +12,8 @@ namespace {
 
 // clang-format off: each needs those above it
 #include "vec_avx512-inl.h"
-#include "exp-inl.h"
-#include "activations-inl.h"
-#include "columns-inl.h"
-#include "gates-inl.h"
-#include "select-inl.h"
-#include "row_blocks-inl.h"
-#include "tree_attention-inl.h"
 #include "pairs-inl.h"
-#include "linear-inl.h"
-#include "layer_norm-inl.h"
-#include "log-inl.h"
-#include "mixture-inl.h"
+#include "bytes_avx2-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -1,11 +1,11 @@
 // Reads and writes a row vector by vector, the last columns too. Included inside a namespace, after
 // the vectors.
 
-// Loads the first `count` columns, and -inf for the others.
-inline Vec load_some(const float* x, int64_t count) {
+// Loads the first `count` columns, and `fill` for the others.
+inline Vec load_some(const float* x, int64_t count, float fill = -INFINITY) {
     if (count >= kWidth) return load(x);
     float block[kWidth];
-    for (int64_t i = 0; i < kWidth; ++i) block[i] = i < count ? x[i] : -INFINITY;
+    for (int64_t i = 0; i < kWidth; ++i) block[i] = i < count ? x[i] : fill;
     return load(block);
 }
 

@@ -1,16 +1,34 @@
-// The table of one instruction set. Included inside a namespace, last.
+// The inner kernels of one instruction set and their table. Included inside a namespace, after the
+// vectors, the pairs and the bytes.
+
+// clang-format off: each needs those above it
+#include "exp-inl.h"
+#include "activations-inl.h"
+#include "columns-inl.h"
+#include "gates-inl.h"
+#include "select-inl.h"
+#include "row_blocks-inl.h"
+#include "tree_attention-inl.h"
+#include "linear_int8-inl.h"
+#include "linear-inl.h"
+#include "layer_norm-inl.h"
+#include "log-inl.h"
+#include "mixture-inl.h"
+// clang-format on
 
 // constexpr: a table filled at load time would run this file's instructions on every CPU
 constexpr Kernels make_kernels(const char* name) {
-    return Kernels{name,
-                   kWidth,
-                   {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
-                   {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
-                   {&attend<float>, &attend<BFloat16>, &attend<Half>},
-                   {&multiply_rows<float>, &multiply_rows<Pair>, &multiply_rows<Half>},
-                   &round_row,
-                   &normalise_row,
-                   &glu_row,
-                   &lstm_row,
-                   &mix_row};
+    return Kernels{
+        name,
+        kWidth,
+        {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
+        {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
+        {&attend<float>, &attend<BFloat16>, &attend<Half>},
+        {&multiply_rows<float>, &multiply_rows<Pair>, &multiply_rows<Half>, &multiply_rows<Bytes>},
+        &round_row,
+        &quantise_row,
+        &normalise_row,
+        &glu_row,
+        &lstm_row,
+        &mix_row};
 }

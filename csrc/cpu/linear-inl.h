@@ -1,4 +1,5 @@
-// Products of rows with a panel of packed weights. Included inside a namespace, after the vectors.
+// Products of rows with a panel of packed weights. Included inside a namespace, after the int8
+// products.
 
 // Columns of a panel that one pass over the depth computes.
 constexpr int64_t kPassColumns = kPassVecs * kWidth;
@@ -15,8 +16,10 @@ struct Inputs {
 };
 
 template <class W>
-inline auto inputs(const LinearParams& params) {
-    if constexpr (std::is_same_v<W, Pair>) {
+inline auto inputs(const LinearParams& params, const float* column_scale) {
+    if constexpr (std::is_same_v<W, Bytes>) {
+        return Int8Inputs{params.int8_x, column_scale, (params.depth + 3) / 4};
+    } else if constexpr (std::is_same_v<W, Pair>) {
         const int64_t depth = (params.depth + 1) / 2;
         return Inputs<Pair>{params.rounded_x, depth, depth};
     } else {
@@ -27,8 +30,8 @@ inline auto inputs(const LinearParams& params) {
 // y = x W^T for kRows rows and kPassColumns columns. Every sum runs over the depth in order,
 // whatever kRows is, so a row's result does not depend on the rows beside it.
 template <int kRows, class X, class W>
-inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const W* panel,
-                          const float* bias, const float* residual, float* y, int64_t y_stride) {
+inline void multiply_pass(const Inputs<X>& x, const W* panel, const float* bias,
+                          const float* residual, float* y, int64_t y_stride) {
     Vec acc[kRows][kPassVecs];
     for (int r = 0; r < kRows; ++r) {
         for (int c = 0; c < kPassVecs; ++c) acc[r][c] = broadcast(0.0f);
@@ -56,39 +59,55 @@ inline void multiply_pass(const LinearParams& params, const Inputs<X>& x, const 
 
 // The same for all columns of a panel.
 template <int kRows, class X, class W>
-inline void multiply_block(const LinearParams& params, const Inputs<X>& x, const W* panel,
-                           const float* bias, const float* residual, float* y, int64_t y_stride) {
+inline void multiply_block(const Inputs<X>& x, const W* panel, const float* bias,
+                           const float* residual, float* y, int64_t y_stride) {
     for (int64_t c = 0; c < kPanel; c += kPassColumns) {
-        multiply_pass<kRows>(params, x, panel + c, bias == nullptr ? nullptr : bias + c,
+        multiply_pass<kRows>(x, panel + c, bias == nullptr ? nullptr : bias + c,
                              residual == nullptr ? nullptr : residual + c, y + c, y_stride);
     }
 }
 
+// Numbers of the columns of one panel, with zeros behind the last column, where memory belongs to
+// others. Null stays null.
+struct PanelColumns {
+    PanelColumns(const float* numbers, int64_t column, int64_t num_columns)
+        : data(numbers == nullptr ? nullptr : numbers + column) {
+        if (data == nullptr || num_columns == kPanel) return;
+        for (int64_t c = 0; c < kPanel; ++c) copy[c] = c < num_columns ? data[c] : 0.0f;
+        data = copy;
+    }
+    PanelColumns(const PanelColumns&) = delete;
+
+    const float* data;
+    float copy[kPanel];
+};
+
+// Most rows that the registers hold the sums of.
+template <class W>
+constexpr int kMostPassRows = std::is_same_v<W, Bytes> ? kSumsRows : kPassRows;
+
 // Rows `first .. last` times one whole panel.
 template <class W>
 inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t first, int64_t last) {
-    const auto all = inputs<W>(params);
-    const W* weight = static_cast<const W*>(params.weight) + panel * all.depth * kPanel;
+    constexpr int kMostRows = kMostPassRows<W>;
     const int64_t column = panel * kPanel;
     const int64_t num_columns =
         params.num_columns - column < kPanel ? params.num_columns - column : kPanel;
-    // memory behind the last column belongs to others
-    float bias_copy[kPanel], y_copy[kPassRows * kPanel];
-    const float* bias = params.bias == nullptr ? nullptr : params.bias + column;
-    if (bias != nullptr && num_columns < kPanel) {
-        for (int64_t c = 0; c < kPanel; ++c) bias_copy[c] = c < num_columns ? bias[c] : 0.0f;
-        bias = bias_copy;
-    }
-    RowBlocks<kPassRows>(last - first).for_each([&](auto rows, int64_t begin) {
+    const PanelColumns bias(params.bias, column, num_columns);
+    const PanelColumns scale(params.scale, column, num_columns);
+    const auto all = inputs<W>(params, scale.data);
+    const W* weight = static_cast<const W*>(params.weight) + panel * all.depth * kPanel;
+    float y_copy[kMostRows * kPanel];
+    RowBlocks<kMostRows>(last - first).for_each([&](auto rows, int64_t begin) {
         const auto x = all.from(first + begin);
         float* y = params.y + (first + begin) * params.num_columns + column;
         if (num_columns == kPanel) {
-            multiply_block<rows()>(params, x, weight, bias, params.adds ? y : nullptr, y,
+            multiply_block<rows()>(x, weight, bias.data, params.adds ? y : nullptr, y,
                                    params.num_columns);
             activate(params.activation, rows(), y, params.num_columns);
             return;
         }
-        multiply_block<rows()>(params, x, weight, bias, nullptr, y_copy, kPanel);
+        multiply_block<rows()>(x, weight, bias.data, nullptr, y_copy, kPanel);
         activate(params.activation, rows(), y_copy, kPanel);
         for (int64_t r = 0; r < rows(); ++r) {
             for (int64_t c = 0; c < num_columns; ++c) {

@@ -39,12 +39,34 @@ const Pair* round_inputs(const LinearParams& params) {
     return rounded;
 }
 
+// x in int8, valid until this thread's next call.
+Int8Rows quantise_inputs(const LinearParams& params) {
+    static thread_local std::vector<int8_t> values;
+    static thread_local std::vector<float> scales;
+    static thread_local std::vector<int32_t> offsets;
+    const int64_t stride = (params.depth + 3) / 4 * 4;
+    if (static_cast<int64_t>(values.size()) < params.num_rows * stride) {
+        values.resize(params.num_rows * stride);
+    }
+    if (static_cast<int64_t>(scales.size()) < params.num_rows) {
+        scales.resize(params.num_rows);
+        offsets.resize(params.num_rows);
+    }
+    const Int8Rows rows{values.data(), stride, scales.data(), offsets.data()};
+    const QuantiseRow quantise_row = kernels().quantise_row;
+    for_rows(params.num_rows, params.depth, params.num_threads, [&](int64_t row) {
+        quantise_row(params.x + row * params.x_stride, params.depth, rows.row(row));
+    });
+    return rows;
+}
+
 }  // namespace
 
 void launch_linear(LinearParams params) {
     const int64_t panels = (params.num_columns + kPanel - 1) / kPanel;
     if (params.num_rows == 0 || panels == 0) return;
-    if (params.weight_dtype == DType::kBFloat16) params.rounded_x = round_inputs(params);
+    if (params.weight_type == WeightType::kBFloat16) params.rounded_x = round_inputs(params);
+    if (params.weight_type == WeightType::kInt8) params.int8_x = quantise_inputs(params);
     int64_t groups = (params.num_rows + kMostRows - 1) / kMostRows;
     // two threads that share a panel both read it
     while (panels * groups % params.num_threads != 0 &&
@@ -55,7 +77,7 @@ void launch_linear(LinearParams params) {
     const int64_t work = params.num_rows * params.num_columns * params.depth;
     const int num_threads = threads_for(work, panels * groups, params.num_threads);
     const MultiplyRows multiply_rows =
-        kernels().multiply_rows[static_cast<int>(params.weight_dtype)];
+        kernels().multiply_rows[static_cast<int>(params.weight_type)];
     parallel_for(num_threads, panels * groups, [&](int64_t task) {
         const int64_t group = task / panels;
         multiply_rows(params, task % panels, params.num_rows * group / groups,

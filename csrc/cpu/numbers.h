@@ -19,6 +19,11 @@ struct Pair {
     BFloat16 even, odd;
 };
 
+// Four weights of one column, neighbours along the depth of a product, each as weight + 128.
+struct Bytes {
+    uint8_t byte[4];
+};
+
 inline float float_from_bits(uint32_t bits) {
     float x;
     std::memcpy(&x, &bits, sizeof x);

@@ -28,6 +28,18 @@ inline Vec odd(PairVec a) {
     return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-0x10000)));
 }
 
+inline Vec load_integers(const int32_t* x) {
+    return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+
+// Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
+inline void store_rounded(int8_t* out, Vec a) {
+    const __m256i wide = _mm256_cvtps_epi32(a);
+    const __m128i half =
+        _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm_packs_epi16(half, half));
+}
+
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }

@@ -44,6 +44,17 @@ inline Vec round(Vec a) {
     return (a + magic) - magic;
 }
 
+inline Vec load_integers(const int32_t* x) {
+    return Vec{static_cast<float>(x[0]), static_cast<float>(x[1]), static_cast<float>(x[2]),
+               static_cast<float>(x[3])};
+}
+
+// Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
+inline void store_rounded(int8_t* out, Vec a) {
+    const Vec rounded = round(a);
+    for (int i = 0; i < kWidth; ++i) out[i] = static_cast<int8_t>(rounded[i]);
+}
+
 inline uint32_t lane_bits(IntVec is_set) {
     const IntVec bits = is_set & IntVec{1, 2, 4, 8};
     return static_cast<uint32_t>(bits[0] | bits[1] | bits[2] | bits[3]);

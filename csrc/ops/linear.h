@@ -8,8 +8,36 @@
 
 namespace pybeam {
 
+// Sums of int8 products beyond this depth may not fit 32 bits.
+constexpr int64_t kMostInt8Depth = 65536;
+
+inline WeightType weight_type(const Tensor& weight) {
+    if (weight.scalar_type() == at::kByte) return WeightType::kInt8;
+    return static_cast<WeightType>(float_type("weight", weight));
+}
+
+// Checks packed weights of so many columns.
+inline void check_packed(const Tensor& weight, const OptionalTensor& scale, int64_t num_columns,
+                         int64_t depth) {
+    const WeightType type = weight_type(weight);
+    const int64_t panels = (num_columns + kPanel - 1) / kPanel;
+    const bool is_int8 = type == WeightType::kInt8;
+    if (is_int8) {
+        TORCH_CHECK_VALUE(depth <= kMostInt8Depth, "`weight` must have a depth of at most ",
+                          kMostInt8Depth, " in int8, but has ", depth);
+        check_tensor("weight", weight, at::kByte, {panels, (depth + 3) / 4, kPanel, 4});
+    } else if (type == WeightType::kBFloat16) {
+        check_tensor("weight", weight, at::kBFloat16, {panels, (depth + 1) / 2, kPanel, 2});
+    } else {
+        check_tensor("weight", weight, weight.scalar_type(), {panels, depth, kPanel});
+    }
+    check_contiguous("weight", weight);
+    TORCH_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 weights alone");
+}
+
 inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
-                   const OptionalTensor& bias, int64_t activation, bool adds) {
+                   const OptionalTensor& scale, const OptionalTensor& bias, int64_t activation,
+                   bool adds) {
     TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
                       kNumActivations - 1, ", but is ", activation);
     TORCH_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
@@ -19,22 +47,17 @@ inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
     const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
     check_tensor("x", x, at::kFloat, {num_rows, depth});
     check_unit_stride("x", x);
-    const DType weight_dtype = float_type("weight", weight);
-    const int64_t panels = (num_columns + kPanel - 1) / kPanel;
-    if (weight_dtype == DType::kBFloat16) {
-        check_tensor("weight", weight, at::kBFloat16, {panels, (depth + 1) / 2, kPanel, 2});
-    } else {
-        check_tensor("weight", weight, weight.scalar_type(), {panels, depth, kPanel});
-    }
-    check_contiguous("weight", weight);
+    check_packed(weight, scale, num_columns, depth);
     check_tensor("y", y, at::kFloat, {num_rows, num_columns});
     check_contiguous("y", y);
     const Argument<float> bias_arg("bias", bias, at::kFloat, {num_columns});
+    const Argument<float> scale_arg("scale", scale, at::kFloat, {num_columns});
     LinearParams params{};
     params.x = data<float>(x);
     params.x_stride = x.stride(0);
     params.weight = weight.data_ptr();
-    params.weight_dtype = weight_dtype;
+    params.weight_type = weight_type(weight);
+    params.scale = scale_arg;
     params.bias = bias_arg;
     params.y = data<float>(y);
     params.num_rows = num_rows;

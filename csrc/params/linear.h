@@ -12,6 +12,31 @@ constexpr int kPanel = 64;
 
 struct Pair;
 
+// The dtypes of packed weights.
+enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8 };
+constexpr int kNumWeightTypes = 4;
+
+// One row of int8, the number that each of its integers stands for, and what is added to all sums
+// of its products.
+struct Int8Row {
+    int8_t* values;
+    float* scale;
+    int32_t* offset;
+};
+
+// Rows of int8. A row begins at a multiple of `stride`, and zeros fill its last group of four.
+struct Int8Rows {
+    int8_t* values;
+    int64_t stride;
+    float* scale;
+    int32_t* offset;
+
+    Int8Rows from(int64_t row) const {
+        return {values + row * stride, stride, scale + row, offset + row};
+    }
+    Int8Row row(int64_t row) const { return {values + row * stride, scale + row, offset + row}; }
+};
+
 // The functions that follow a product; `Activation` in Python.
 enum class Activation : int32_t { kNone, kRelu, kGelu, kTanhGelu, kSilu, kTanh };
 constexpr int kNumActivations = 6;
@@ -20,15 +45,19 @@ constexpr int kNumActivations = 6;
 // W is packed into panels of kPanel columns. In float32 and float16 it is [panels, depth, kPanel],
 // with zeros behind the last column. In bfloat16 two neighbours of the depth stand together:
 // [panels, ceil(depth / 2), kPanel, 2], with a zero behind an odd depth. x is rounded to bfloat16
-// then, too.
+// then, too. In int8 four neighbours stand together, each as weight + 128:
+// [panels, ceil(depth / 4), kPanel, 4]. Every column has a scale, and so has every row of x, which
+// becomes int8, too: y = f(q q_W^T * (scale of the row * scale of the column) + bias).
 struct LinearParams {
     const float* x;
     int64_t x_stride;
     const Pair* rounded_x;  // [rows, ceil(depth / 2)], made by the launch
+    Int8Rows int8_x;        // [rows, depth], made by the launch
     const void* weight;
-    DType weight_dtype;
-    const float* bias;  // or null
-    float* y;           // contiguous
+    WeightType weight_type;
+    const float* scale;  // [columns] of int8 weights, else null
+    const float* bias;   // or null
+    float* y;            // contiguous
     int64_t num_rows;
     int64_t depth;
     int64_t num_columns;

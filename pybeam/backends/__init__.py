@@ -164,6 +164,7 @@ class Backend(Protocol):
         out: Tensor,
         x: Tensor,
         weight: Tensor,
+        scale: Tensor | None,
         bias: Tensor | None,
         activation: int,
         adds: bool,

@@ -131,7 +131,8 @@ glu = _ops.glu.default
 lstm_cell = _ops.lstm_cell.default
 mixture = _ops.mixture.default
 
-isa = _ops.isa.default  # in use: "generic", "avx2", "avx512" or "avx512_bf16"
+# in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16"
+isa = _ops.isa.default
 set_isa = _ops.set_isa.default
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.backends.packing import unpack
+from pybeam.backends.packing import LARGEST, unpack
 
 INF = float("inf")
 
@@ -39,18 +39,57 @@ FUNCTIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+# rows of smaller numbers count as zero: the inverse of their scale is no float32
+LEAST_MAGNITUDE = 2.0**-100
+
+
+# the operator's signature
 def linear(
-    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, activation: int, adds: bool
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    activation: int,
+    adds: bool,
 ) -> None:
-    """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed."""
+    """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed.
+
+    Weights in int8 have a `scale` [out]. x becomes int8 too, row by row (`quantise_rows`); the sums of
+    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``.
+    """
     rows = torch.arange(out.shape[1], device=weight.device)
-    if weight.dtype == torch.bfloat16:
-        x = x.bfloat16()  # to nearest, ties to even
-    y = F.linear(x.float(), unpack(weight, rows, x.shape[1]).float(), bias)  # [n, out]
+    own = unpack(weight, rows, x.shape[1])
+    if scale is not None:
+        q, row_scale = quantise_rows(x)
+        # float64 holds every sum of products
+        y = (q.double() @ own.double().t()).float()  # [n, out]
+        y = y * (row_scale[:, None] * scale)
+        if bias is not None:
+            y = y + bias
+    else:
+        if weight.dtype == torch.bfloat16:
+            x = x.bfloat16()  # to nearest, ties to even
+        y = F.linear(x.float(), own.float(), bias)  # [n, out]
     if adds:
         out.add_(y)
     else:
         out.copy_(FUNCTIONS[Activation(activation)](y))
+
+
+def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise x [n, in] to integers q of -127 to 127 in float32 and a scale [n], ``x ~ q * scale``.
+
+    ``scale = max |x| / 127`` and ``q = round(x * (127 / max |x|))``, ties to even. A row whose numbers are
+    all nearly 0 becomes 0. A row with NaN or infinities has the scale NaN.
+    """
+    magnitude = x.abs().amax(1) if x.shape[1] else x.new_zeros(len(x))  # [n]
+    is_zero = (magnitude < LEAST_MAGNITUDE) | ~magnitude.isfinite()
+    magnitude = magnitude.where(magnitude.isfinite(), math.nan)
+    # torch turns a number over a tensor into a product, which is rounded twice
+    q = x * torch.full_like(magnitude, LARGEST).div_(magnitude)[:, None]
+    q = q.round().masked_fill(is_zero[:, None], 0.0)  # [n, in]
+    return q, (magnitude / LARGEST).masked_fill(magnitude < LEAST_MAGNITUDE, 0.0)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:

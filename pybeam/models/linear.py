@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.backends import Backend
-from pybeam.backends.packing import pack, unpack
+from pybeam.backends.packing import Quantised, pack, pack_int8, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
 # by their names in config.json
@@ -76,12 +76,17 @@ class PackedLinear:
     - float16: the same with these weights.
     - bfloat16: y = bfloat16(x) W^T + b, x rounded to nearest, ties to even. AVX512_BF16 multiplies
       such pairs at twice the speed of float32; other CPUs widen them. Subnormals may count as zero.
+    - int8, given as `Quantised`: inputs become int8, too, row by row, and the sums of integers are exact;
+      see `pybeam.backends.torch_layers.linear`. Given the inputs, every instruction set gives the same
+      products, bit for bit.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
-        self._num_columns = weight.shape[0]
-        self._depth = weight.shape[1]
-        self._weight = pack(weight)
+    def __init__(
+        self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
+    ) -> None:
+        self._num_columns, self._depth = _matrix(weight).shape
+        self._weight = pack_int8(weight.q) if isinstance(weight, Quantised) else pack(weight)
+        self._scale = weight.scale if isinstance(weight, Quantised) else None  # [out]
         self.bias = bias  # [out]
         self.activation = activation
         self._activation = ACTIVATIONS[activation] if activation else Activation.NONE
@@ -97,17 +102,20 @@ class PackedLinear:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         n = x.shape[0]
         y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
-        self._backend.linear(y, x, self._weight, self.bias, self._activation, False)
+        self._multiply(y, x, self._activation, False)
         return y
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        self._backend.linear(residual, x, self._weight, self.bias, Activation.NONE, True)
+        self._multiply(residual, x, Activation.NONE, True)
         return residual  # [n, out]
 
     def gated(self, x: Tensor) -> Tensor:
         """``a * sigmoid(g)`` [n, out / 2], where ``[a, g] = x W^T + b``."""
         return self._backend.glu(self(x))
+
+    def _multiply(self, y: Tensor, x: Tensor, activation: Activation, adds: bool) -> None:
+        self._backend.linear(y, x, self._weight, self._scale, self.bias, activation, adds)
 
     @property
     def weight(self) -> Tensor:
@@ -115,8 +123,16 @@ class PackedLinear:
         return self.rows(torch.arange(self._num_columns)).float()
 
     def rows(self, index: Tensor) -> Tensor:
-        """Return W[index] [n, in] in its storage dtype. Tied embeddings look up tokens in this one copy."""
-        return unpack(self._weight, index, self._depth)
+        """Return W[index] [n, in] in its storage dtype, or in float32 from int8.
+
+        Tied embeddings look up tokens in this one copy.
+        """
+        rows = unpack(self._weight, index, self._depth)
+        return rows if self._scale is None else rows * self._scale[index][:, None]
+
+
+def _matrix(weight: Tensor | Quantised) -> Tensor:
+    return weight.q if isinstance(weight, Quantised) else weight
 
 
 Linear = PlainLinear | PackedLinear

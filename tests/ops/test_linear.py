@@ -157,6 +157,8 @@ def test_a_row_alone_is_the_row_among_others(isa, dtype, num_threads):
         ("weight", lambda w: w[:1], "`weight` must be"),
         ("weight", lambda w: w[..., :32], "`weight` must be"),
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
+        ("weight", lambda w: w.byte(), r"`weight` must be \[2, 2, 64, 4\]"),
+        ("scale", lambda _: torch.ones(70), "`scale` must be given for int8 weights alone"),
         ("bias", lambda b: b[:69], "`bias` must be"),
         ("y", lambda y: y[:2], "`y` must be"),
         ("y", lambda y: y.double(), "`y` must be Float"),
@@ -169,6 +171,7 @@ def test_wrong_arguments(name, change, message):
         y=torch.zeros(3, 70),
         x=torch.zeros(3, 8),
         weight=torch.zeros(2, 8, 64),
+        scale=None,
         bias=torch.zeros(70),
     )
     arguments[name] = change(arguments[name])

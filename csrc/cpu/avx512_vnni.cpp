@@ -1,0 +1,26 @@
+// The inner kernels for AVX-512 (F, DQ, BW, VL) with VNNI.
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+#include "inner_headers.h"
+
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
+
+namespace pybeam {
+namespace {
+
+// clang-format off: each needs those above it
+#include "vec_avx512-inl.h"
+#include "pairs-inl.h"
+#include "bytes_avx512_vnni-inl.h"
+#include "kernels-inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const Kernels kAvx512VnniKernels = make_kernels("avx512_vnni");
+
+}  // namespace pybeam
+
+#endif  // __x86_64__

@@ -1,0 +1,26 @@
+// The inner kernels for AVX2 with AVX-VNNI.
+#ifdef __x86_64__
+
+#include <immintrin.h>
+
+#include "inner_headers.h"
+
+#pragma GCC target("avxvnni,avx2,fma,f16c")
+
+namespace pybeam {
+namespace {
+
+// clang-format off: each needs those above it
+#include "vec_avx2-inl.h"
+#include "pairs-inl.h"
+#include "bytes_avx_vnni-inl.h"
+#include "kernels-inl.h"
+// clang-format on
+
+}  // namespace
+
+extern const Kernels kAvxVnniKernels = make_kernels("avx_vnni");
+
+}  // namespace pybeam
+
+#endif  // __x86_64__
