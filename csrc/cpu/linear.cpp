@@ -22,18 +22,20 @@ constexpr int64_t kLeastRows = 8;
 constexpr int64_t kRoundTask = 65536;
 
 // x in bfloat16, valid until this thread's next call.
-const Pair* round_inputs(const LinearParams& params) {
-    static thread_local std::vector<Pair> memory;
-    const int64_t pairs = (params.depth + 1) / 2;
-    const int64_t size = params.num_rows * pairs;
-    if (static_cast<int64_t>(memory.size()) < size) memory.resize(size);
-    Pair* rounded = memory.data();  // other threads have a `memory` of their own
-    const int64_t tasks = std::clamp<int64_t>(2 * size / kRoundTask, 1, params.num_rows);
+const void* round_inputs(const LinearParams& params) {
+    static thread_local std::vector<char> memory;
+    const int64_t row_bytes = (params.depth + 1) / 2 * kernels().rounded_pair_bytes;
+    const int64_t size = params.num_rows * params.depth;
+    if (static_cast<int64_t>(memory.size()) < params.num_rows * row_bytes) {
+        memory.resize(params.num_rows * row_bytes);
+    }
+    char* rounded = memory.data();  // other threads have a `memory` of their own
+    const int64_t tasks = std::clamp<int64_t>(size / kRoundTask, 1, params.num_rows);
     const RoundRow round_row = kernels().round_row;
-    parallel_for(threads_for(2 * size, tasks, params.num_threads), tasks, [&](int64_t task) {
+    parallel_for(threads_for(size, tasks, params.num_threads), tasks, [&](int64_t task) {
         const int64_t end = params.num_rows * (task + 1) / tasks;
         for (int64_t row = params.num_rows * task / tasks; row < end; ++row) {
-            round_row(params.x + row * params.x_stride, params.depth, rounded + row * pairs);
+            round_row(params.x + row * params.x_stride, params.depth, rounded + row * row_bytes);
         }
     });
     return rounded;

@@ -68,11 +68,10 @@ inline void sum_products(const Int8Inputs& x, const Bytes* panel, int32_t* sums)
     }
 }
 
-// y = x W^T for kRows rows and all columns of a panel. Integers are summed exactly, and what
+// products = x W^T for kRows rows and all columns of a panel. Integers are summed exactly, and what
 // follows is the same on every instruction set: products and sums are rounded one by one.
 template <int kRows>
-inline void multiply_block(const Int8Inputs& x, const Bytes* panel, const float* bias,
-                           const float* residual, float* y, int64_t y_stride) {
+inline void multiply_block(const Int8Inputs& x, const Bytes* panel, float* products) {
     int32_t sums[kRows * kPanel];
     for (int64_t c = 0; c < kPanel; c += kSumsVecs * kSumsWidth) {
         sum_products<kRows>(x, panel + c, sums + c);
@@ -83,10 +82,18 @@ inline void multiply_block(const Int8Inputs& x, const Bytes* panel, const float*
         for (int64_t c = 0; c < kPanel; ++c) own[c] += x.rows.offset[r];
         for (int64_t c = 0; c < kPanel; c += kWidth) {
             const Vec scales = mul(scale, load(x.column_scale + c));
-            Vec sum = mul(load_integers(own + c), scales);
-            if (bias != nullptr) sum = add(sum, load(bias + c));
-            if (residual != nullptr) sum = add(sum, load(residual + r * y_stride + c));
-            store(y + r * y_stride + c, sum);
+            store(products + r * kPanel + c, mul(load_integers(own + c), scales));
         }
     }
+}
+
+// Calls finish(first, rows, products) for blocks of rows of x.
+template <class Finish>
+inline void multiply(const Int8Inputs& x, int64_t num_rows, const Bytes* panel,
+                     const Finish& finish) {
+    RowBlocks<kSumsRows>(num_rows).for_each([&](auto rows, int64_t first) {
+        float products[rows() * kPanel];
+        multiply_block<rows()>(x.from(first), panel, products);
+        finish(first, rows(), products);
+    });
 }

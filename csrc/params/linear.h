@@ -51,7 +51,7 @@ constexpr int kNumActivations = 6;
 struct LinearParams {
     const float* x;
     int64_t x_stride;
-    const Pair* rounded_x;  // [rows, ceil(depth / 2)], made by the launch
+    const void* rounded_x;  // [rows, ceil(depth / 2)] pairs, made by the launch
     Int8Rows int8_x;        // [rows, depth], made by the launch
     const void* weight;
     WeightType weight_type;
