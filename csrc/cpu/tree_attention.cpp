@@ -1,4 +1,4 @@
-#include "../params/tree_attention.h"
+#include "tree_attention.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -26,6 +26,26 @@ void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
                              std::to_string(value));
 }
 
+// The heads of a source lie in the same cells, so they are one task unless that leaves threads
+// idle.
+int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks,
+                      int num_threads) {
+    if (params.num_sources * blocks < kTasksPerThread * num_threads) return 1;
+    return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
+}
+
+// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
+int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
+    constexpr int64_t kMostWidth = 16;
+    const auto padded = [](int64_t size) {
+        return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
+    };
+    const int64_t size = padded(params.head_size);
+    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
+}
+
+}  // namespace
+
 void check_addresses(const TreeAttentionParams& p) {
     check_range("the first `offset`", p.offset[0], 0, 1);
     for (int64_t a = 0; a < p.num_sources; ++a) {
@@ -44,56 +64,45 @@ void check_addresses(const TreeAttentionParams& p) {
         check_range("`entry`", p.entry[r], 0, 64 * p.mask_words);
 }
 
-// The heads of a source lie in the same cells, so they are one task unless that leaves threads
-// idle.
-int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks) {
-    if (params.num_sources * blocks < kTasksPerThread * params.num_threads) return 1;
-    return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
-}
-
-// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
-int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
-    constexpr int64_t kMostWidth = 16;
-    const auto padded = [](int64_t size) {
-        return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
-    };
-    const int64_t size = padded(params.head_size);
-    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
-}
-
-}  // namespace
-
-void launch_tree_attention(const TreeAttentionParams& params) {
-    check_addresses(params);
-    int64_t most_rows = 0, most_cells = 0, work = 0;
+AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_threads)
+    : params_(params) {
+    int64_t most_rows = 0, most_cells = 0;
     for (int64_t a = 0; a < params.num_sources; ++a) {
         const int64_t rows = params.offset[a + 1] - params.offset[a];
         const int64_t cells = params.num_cells[params.slot[a]];
         most_rows = std::max(most_rows, rows);
         most_cells = std::max(most_cells, cells);
-        work += rows * cells;
+        work_ += rows * cells;
     }
-    work *= 2 * params.num_heads * params.head_size;
+    work_ *= 2 * params.num_heads * params.head_size;
     const int64_t group = params.num_heads / params.num_key_heads;
     const int64_t rows = std::min(most_rows * group, kMostRows);
-    const int64_t blocks = (most_rows * group + kMostRows - 1) / kMostRows;
-    const int64_t heads = heads_of_task(params, rows, blocks);
-    const int64_t head_tasks = (params.num_key_heads + heads - 1) / heads;
-    const int64_t num_tasks = params.num_sources * head_tasks * blocks;
-    const Attend attend = kernels().attend[static_cast<int>(params.dtype)];
-    const int64_t scratch_size = scratch_floats(params, rows * heads, most_cells);
-    parallel_for(threads_for(work, num_tasks, params.num_threads), num_tasks, [&](int64_t i) {
-        static thread_local std::vector<float> scratch;
-        if (static_cast<int64_t>(scratch.size()) < scratch_size) scratch.resize(scratch_size);
-        AttendTask task;
-        task.source = i / blocks / head_tasks;
-        task.first_head = i / blocks % head_tasks * heads;
-        task.last_head = std::min(task.first_head + heads, params.num_key_heads);
-        task.first = i % blocks * kMostRows;
-        task.last = std::min(task.first + kMostRows,
-                             (params.offset[task.source + 1] - params.offset[task.source]) * group);
-        if (task.first < task.last) attend(params, task, scratch.data());
-    });
+    blocks_ = (most_rows * group + kMostRows - 1) / kMostRows;
+    heads_ = heads_of_task(params, rows, blocks_, num_threads);
+    head_tasks_ = (params.num_key_heads + heads_ - 1) / heads_;
+    scratch_size_ = scratch_floats(params, rows * heads_, most_cells);
+}
+
+void AttentionTasks::run(int64_t i) const {
+    static thread_local std::vector<float> scratch;
+    if (static_cast<int64_t>(scratch.size()) < scratch_size_) scratch.resize(scratch_size_);
+    const int64_t group = params_.num_heads / params_.num_key_heads;
+    AttendTask task;
+    task.source = i / blocks_ / head_tasks_;
+    task.first_head = i / blocks_ % head_tasks_ * heads_;
+    task.last_head = std::min(task.first_head + heads_, params_.num_key_heads);
+    task.first = i % blocks_ * kMostRows;
+    const int64_t rows = params_.offset[task.source + 1] - params_.offset[task.source];
+    task.last = std::min(task.first + kMostRows, rows * group);
+    if (task.first >= task.last) return;
+    kernels().attend[static_cast<int>(params_.dtype)](params_, task, scratch.data());
+}
+
+void launch_tree_attention(const TreeAttentionParams& params) {
+    check_addresses(params);
+    const AttentionTasks tasks(params, params.num_threads);
+    const int num_threads = threads_for(tasks.work(), tasks.size(), params.num_threads);
+    parallel_for(num_threads, tasks.size(), [&](int64_t task) { tasks.run(task); });
 }
 
 }  // namespace pybeam

@@ -35,11 +35,15 @@ inline void check_packed(const Tensor& weight, const OptionalTensor& scale, int6
     TORCH_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 weights alone");
 }
 
+inline void check_activation(int64_t activation) {
+    TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
+                      kNumActivations - 1, ", but is ", activation);
+}
+
 inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
                    const OptionalTensor& scale, const OptionalTensor& bias, int64_t activation,
                    bool adds) {
-    TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
-                      kNumActivations - 1, ", but is ", activation);
+    check_activation(activation);
     TORCH_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
                       activation);
     check_dim("y", y, 2);

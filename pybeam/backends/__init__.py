@@ -172,6 +172,18 @@ class Backend(Protocol):
     ) -> None:
         """See `pybeam.backends.torch_layers.linear`. The functions below are in that module, too."""
 
+    def embed(
+        self,
+        token: Tensor,
+        position: Tensor,
+        table: Tensor,
+        scale: Tensor | None,
+        vocab_size: int,
+        position_table: Tensor,
+        embedding_scale: float,
+        /,
+    ) -> Tensor: ...
+
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
 
     def glu(self, x: Tensor, /) -> Tensor: ...

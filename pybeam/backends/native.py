@@ -126,6 +126,9 @@ gather_rows = _ops.gather_rows.default
 scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
 linear = _ops.linear.default
+embed = _ops.embed.default
+# the layers of a whole transformer in one call; other backends call the operators of each layer
+run_layers = _ops.run_layers.default
 layer_norm = _ops.layer_norm.default
 glu = _ops.glu.default
 lstm_cell = _ops.lstm_cell.default
@@ -134,6 +137,9 @@ mixture = _ops.mixture.default
 # in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16"
 isa = _ops.isa.default
 set_isa = _ops.set_isa.default
+# how bfloat16 weights are multiplied: "pairs" or "float32"
+bfloat16_products = _ops.bfloat16_products.default
+set_bfloat16_products = _ops.set_bfloat16_products.default
 
 
 def lacking(device_type: str) -> list[str]:
@@ -167,6 +173,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")
+@torch.library.register_fake("pybeam::run_layers")
 @torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None
@@ -194,6 +201,11 @@ def _(_tree, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
 def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
     num_entries = slot.shape[0] * Beams(*beams).score.shape[1]
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
+
+
+@torch.library.register_fake("pybeam::embed")
+def _(token, _position, _table, _scale, _vocab_size, position_table, _embedding_scale) -> Tensor:
+    return position_table.new_empty(token.shape[0], position_table.shape[1])
 
 
 @torch.library.register_fake("pybeam::glu")

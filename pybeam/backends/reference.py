@@ -308,6 +308,7 @@ draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
 linear = layers.linear
+embed = layers.embed
 layer_norm = layers.layer_norm
 glu = layers.glu
 lstm_cell = layers.lstm_cell

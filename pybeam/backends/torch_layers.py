@@ -92,6 +92,28 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return q, (magnitude / LARGEST).masked_fill(magnitude < LEAST_MAGNITUDE, 0.0)
 
 
+def embed(
+    token: Tensor,
+    position: Tensor,
+    table: Tensor,
+    scale: Tensor | None,
+    vocab_size: int,
+    position_table: Tensor,
+    embedding_scale: float,
+) -> Tensor:
+    """Compute ``position_table[position] + embedding_scale * W[token]`` [n, d].
+
+    `table` is W [V, d], or W packed; `scale` [V] belongs to packed int8.
+    """
+    if table.ndim == 2:
+        rows = F.embedding(token, table)  # [n, d]
+    else:
+        rows = unpack(table, token, position_table.shape[1])
+    if scale is not None:
+        rows = rows * scale[token][:, None]
+    return F.embedding(position, position_table).add_(rows, alpha=embedding_scale)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     """Compute ``(x - mean) / sqrt(variance + epsilon) * weight + bias`` for every row of x [n, d]."""
     return F.layer_norm(x, weight.shape, weight, bias, epsilon)

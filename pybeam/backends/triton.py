@@ -66,6 +66,7 @@ beam_close = partial(beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear
+embed = layers.embed
 layer_norm = layers.layer_norm
 glu = layers.glu
 lstm_cell = layers.lstm_cell
@@ -79,6 +80,7 @@ __all__ = [
     "beam_read",
     "draft_commit",
     "draft_open",
+    "embed",
     "gather_rows",
     "glu",
     "layer_norm",

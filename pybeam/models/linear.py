@@ -84,12 +84,12 @@ class PackedLinear:
     def __init__(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> None:
-        self._num_columns, self._depth = _matrix(weight).shape
+        self.num_columns, self._depth = _matrix(weight).shape
         self._weight = pack_int8(weight.q) if isinstance(weight, Quantised) else pack(weight)
         self._scale = weight.scale if isinstance(weight, Quantised) else None  # [out]
         self.bias = bias  # [out]
         self.activation = activation
-        self._activation = ACTIVATIONS[activation] if activation else Activation.NONE
+        self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
         self._backend = backends.load("native")
 
     def with_backend(self, backend: Backend) -> PackedLinear:
@@ -101,8 +101,8 @@ class PackedLinear:
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         n = x.shape[0]
-        y = x.new_empty(n, self._num_columns) if memory is None else memory[:n]
-        self._multiply(y, x, self._activation, False)
+        y = x.new_empty(n, self.num_columns) if memory is None else memory[:n]
+        self._multiply(y, x, self.activation_id, False)
         return y
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
@@ -118,9 +118,14 @@ class PackedLinear:
         self._backend.linear(y, x, self._weight, self._scale, self.bias, activation, adds)
 
     @property
+    def packed(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The packed weights, their scale [out] if they are int8, and the bias [out] if there is one."""
+        return self._weight, self._scale, self.bias
+
+    @property
     def weight(self) -> Tensor:
         """W [out, in] unpacked, float32."""
-        return self.rows(torch.arange(self._num_columns)).float()
+        return self.rows(torch.arange(self.num_columns)).float()
 
     def rows(self, index: Tensor) -> Tensor:
         """Return W[index] [n, in] in its storage dtype, or in float32 from int8.

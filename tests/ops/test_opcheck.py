@@ -12,6 +12,7 @@ from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
+from support.layer_arguments import layer_arguments
 
 
 def ints(values) -> torch.Tensor:
@@ -192,6 +193,16 @@ ARGUMENTS = {
         1,
         False,
     ),
+    "embed": lambda: (
+        ints([3, 1]),
+        ints([0, 1]),
+        torch.randn(4, 8),
+        None,
+        4,
+        torch.randn(2, 8),
+        2.0,
+    ),
+    "run_layers": lambda: tuple(layer_arguments().values()),
     "glu": lambda: (torch.randn(3, 70),),
     "lstm_cell": lambda: (torch.randn(3, 36), torch.randn(3, 9)),
     "layer_norm": lambda: (torch.randn(3, 70), torch.randn(70), torch.randn(70), 1e-5),

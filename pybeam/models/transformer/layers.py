@@ -72,22 +72,33 @@ class Stack(Generic[Layer]):
     layers: Sequence[Layer]
     final_norm: Norm | None
     num_heads: int
+    # computes embeddings; None: torch does
+    backend: Backend | None = None
 
     def with_backend(self, backend: Backend) -> Stack[Layer]:
-        """Return the same stack, computed by this backend module. Torch looks up tokens in any case."""
+        """Return the same stack, computed by this backend module if its layers are packed."""
         return replace(
             self,
+            backend=backend if isinstance(self.layers[0].qkv, PackedLinear) else None,
             embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
             layers=[layer.with_backend(backend) for layer in self.layers],
             final_norm=self.final_norm and self.final_norm.with_backend(backend),
         )
 
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
-        """Return hidden states [n, d] for tokens [n] at these positions [n]."""
+        """Return hidden states [n, d] for tokens [n] at these positions [n], both int32."""
         table = self.token_table
         assert table is not None
-        y = table.rows(token) if isinstance(table, PackedLinear) else F.embedding(token, table)
-        return self.place(y, position)
+        kernels = torch_layers if self.backend is None else self.backend
+        if isinstance(table, PackedLinear):
+            weight, scale, _ = table.packed
+            size = table.num_columns
+        else:
+            weight, scale, size = table, None, len(table)
+        x = kernels.embed(
+            token, position, weight, scale, size, self.position_table, self.embedding_scale
+        )  # [n, d]
+        return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def place(self, y: Tensor, position: Tensor) -> Tensor:
         """Return hidden states [n, d] for embeddings y [n, d] at these positions [n]."""

@@ -18,6 +18,7 @@ from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
+from pybeam.models.transformer.fused import fused
 from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.transformer.sources import TextSources
 
@@ -96,7 +97,7 @@ class Transformer(TextSources):
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
-        token = to_device(torch.cat(list(sources)), torch.long, self.device)  # [n]
+        token = to_device(torch.cat(list(sources)), torch.int32, self.device)  # [n]
         return self.encoder.embed(token, position)
 
 
@@ -106,7 +107,9 @@ class TransformerSession(Session):
     def __init__(self, model: Transformer, backend: Backend) -> None:
         self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
-        self._is_pre_norm = config.family.is_pre_norm
+        self._is_pre_norm = is_pre_norm = config.family.is_pre_norm
+        self._fused_encoder = fused(backend, model.encoder, None, is_pre_norm)
+        self._fused_decoder = fused(backend, decoder, model.output, is_pre_norm)
         self._head_size = config.hidden_size // decoder.num_heads
         self._scale = self._head_size**-0.5
         pool = (len(decoder.layers), decoder.num_heads, self._head_size, model.dtype, model.device)
@@ -141,6 +144,10 @@ class TransformerSession(Session):
         own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
         heads, size = decoder.num_heads, self._head_size
         x = decoder.embed(rows.token, rows.position)  # [R, d]
+        if self._fused_decoder is not None:
+            pools = pool.memory, self._cross.memory
+            logits = self._logits_memory(x)
+            return self._fused_decoder.decode(x, logits, pools, rows.cell, (own, cross))
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
@@ -156,9 +163,13 @@ class TransformerSession(Session):
             x = decoder.final_norm(x)
         if x.is_cuda:
             return model.output(x)  # [R, V]
+        return model.output(x, self._logits_memory(x))  # [R, V]
+
+    def _logits_memory(self, x: Tensor) -> Tensor:
+        """Memory [at least R, V] for the logits of hidden states x [R, d]."""
         if self._logits.shape[0] < x.shape[0]:
-            self._logits = x.new_empty(x.shape[0], model.vocab_size)
-        return model.output(x, self._logits)  # [R, V]
+            self._logits = x.new_empty(x.shape[0], self.model.vocab_size)
+        return self._logits
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
@@ -190,6 +201,8 @@ class TransformerSession(Session):
         *tables, position = (to_device(tensor, tensor.dtype, device) for tensor in host)
         cells = Cells(*tables)
         x = model.embed_sources(sources, position)  # [n, d]
+        if self._fused_encoder is not None:
+            return self._fused_encoder.encode(x, cells)
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self.before(layer.self_norm, x)

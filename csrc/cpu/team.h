@@ -1,0 +1,84 @@
+// A team of threads that runs many phases of tasks one after another. Between phases its members
+// spin: a phase takes microseconds, less than it takes to wake a thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace pybeam {
+
+class Team {
+  public:
+    // Calls body(team) on every member. Members call `for_each` with the same tasks in the same
+    // order. The threads are OpenMP's, as everywhere, and are released in the end.
+    template <class Body>
+    static void run(int num_threads, const Body& body) {
+        Shared shared;
+        if (num_threads <= 1) return body(Team(&shared, 1));
+#ifdef _OPENMP
+#pragma omp parallel num_threads(num_threads)
+        body(Team(&shared, omp_get_num_threads()));
+#else
+        body(Team(&shared, 1));
+#endif
+    }
+
+    // Calls task(i) for i < num_tasks, and returns when all members are done with theirs. What
+    // tasks wrote is seen by the tasks of later phases. Tasks may not throw.
+    template <class Task>
+    void for_each(int64_t num_tasks, const Task& task) const {
+        if (size_ == 1) {
+            for (int64_t i = 0; i < num_tasks; ++i) task(i);
+            return;
+        }
+        for (int64_t i = shared_->next++; i < num_tasks; i = shared_->next++) task(i);
+        wait();
+    }
+
+    int size() const { return size_; }
+
+  private:
+    struct Shared {
+        alignas(64) std::atomic<int64_t> next{0};
+        alignas(64) std::atomic<int> arrived{0};
+        alignas(64) std::atomic<uint32_t> phase{0};
+    };
+
+    Team(Shared* shared, int size) : shared_(shared), size_(size) {}
+
+    void wait() const {
+        // more pauses than a phase takes; who still waits then may keep the others from running
+        constexpr int kPauses = 1 << 14;
+        const uint32_t phase = shared_->phase.load();
+        if (++shared_->arrived == size_) {
+            shared_->arrived = 0;
+            shared_->next = 0;
+            ++shared_->phase;
+            return;
+        }
+        for (int i = 0; shared_->phase.load() == phase; ++i) {
+            if (i < kPauses) {
+                pause();
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    }
+
+    static void pause() {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        asm volatile("yield");
+#endif
+    }
+
+    Shared* shared_;
+    int size_;
+};
+
+}  // namespace pybeam

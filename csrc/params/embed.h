@@ -1,0 +1,31 @@
+// Arguments of the kernel `embed`.
+#pragma once
+
+#include <cstdint>
+
+#include "linear.h"
+
+namespace pybeam {
+
+// y [rows, size] = position_table[position] + embedding_scale * W[token]. W is packed, or [V,
+// size].
+struct EmbedParams {
+    const int32_t* token;
+    const int32_t* position;
+    int64_t num_rows;
+    const void* weight;
+    WeightType type;
+    bool is_packed;
+    const float* scale;  // of int8 weights
+    int64_t vocab_size;
+    const float* position_table;
+    int64_t num_positions;
+    float embedding_scale;
+    float* y;
+    int64_t size;
+    int num_threads;
+};
+
+void launch_embed(const EmbedParams& params);
+
+}  // namespace pybeam
