@@ -8,7 +8,7 @@
 // first-level cache while all rows are multiplied by them.
 constexpr int64_t kSlice = kWidth == 16 ? 128 : 64;
 // Rows whose unfinished sums wait for the next slice.
-constexpr int64_t kWaitingRows = 48;
+constexpr int64_t kWaitingRows = 192;
 
 // The rows to multiply: numbers, or pairs of numbers for an instruction that takes pairs.
 template <class X>
@@ -37,19 +37,14 @@ struct Slice {
     const char* next;
 };
 
-inline void keep(Vec weight, float* copy) { store(copy, weight); }
-inline void keep(PairVec weight, float* copy) {
-    store(copy, even(weight));
-    store(copy + kPanel, odd(weight));
-}
-
-// c + x w for one number of x and its weights, or for two.
-template <class X, class V>
-inline Vec multiply_add(const X* x, V weight, Vec c) {
-    return fma(broadcast(*x), weight, c);
-}
-inline Vec multiply_add(const float* x, PairVec weight, Vec c) {
-    return fma(broadcast(x[1]), odd(weight), fma(broadcast(x[0]), even(weight), c));
+// The weights of a vector of columns that number `part` of a row's `kInputs` is multiplied by.
+template <class X, class W>
+inline auto load_weights(const W* weight, int part) {
+    if constexpr (kInputs<X, W> == 2) {
+        return part == 0 ? even(load(weight)) : odd(load(weight));
+    } else {
+        return load(weight);
+    }
 }
 
 // sums += x W^T for kRows rows and kVecs vectors of columns, or sums = x W^T if they begin. `copy`
@@ -59,6 +54,7 @@ inline void multiply_pass(const Inputs<X>& x, const Slice<W>& slice, bool begins
                           float* copy) {
     constexpr int kStep = kInputs<X, W>;
     constexpr int64_t kBytes = kVecs * kWidth * sizeof(W);
+    constexpr int64_t kFetched = kVecs * kWidth < kPanel ? kBytes : 0;
     Vec acc[kRows][kVecs];
     const X* row[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -68,19 +64,21 @@ inline void multiply_pass(const Inputs<X>& x, const Slice<W>& slice, bool begins
         }
     }
     for (int64_t k = 0; k < slice.depth; ++k) {
-        decltype(load(slice.weight)) weight[kVecs];
-        for (int c = 0; c < kVecs; ++c) {
-            weight[c] = load(slice.weight + k * kPanel + c * kWidth);
-            if constexpr (kKeeps) keep(weight[c], copy + k * kStep * kPanel + c * kWidth);
-        }
-        if constexpr (kVecs * kWidth < kPanel) {
-            for (int64_t i = 0; i < kBytes; i += 64)
-                __builtin_prefetch(slice.next + k * kBytes + i, 0, 2);
-        }
-        for (int r = 0; r < kRows; ++r) {
+        for (int part = 0; part < kStep; ++part) {
+            const int64_t input = k * kStep + part;
+            decltype(load_weights<X>(slice.weight, 0)) weight[kVecs];
             for (int c = 0; c < kVecs; ++c) {
-                acc[r][c] = multiply_add(row[r] + k * kStep, weight[c], acc[r][c]);
+                weight[c] = load_weights<X>(slice.weight + k * kPanel + c * kWidth, part);
+                if constexpr (kKeeps) store(copy + input * kPanel + c * kWidth, weight[c]);
             }
+            for (int r = 0; r < kRows; ++r) {
+                const auto value = broadcast(row[r][input]);
+                for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(value, weight[c], acc[r][c]);
+            }
+        }
+        // hardware does not follow a narrow pass, which jumps from line to line
+        for (int64_t i = 0; i < kFetched; i += 64) {
+            __builtin_prefetch(slice.next + k * kBytes + i, 0, 2);
         }
     }
     for (int r = 0; r < kRows; ++r) {
