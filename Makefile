@@ -28,7 +28,7 @@ help:
 	@echo "make test-all  run all tests"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
-	@echo "make bench     measure speed beside CTranslate2 and transformers (half an hour); needs make data"
+	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
@@ -48,6 +48,7 @@ data: build
 
 bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks readme
+	@$(BIN)/python -m benchmarks one-request
 	@$(BIN)/python -m benchmarks e2e
 	@$(BIN)/python -m benchmarks.plots
 

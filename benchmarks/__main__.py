@@ -31,6 +31,7 @@ from benchmarks.tasks import IDENTITY, Task, measure
 # rows are told apart
 BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "translate": ("plans", "translate", ()),
+    "one-request": ("one_request", "one_request", ("threads",)),
     "e2e": ("end_to_end", "end_to_end", ("load",)),
     "ensemble": ("plans", "ensemble", ()),
     "jacobi": ("plans", "jacobi", ()),
@@ -46,7 +47,11 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "linear": ("linear", "linear", ()),
 }
 # what README.md shows: a benchmark and its cases
-README = ("translate", "fixed-5", "variable-5", "variable-50", "reduced-5", "widened-fixed-5")
+README = (
+    "translate",
+    *("fixed-5", "variable-5", "variable-50", "reduced-5", "widened-fixed-5"),
+    *("int8-5", "int8-variable-50", "widened-int8-5"),
+)
 # one thread tells a kernel's own speed
 THREADS = {"select": 1, "processors": 1, "linear": 1}
 

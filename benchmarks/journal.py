@@ -21,7 +21,10 @@ from tabulate import tabulate
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "pybeam", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")
 # instruction sets that change what a kernel or a peer does
-ISAS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
+ISAS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("asimd", "i8mm", "bf16", "sve"),
+)
 # where the checkout travels without its history, this names its commit
 COMMIT = "PYBEAM_COMMIT"
 
@@ -45,6 +48,7 @@ def environment() -> dict:
         "python": platform.python_version(),
         **versions,
         "cpu": cpu(),
+        "cpu_flags": " ".join(cpu_flags()),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cuda": torch.version.cuda,
     }
@@ -62,13 +66,24 @@ def _git(*arguments: str) -> str | None:
 
 def cpu() -> str:
     """Cores, model and instruction sets, as Linux tells them."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = _cpuinfo("model name")
     if not names:
         return f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
-    found = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in found)})"
+    flags = cpu_flags()
+    return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in flags)})"
+
+
+def cpu_flags() -> list[str]:
+    """All that the first core can do; empty where /proc/cpuinfo does not tell."""
+    lines = _cpuinfo("flags", "Features")
+    return lines[0].split() if lines else []
+
+
+def _cpuinfo(*names: str) -> list[str]:
+    """What stands behind these names, core by core."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
 
 
 def results_folder(device: str) -> Path:

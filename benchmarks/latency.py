@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy
@@ -134,7 +135,9 @@ def latencies(
     return latency
 
 
-def percentiles(latency: numpy.ndarray) -> dict[str, float]:
+def percentiles(
+    latency: Sequence[float] | numpy.ndarray, percents: tuple[int, ...] = PERCENTILES
+) -> dict[str, float]:
     """Milliseconds within which so many percent of the requests were answered."""
-    values = numpy.percentile(latency, PERCENTILES)
-    return {f"p{p}_ms": 1e3 * float(value) for p, value in zip(PERCENTILES, values, strict=True)}
+    values = numpy.percentile(latency, percents)
+    return {f"p{p}_ms": 1e3 * float(value) for p, value in zip(percents, values, strict=True)}

@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed
 from pybeam.backends import load
+from pybeam.backends.packing import quantise
 from pybeam.models.linear import PackedLinear
 
 TURNS = 3
@@ -33,7 +34,15 @@ FEW_ROWS = (1, 5, 16, 64, 320)
 # more rows do not wait for memory
 MOST_READING_ROWS = 16
 # storage of the weights -> bytes of a number
-NUMBER_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+NUMBER_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+# instruction set -> the storages that it has instructions of its own for
+ISAS = {
+    "avx2": ("float32", "float16", "bfloat16", "int8"),
+    "avx_vnni": ("int8",),
+    "avx512": ("float32", "float16", "bfloat16", "int8"),
+    "avx512_vnni": ("int8",),
+    "avx512_bf16": ("bfloat16",),
+}
 PEAK_ROWS, PEAK_SIZE = 384, 512
 
 
@@ -86,6 +95,9 @@ class Weights:
 
     def packed(self, dtype: str) -> list[PackedLinear]:
         """float16 is float32 kept in float16."""
+        if dtype == "int8":
+            q = quantise(self.weight)
+            return self.copies(dtype, 1, lambda: PackedLinear(q, self.bias))
         rounded = self.weight.to(getattr(torch, dtype))
         weight = rounded.float() if dtype == "float16" else rounded
         return self.copies(dtype, NUMBER_BYTES[dtype], lambda: PackedLinear(weight, self.bias))
@@ -127,7 +139,7 @@ def known_isas() -> list[str]:
     """The instruction sets of this CPU, without the portable one, which no layer is packed for."""
     before = torch.ops.pybeam.isa()
     found = []
-    for isa in ("avx2", "avx512", "avx512_bf16"):
+    for isa in ISAS:
         try:
             torch.ops.pybeam.set_isa(isa)
         except RuntimeError:
@@ -138,11 +150,10 @@ def known_isas() -> list[str]:
 
 
 def own_systems() -> Iterator[tuple[str, str]]:
-    """dtype and instruction set; one that adds nothing for a dtype is left out."""
+    """Storage and instruction set."""
     for isa in known_isas():
-        for dtype in NUMBER_BYTES:
-            if isa != "avx512_bf16" or dtype == "bfloat16":
-                yield dtype, isa
+        for dtype in ISAS[isa]:
+            yield dtype, isa
 
 
 class Case:
@@ -182,6 +193,9 @@ class Case:
                 timed = Timed(partial(make, dtype), calls=3)
                 self._torch.setdefault(dtype, []).append(timed)
                 yield f"{name} {dtype}", timed
+        timed = Timed(self._int_mm, calls=3)
+        self._torch["int8"] = [timed]
+        yield "_int_mm int8", timed
         for dtype, isa in own_systems():
             yield f"pybeam {dtype} {isa}", Timed(partial(self._own, dtype, isa), calls=3)
 
@@ -242,6 +256,12 @@ class Case:
             lambda w: ops._linear_pointwise(x, w, bias, "none", [], ""), weights, dtype
         )
 
+    def _int_mm(self) -> Calls:
+        """It neither quantises its inputs nor scales its sums."""
+        x = (20 * self.x).to(torch.int8)
+        weights = self.weights.copies("_int_mm", 1, lambda: quantise(self.weights.weight).q)
+        return self._calls(lambda w: torch._int_mm(x, w.t()), weights, "int8")
+
     def _own(self, dtype: str, isa: str) -> Calls:
         y = torch.empty(self.num_rows, self.shape.num_columns)
         x = self.x
@@ -267,7 +287,7 @@ class Peaks:
         weights = Weights(Shape("small", PEAK_SIZE, PEAK_SIZE))
         case = Case(weights, PEAK_ROWS, threads, None)
         for name, timed in case.systems():
-            dtype = next((d for d in ("bfloat16", "float32") if d in name), None)
+            dtype = next((d for d in ("bfloat16", "float32", "int8") if d in name), None)
             if dtype is not None:
                 for _ in range(TURNS):
                     timed()
@@ -289,7 +309,7 @@ def shapes() -> Iterator[tuple[Shape, tuple[int, ...]]]:
 
 
 def linear(setup: Setup) -> Iterator[list[Task]]:
-    """`linear` beside F.linear and oneDNN's packed product, for every instruction set."""
+    """`linear` beside F.linear, oneDNN's packed product and _int_mm, for every instruction set."""
     load("native")
     peaks = Peaks()
     before = torch.ops.pybeam.isa()

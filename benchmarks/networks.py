@@ -64,10 +64,16 @@ class Networks:
     def ctranslate2(self, name: str, compute_type: str, vocabulary: list[str]):
         return self._once(
             ("ctranslate2", name, compute_type),
-            lambda: peers.ctranslate2_translator(
-                self.transformers(name), vocabulary, torch.get_num_threads(), compute_type
+            lambda: peers.loaded_ctranslate2(
+                self.ctranslate2_directory(name, vocabulary), torch.get_num_threads(), compute_type
             ),
         )
+
+    def ctranslate2_directory(self, name: str, vocabulary: list[str]) -> Path:
+        target = self._folder / f"{name}-ctranslate2"
+        if not target.exists():
+            peers.ctranslate2_directory(self.transformers(name), vocabulary, target)
+        return target
 
     def _once(self, key: tuple, load: Callable[[], object]):
         if key not in self._known:

@@ -67,12 +67,18 @@ def transformers_beam(
 
 
 def ctranslate2_translator(model, pieces: list[str], threads: int, compute_type: str = "float32"):
-    """A CTranslate2 translator with the weights of an M2M100-layout transformers model.
+    """A CTranslate2 translator with the weights of an M2M100-layout transformers model."""
+    with tempfile.TemporaryDirectory() as directory:
+        ctranslate2_directory(model, pieces, Path(directory))
+        return loaded_ctranslate2(Path(directory), threads, compute_type)
+
+
+def ctranslate2_directory(model, pieces: list[str], directory: Path) -> None:
+    """Write an M2M100-layout transformers model for CTranslate2, in float32.
 
     Its converter's own loader makes the specification; the vocabulary is the SentencePiece one, and
     made-up words where the model has more tokens.
     """
-    import ctranslate2
     from ctranslate2.converters.transformers import M2M100Loader
 
     spec = M2M100Loader().get_model_spec(model)
@@ -85,15 +91,21 @@ def ctranslate2_translator(model, pieces: list[str], threads: int, compute_type:
     spec.config.add_source_eos = False
     spec.validate()
     spec.optimize(quantization=None)
-    with tempfile.TemporaryDirectory() as directory:
-        spec.save(directory)
-        return ctranslate2.Translator(
-            directory,
-            device="cpu",
-            intra_threads=threads,
-            inter_threads=1,
-            compute_type=compute_type,
-        )
+    directory.mkdir(exist_ok=True)
+    spec.save(str(directory))
+
+
+def loaded_ctranslate2(directory: Path, threads: int, compute_type: str):
+    """What `ctranslate2_directory` has written, converted to this type."""
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        str(directory),
+        device="cpu",
+        intra_threads=threads,
+        inter_threads=1,
+        compute_type=compute_type,
+    )
 
 
 def ctranslate2_beam(

@@ -56,7 +56,7 @@ def beside_peers() -> dict[str, Case]:
             repeats=1,
             has_floor=True,
         ),
-        # the reduced precision that each does best on a CPU: their int8, our bfloat16
+        # our weights of two bytes beside theirs of one
         "reduced-5": Case(
             {
                 "CTranslate2 int8 beam_size=5": CTranslate2(5, "int8"),
@@ -69,10 +69,46 @@ def beside_peers() -> dict[str, Case]:
             has_floor=True,
         ),
         "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),
+        **_int8(batch, fifo),
         "schedules-5": Case(_schedules(5, 16)),
         "schedules-50": Case(_schedules(50, 64), lines=200),
         "thresholds-5": _thresholds(5, (1.1, 1.6, 2.0)),
         "thresholds-50": _thresholds(50, (1.2, 1.6, 2.0), lines=200),
+    }
+
+
+def _int8(batch, fifo) -> dict[str, Case]:
+    """Weights and activations of one byte on both sides."""
+    return {
+        "int8-5": Case(
+            {
+                "CTranslate2 int8 beam_size=5": CTranslate2(5, "int8"),
+                "pybeam int8 fixed 5, Batch(64)": Ours(fixed(5), batch, "int8"),
+                "pybeam int8 fixed 5, Fifo(64)": Ours(fixed(5), fifo, "int8"),
+                "pybeam int8 variable 5, Batch(64)": Ours(chosen(5), batch, "int8"),
+                "pybeam int8 variable 5, Fifo(64)": Ours(chosen(5), fifo, "int8"),
+            },
+            has_floor=True,
+        ),
+        "int8-variable-50": Case(
+            {
+                "CTranslate2 int8 beam_size=50": CTranslate2(50, "int8"),
+                "pybeam int8 variable 50, Fifo(64)": Ours(chosen(50), fifo, "int8"),
+            },
+            lines=200,
+            repeats=1,
+            has_floor=True,
+        ),
+        "widened-int8-5": Case(
+            {
+                "CTranslate2 int8 beam_size=5": CTranslate2(5, "int8", n=32),
+                "pybeam int8 fixed 5, Batch(32)": Ours(fixed(5), pybeam.Batch(32), "int8"),
+            },
+            lines=32,
+            network="widened",
+            repeats=2,
+            has_floor=True,
+        ),
     }
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pybeam.engine.schedule import Fifo as Fifo
     from pybeam.engine.schedule import Schedule as Schedule
     from pybeam.engine.schedule import Streaming as Streaming
+    from pybeam.export.quantised import quantize as quantize
     from pybeam.models.base import Alignment as Alignment
     from pybeam.models.base import Model as Model
     from pybeam.models.base import Session as Session
@@ -109,6 +110,7 @@ _HOMES = {
     "load_model": "models.loading",
     "load_tokenizer": "text.tokenizer",
     "optimal_beam": "search.beams",
+    "quantize": "export.quantised",
     "shrinking_beam": "search.beams",
     "stochastic_beam": "search.several",
     "variable_beam": "search.beams",

@@ -13,7 +13,7 @@ namespace {
 // clang-format off: each needs those above it
 #include "vec_avx512-inl.h"
 #include "pairs-inl.h"
-#include "bytes_avx2-inl.h"
+#include "bytes_avx512-inl.h"
 #include "kernels-inl.h"
 // clang-format on
 

@@ -1,11 +1,11 @@
 // Products of groups of four int8 by AVX2. Included inside a namespace, after the vectors.
 
-constexpr int kSumsWidth = 8;                // columns of one `Sums`
+// One `Sums` has kWidth columns.
 constexpr int kSumsRows = 4, kSumsVecs = 2;  // rows and sums that fit the registers
 
 using Sums = __m256i;
 
-// Weights of kSumsWidth columns, and their absolute values.
+// Weights of kWidth columns, and their absolute values.
 struct ByteVec {
     __m256i value, magnitude;
 };
@@ -26,10 +26,8 @@ inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(of_two, _mm256_set1_epi16(1)));
 }
 
-inline Sums no_sums() { return _mm256_setzero_si256(); }
-inline void store_sums(int32_t* out, Sums a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), a);
-}
+inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
+inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
-// Whether products are those of weights + 128, so that 128 times the sum of x must be taken away.
+// Whether products are those of weights + 128, so that sums begin at -128 times the sum of x.
 constexpr bool kIsBiased = false;

@@ -1,6 +1,6 @@
 // Products of groups of four int8 by AVX-VNNI. Included inside a namespace, after the vectors.
 
-constexpr int kSumsWidth = 8;                // columns of one `Sums`
+// One `Sums` has kWidth columns.
 constexpr int kSumsRows = 6, kSumsVecs = 2;  // rows and sums that fit the registers
 
 using Sums = __m256i;
@@ -14,13 +14,13 @@ inline ByteVec load_bytes(const uint8_t* weight) {
 inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
     int32_t four;
     std::memcpy(&four, x, sizeof four);
-    return _mm256_dpbusd_avx_epi32(acc, weight, _mm256_set1_epi32(four));
+    // not the intrinsic, around which GCC 12 copies the sums from register to register
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(weight), "x"(_mm256_set1_epi32(four)));
+    return acc;
 }
 
-inline Sums no_sums() { return _mm256_setzero_si256(); }
-inline void store_sums(int32_t* out, Sums a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), a);
-}
+inline Sums broadcast_sums(int32_t x) { return _mm256_set1_epi32(x); }
+inline Vec to_floats(Sums a) { return _mm256_cvtepi32_ps(a); }
 
-// Whether products are those of weights + 128, so that 128 times the sum of x must be taken away.
+// Whether products are those of weights + 128, so that sums begin at -128 times the sum of x.
 constexpr bool kIsBiased = true;

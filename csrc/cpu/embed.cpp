@@ -43,6 +43,13 @@ void read_row(const EmbedParams& p, int64_t token, const Body& body) {
             return;
         }
         case WeightType::kInt8: {
+            if (!p.is_packed) {
+                const int8_t* row = static_cast<const int8_t*>(p.weight) + token * p.size;
+                for (int64_t d = 0; d < p.size; ++d) {
+                    body(d, static_cast<float>(row[d]) * p.scale[token]);
+                }
+                return;
+            }
             const int64_t depth = (p.size + 3) / 4;
             const Bytes* row =
                 static_cast<const Bytes*>(p.weight) + panel * depth * kPanel + column;

@@ -9,6 +9,7 @@
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
+#include "linear_results-inl.h"
 #include "linear_int8-inl.h"
 #include "linear_float-inl.h"
 #include "linear-inl.h"

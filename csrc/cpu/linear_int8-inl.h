@@ -41,19 +41,21 @@ struct Int8Inputs {
     Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth}; }
 };
 
-// Sums of products for kRows rows and kSumsVecs * kSumsWidth columns.
+// y = x W^T for kRows rows and kSumsVecs * kWidth columns. Integers are summed exactly, and what
+// follows is the same on every instruction set: products and sums are rounded one by one.
 template <int kRows>
-inline void sum_products(const Int8Inputs& x, const Bytes* panel, int32_t* sums) {
+inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* column_scale,
+                          const Results& results) {
     Sums acc[kRows][kSumsVecs];
     const int8_t* row[kRows];
     for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = no_sums();
+        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = broadcast_sums(x.rows.offset[r]);
         row[r] = x.rows.values + r * x.rows.stride;
     }
     for (int64_t k = 0; k < x.depth; ++k) {
         ByteVec weight[kSumsVecs];
         for (int c = 0; c < kSumsVecs; ++c) {
-            weight[c] = load_bytes(panel[k * kPanel + c * kSumsWidth].byte);
+            weight[c] = load_bytes(panel[k * kPanel + c * kWidth].byte);
         }
         for (int r = 0; r < kRows; ++r) {
             for (int c = 0; c < kSumsVecs; ++c) {
@@ -62,38 +64,24 @@ inline void sum_products(const Int8Inputs& x, const Bytes* panel, int32_t* sums)
         }
     }
     for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kSumsVecs; ++c) {
-            store_sums(sums + r * kPanel + c * kSumsWidth, acc[r][c]);
-        }
-    }
-}
-
-// products = x W^T for kRows rows and all columns of a panel. Integers are summed exactly, and what
-// follows is the same on every instruction set: products and sums are rounded one by one.
-template <int kRows>
-inline void multiply_block(const Int8Inputs& x, const Bytes* panel, float* products) {
-    int32_t sums[kRows * kPanel];
-    for (int64_t c = 0; c < kPanel; c += kSumsVecs * kSumsWidth) {
-        sum_products<kRows>(x, panel + c, sums + c);
-    }
-    for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
-        int32_t* const own = sums + r * kPanel;
-        for (int64_t c = 0; c < kPanel; ++c) own[c] += x.rows.offset[r];
-        for (int64_t c = 0; c < kPanel; c += kWidth) {
-            const Vec scales = mul(scale, load(x.column_scale + c));
-            store(products + r * kPanel + c, mul(load_integers(own + c), scales));
+        for (int c = 0; c < kSumsVecs; ++c) {
+            const Vec scales = mul(scale, load(column_scale + c * kWidth));
+            results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));
         }
     }
 }
 
-// Calls finish(first, rows, products) for blocks of rows of x.
-template <class Finish>
-inline void multiply(const Int8Inputs& x, int64_t num_rows, const Bytes* panel,
-                     const Finish& finish) {
-    RowBlocks<kSumsRows>(num_rows).for_each([&](auto rows, int64_t first) {
-        float products[rows() * kPanel];
-        multiply_block<rows()>(x.from(first), panel, products);
-        finish(first, rows(), products);
+// The same for all columns of a panel and the rows `first .. last`.
+inline void multiply(const Int8Inputs& x, const Bytes* panel, int64_t first, int64_t last,
+                     PanelResults& results) {
+    static_assert(kPanel % (kSumsVecs * kWidth) == 0);
+    RowBlocks<kSumsRows>(last - first).for_each([&](auto rows, int64_t begin) {
+        const int64_t row = first + begin;
+        for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
+            multiply_pass<rows()>(x.from(row), panel + c, x.column_scale + c,
+                                  results.of(row).from(c));
+        }
+        results.finish(row, rows());
     });
 }

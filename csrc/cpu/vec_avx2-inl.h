@@ -29,10 +29,6 @@ inline Vec odd(PairVec a) {
     return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(-0x10000)));
 }
 
-inline Vec load_integers(const int32_t* x) {
-    return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
-}
-
 // Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
 inline void store_rounded(int8_t* out, Vec a) {
     const __m256i wide = _mm256_cvtps_epi32(a);

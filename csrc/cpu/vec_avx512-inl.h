@@ -27,8 +27,6 @@ inline Vec odd(PairVec a) {
     return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-0x10000)));
 }
 
-inline Vec load_integers(const int32_t* x) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(x)); }
-
 // Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
 inline void store_rounded(int8_t* out, Vec a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));

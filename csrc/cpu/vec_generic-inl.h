@@ -45,11 +45,6 @@ inline Vec round(Vec a) {
     return (a + magic) - magic;
 }
 
-inline Vec load_integers(const int32_t* x) {
-    return Vec{static_cast<float>(x[0]), static_cast<float>(x[1]), static_cast<float>(x[2]),
-               static_cast<float>(x[3])};
-}
-
 // Rounds kWidth numbers between -127 and 127 to nearest, ties to even.
 inline void store_rounded(int8_t* out, Vec a) {
     const Vec rounded = round(a);

@@ -21,12 +21,13 @@ inline Tensor embed(const Tensor& token, const Tensor& position, const Tensor& t
     const Argument<float> table_arg("position_table", position_table, at::kFloat,
                                     position_table.sizes());
     const bool is_packed = table.dim() > 2;
+    const bool is_int8 = table.scalar_type() == at::kChar;
     if (is_packed) {
         check_packed(table, scale, vocab_size, size);
     } else {
-        float_type("table", table);
         check_tensor("table", table, table.scalar_type(), {vocab_size, size});
         check_contiguous("table", table);
+        TORCH_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 alone");
     }
     const Argument<float> scale_arg("scale", scale, at::kFloat, {vocab_size});
     Tensor y = at::empty({num_rows, size}, position_table.options());
@@ -35,7 +36,7 @@ inline Tensor embed(const Tensor& token, const Tensor& position, const Tensor& t
     params.position = position_arg;
     params.num_rows = num_rows;
     params.weight = table.data_ptr();
-    params.type = weight_type(table);
+    params.type = is_int8 ? WeightType::kInt8 : weight_type(table);
     params.is_packed = is_packed;
     params.scale = scale_arg;
     params.vocab_size = vocab_size;

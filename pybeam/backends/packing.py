@@ -12,34 +12,38 @@ from torch import Tensor
 PANEL = 64
 # integers are -LARGEST to LARGEST, so that the largest weight or input of a row is exact
 LARGEST = 127
+# how many weights are packed at a time: what that needs beside the result is soon free again
+CHUNK = 1 << 18
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
 
 
 class Quantised(NamedTuple):
-    """Weights W [out, in] as integers: ``W ~ q * scale``, a scale per row."""
+    """Weights W [out, ...] as integers: ``W ~ q * scale``, a scale per row."""
 
-    q: Tensor  # [out, in] int8, -127 to 127
+    q: Tensor  # [out, ...] int8, -127 to 127
     scale: Tensor  # [out] float32
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Return W[index] [n, in] in float32, of a matrix."""
+        return self.q[index] * self.scale[index][:, None]
 
 
 def quantise(weight: Tensor) -> Quantised:
-    """Quantise W [out, in] symmetrically, row by row.
+    """Quantise W [out, ...] symmetrically, row by row.
 
-    ``scale = max |w| / 127`` and ``q = round(w / scale)``, ties to even, A row of zeros has the scale 0.
+    ``scale = max |w| / 127`` and ``q = round(w / scale)``, ties to even. A row of zeros has the scale 0.
     """
-    weight = weight.float()
-    scale = weight.abs().amax(1) / LARGEST if weight.shape[1] else weight.new_zeros(len(weight))
-    q = (weight / scale.masked_fill(scale == 0, 1.0)[:, None]).round_()
-    return Quantised(q.clamp_(-LARGEST, LARGEST).to(torch.int8), scale)
+    flat = weight.float().flatten(1)
+    scale = flat.abs().amax(1) / LARGEST if flat.shape[1] else flat.new_zeros(len(flat))
+    q = (flat / scale.masked_fill(scale == 0, 1.0)[:, None]).round_()
+    q = q.clamp_(-LARGEST, LARGEST).to(torch.int8)
+    return Quantised(q.view(weight.shape), scale)
 
 
 def pack_int8(q: Tensor) -> Tensor:
     """Pack q [out, in] int8 as [out / 64, in / 4, 64, 4] uint8, each as q + 128; zeros of q fill it up."""
-    num_columns, depth = q.shape
-    padded = F.pad(q, (0, -depth % 4, 0, -num_columns % PANEL))
-    stored = padded.view(torch.uint8) ^ OFFSET
-    return stored.view(-1, PANEL, (depth + 3) // 4, 4).transpose(1, 2).contiguous()
+    return _panels(q, torch.uint8, 4)
 
 
 def pack(weight: Tensor) -> Tensor:
@@ -47,15 +51,25 @@ def pack(weight: Tensor) -> Tensor:
 
     Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16.
     """
-    num_columns, depth = weight.shape
     if weight.dtype == torch.bfloat16:
-        padded = F.pad(weight, (0, depth % 2, 0, -num_columns % PANEL))
-        return padded.view(-1, PANEL, (depth + 1) // 2, 2).transpose(1, 2).contiguous()
-    halves = weight.half()
-    if torch.equal(halves.to(weight.dtype), weight):
-        weight = halves
-    padded = F.pad(weight, (0, 0, 0, -num_columns % PANEL))
-    return padded.view(-1, PANEL, depth).transpose(1, 2).contiguous()
+        return _panels(weight, torch.bfloat16, 2)
+    parts = weight.split(max(1, CHUNK // max(1, weight.shape[1])))
+    is_exact = all(torch.equal(part.half().to(part.dtype), part) for part in parts)
+    return _panels(weight, torch.float16 if is_exact else weight.dtype, 1).squeeze(3)
+
+
+def _panels(weight: Tensor, dtype: torch.dtype, group: int) -> Tensor:
+    """Pack W [out, in] as [out / 64, in / group, 64, group], a few panels at a time."""
+    num_columns, depth = weight.shape
+    shape = -(-num_columns // PANEL), -(-depth // group), PANEL, group
+    packed = torch.empty(shape, dtype=dtype)
+    num = max(1, CHUNK // max(1, depth * PANEL))
+    for first in range(0, shape[0], num):
+        part = weight[first * PANEL : (first + num) * PANEL]
+        part = F.pad(part, (0, -depth % group, 0, -len(part) % PANEL))
+        part = part.view(torch.uint8) ^ OFFSET if dtype == torch.uint8 else part.to(dtype)
+        packed[first : first + num] = part.view(-1, PANEL, shape[1], group).transpose(1, 2)
+    return packed
 
 
 def unpack(packed: Tensor, index: Tensor, depth: int) -> Tensor:

@@ -103,10 +103,10 @@ def embed(
 ) -> Tensor:
     """Compute ``position_table[position] + embedding_scale * W[token]`` [n, d].
 
-    `table` is W [V, d], or W packed; `scale` [V] belongs to packed int8.
+    `table` is W [V, d], or W packed; `scale` [V] belongs to int8.
     """
     if table.ndim == 2:
-        rows = F.embedding(token, table)  # [n, d]
+        rows = table.index_select(0, token)  # [n, d]
     else:
         rows = unpack(table, token, position_table.shape[1])
     if scale is not None:

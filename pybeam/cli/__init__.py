@@ -1,5 +1,5 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`, `profile`
-and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`, `quantize`,
+`profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -20,6 +20,7 @@ from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.profile import profile
+from pybeam.cli.quantize import quantize
 from pybeam.cli.score import score
 from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
@@ -39,12 +40,13 @@ def pybeam() -> None:
     pybeam transcribe --help    how to write down what is said in sound files
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
+    pybeam quantize --help      how to write a model with int8 weights
     pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do
     """
 
 
-for command in (translate, score, transcribe, graph, export_onnx, profile, info):
+for command in (translate, score, transcribe, graph, export_onnx, quantize, profile, info):
     pybeam.add_command(command)
 
 

@@ -7,13 +7,13 @@ import torch
 from pybeam.export.builder import BOOL, FLOAT, INT, INT32, Builder, Recorded, Value, value
 from pybeam.export.front import source_inputs
 from pybeam.models.linear import Linear
-from pybeam.models.rnn import LstmLayer, Rnn
+from pybeam.models.rnn import LstmLayer, LstmStack, Rnn
 
 
 def record_rnn_encoder(op: Builder, model: Rnn) -> Recorded:
     """Record the encoder: from source ids to the last layer's states, and to all layers' last states."""
     source, length = source_inputs(model)
-    table = _weight(op, model.encoder.token_table, "encoder.tokens")
+    table = _table(op, model.encoder, "encoder.tokens")
     x = op.Gather(table, op.Transpose(source, perm=[1, 0]), axis=0)  # [E, B, d]
     direction = "reverse" if model.config.reverses_source else "forward"
     size, last = op.Cast(length, to=INT32), []
@@ -37,7 +37,7 @@ def record_rnn_decoder(op: Builder, model: Rnn) -> Recorded:
     lines = op.Transpose(op.Reshape(state, [0, -1, size]), perm=[1, 0, 2])  # [layers * 2, R, H]
     num = 2 * len(model.decoder.layers)
     old = op.Split(lines, axis=0, num_outputs=num, outputs=num)  # each [1, R, H]
-    table = _weight(op, model.decoder.token_table, "decoder.tokens")
+    table = _table(op, model.decoder, "decoder.tokens")
     x, new = op.Unsqueeze(op.Gather(table, token, axis=0), [0]), []  # [1, R, d]
     for i, layer in enumerate(model.decoder.layers):
         before = old[2 * i : 2 * i + 2]
@@ -100,6 +100,12 @@ def _linear(op: Builder, name: str, linear: Linear, x: Value) -> Value:
     assert linear.bias is not None
     weight = _weight(op, linear.weight, f"{name}.weight")
     return op.Gemm(x, weight, _weight(op, linear.bias, f"{name}.bias"), transB=1)
+
+
+def _table(op: Builder, stack: LstmStack, name: str) -> Value:
+    # int8 is not exported
+    assert isinstance(stack.token_table, torch.Tensor)
+    return _weight(op, stack.token_table, name)
 
 
 def _weight(op: Builder, tensor: torch.Tensor, name: str) -> Value:

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pybeam.backends.packing import LARGEST, Quantised, quantise
+from pybeam.models.tensor_files import StoredTensor, stored_tensors
 from pybeam.text.json_files import read_json
 
 PREFIX = "model."
+# the scales of an int8 matrix stand beside it, under its name and this
+SCALE = ".scale"
+# in config.json of a directory that `pybeam.quantize` has written
+QUANTISATION = {"quant_method": "pybeam", "dtype": "int8"}
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # tensors that may be ignored: duplicates of tied tables, tables computed from a formula, version marks
 HARMLESS = (
     "shared.weight",
@@ -31,6 +37,24 @@ HARMLESS = (
 )
 
 
+def is_quantised(directory: Path) -> bool:
+    """Whether `config.json` says that `pybeam.quantize` wrote this directory.
+
+    Raises:
+        ValueError: it says so, and how is unknown.
+    """
+    path = directory / "config.json"
+    found = read_json(path).get("quantization_config") if path.exists() else None
+    if not isinstance(found, dict) or found.get("quant_method") != QUANTISATION["quant_method"]:
+        return False
+    if found != QUANTISATION:
+        raise ValueError(
+            f"`quantization_config` in {path} must be {QUANTISATION}, but is {found}; was it written by a "
+            "newer version?"
+        )
+    return True
+
+
 class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
@@ -39,31 +63,55 @@ class Checkpoint:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._taken: set[str] = set()
-        self._file: dict[str, Path] = {}  # name -> file that holds it
-        self._raw: dict[str, str] = {}  # name -> name in the file
-        self._open: dict[Path, safe_open] = {}
-        for raw, path in self._index().items():
+        self.is_quantised = is_quantised(directory)
+        self.matrices: set[str] = set()  # names of what was taken as integers
+        self.taken: set[str] = set()
+        self.stored: dict[str, StoredTensor] = {}
+        self.raw: dict[str, str] = {}  # name -> name in the file
+        for raw, stored in self._index().items():
             name = raw.removeprefix(PREFIX)
-            self._file[name], self._raw[name] = path, raw
+            self.stored[name], self.raw[name] = stored, raw
+        if self.is_quantised:
+            self._check_scales()
 
-    def _index(self) -> dict[str, Path]:
+    def _index(self) -> dict[str, StoredTensor]:
         single = self.directory / "model.safetensors"
         index = self.directory / "model.safetensors.index.json"
         if single.exists():
-            return dict.fromkeys(self._opened(single).keys(), single)
+            return stored_tensors(single)
         if not index.exists():
             self._refuse()
         shard_of = read_json(index).get("weight_map")
         if not isinstance(shard_of, dict) or not shard_of:
             raise ValueError(f"{index} must have a `weight_map` from names to files")
-        files = {raw: self.directory / name for raw, name in shard_of.items()}
-        for path in sorted(set(files.values())):
-            held = set(self._opened(path).keys())
-            lost = sorted(raw for raw, file in files.items() if file == path and raw not in held)
+        found = {}
+        for name in sorted(set(shard_of.values())):
+            held = self._held(self.directory / name)
+            own = sorted(raw for raw, shard in shard_of.items() if shard == name)
+            lost = [raw for raw in own if raw not in held]
             if lost:
-                raise ValueError(f"{path} must hold `{lost[0]}`, says {index.name}, but does not")
-        return files
+                raise ValueError(
+                    f"{self.directory / name} must hold `{lost[0]}`, says {index.name}, but does not"
+                )
+            found.update({raw: held[raw] for raw in own})
+        return found
+
+    def _held(self, shard: Path) -> dict[str, StoredTensor]:
+        try:
+            return stored_tensors(shard)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{shard.name} is missing in {self.directory}; is the download complete?"
+            ) from None
+
+    def _check_scales(self) -> None:
+        for name in self.stored:
+            matrix = name.removesuffix(SCALE)
+            if matrix not in self:
+                raise ValueError(
+                    f"{self._place(name)} is the scale of `{self.raw[name].removesuffix(SCALE)}`, which is "
+                    "missing in that file; quantise the model again"
+                )
 
     def _refuse(self) -> None:
         pickles = sorted(
@@ -82,55 +130,114 @@ class Checkpoint:
             "is the download complete?"
         )
 
-    def _opened(self, path: Path) -> safe_open:
-        if path not in self._open:
-            try:
-                self._open[path] = safe_open(path, framework="pt")
-            except FileNotFoundError:
-                raise ValueError(
-                    f"{path.name} is missing in {self.directory}; is the download complete?"
-                ) from None
-            except SafetensorError as error:
-                raise ValueError(f"{path} is not a sound safetensors file: {error}") from error
-        return self._open[path]
-
     def __contains__(self, name: str) -> bool:
-        return name in self._file
+        return name in self.stored
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return the tensor of that name. Raises ValueError if it is missing or has another shape."""
+        return self._float(name, *shape).read()
+
+    def take_quantised(self, names: Sequence[str], *shape: int) -> Quantised:
+        """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
+
+        They are as the file has them, or quantised a few rows at a time if it has floats.
+
+        Raises:
+            ValueError: one is missing, has another shape, NaN or infinities, or integers or scales that
+                `quantise` does not give.
+        """
+        num_rows = shape[0]
+        joined = Quantised(
+            torch.empty(len(names) * num_rows, *shape[1:], dtype=torch.int8),
+            torch.empty(len(names) * num_rows),
+        )
+        parts = zip(joined.q.split(num_rows), joined.scale.split(num_rows), strict=True)
+        for name, part in zip(names, parts, strict=True):
+            self.matrices.add(name)
+            if self.is_quantised:
+                self._fill(Quantised(*part), name)
+            else:
+                self._quantise(Quantised(*part), name)
+        return joined
+
+    def _quantise(self, out: Quantised, name: str) -> None:
+        stored = self._float(name, *out.q.shape)
+        for rows in stored.chunks():
+            out.q[rows], out.scale[rows] = quantise(stored.read(rows))
+        if not out.scale.isfinite().all():
+            raise ValueError(f"{self._place(name)} must be finite, but has NaN or infinities")
+
+    def _fill(self, out: Quantised, name: str) -> None:
+        matrix = self._found(name, *out.q.shape)
+        if matrix.dtype != torch.int8:
+            raise ValueError(
+                f"{self._place(name)} must be int8, as config.json says, but is {matrix.dtype}; quantise the "
+                "model again"
+            )
+        for rows in matrix.chunks():
+            out.q[rows] = matrix.read(rows)
+        if out.q.numel() and out.q.min() < -LARGEST:
+            raise ValueError(f"{self._place(name)} must be {-LARGEST} to {LARGEST}, but has -128")
+        scale = self._found(name + SCALE, out.scale.shape[0])
+        if scale.dtype != torch.float32:
+            raise ValueError(f"{self._place(name + SCALE)} must be float32, but is {scale.dtype}")
+        out.scale.copy_(scale.read())
+        if not (out.scale.isfinite() & (out.scale >= 0)).all():
+            raise ValueError(
+                f"{self._place(name + SCALE)} must be finite and at least 0, but has other numbers"
+            )
+
+    def _found(self, name: str, *shape: int) -> StoredTensor:
         if name not in self:
             raise ValueError(
                 f"`{PREFIX}{name}` is missing in the weights of {self.directory}; "
                 "does config.json belong to these weights?"
             )
-        self._taken.add(name)
-        tensor = self._opened(self._file[name]).get_tensor(self._raw[name])
-        if tuple(tensor.shape) != shape:
+        self.taken.add(name)
+        stored = self.stored[name]
+        if stored.shape != shape:
             raise ValueError(
-                f"`{self._raw[name]}` in {self._file[name]} must be {list(shape)}, "
-                f"but is {list(tensor.shape)}; does config.json belong to these weights?"
+                f"{self._place(name)} must be {list(shape)}, but is {list(stored.shape)}; does config.json "
+                "belong to these weights?"
             )
-        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-            raise ValueError(
-                f"`{self._raw[name]}` in {self._file[name]} must be a float tensor, but is "
-                f"{tensor.dtype}; quantised weights are not supported"
-            )
-        return tensor
+        return stored
 
-    def take_first(self, names: Sequence[str], *shape: int) -> Tensor:
+    def _float(self, name: str, *shape: int) -> StoredTensor:
+        stored = self._found(name, *shape)
+        if stored.dtype not in FLOATS:
+            raise ValueError(
+                f"{self._place(name)} must be a float tensor, but is {stored.dtype}; quantised weights are "
+                "not supported"
+            )
+        return stored
+
+    def _place(self, name: str) -> str:
+        return f"`{self.raw[name]}` in {self.stored[name].path}"
+
+    def first(self, names: Sequence[str]) -> str:
         """Return the first of these names that the file has. A tied tensor has one of several names."""
-        return self.take(next((name for name in names if name in self), names[0]), *shape)
+        return next((name for name in names if name in self), names[0])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a float tensor in the file. Raises ValueError if it is missing."""
+        shape = self.stored[name].shape if name in self else ()
+        dtype = self._float(name, *shape).dtype
+        assert isinstance(dtype, torch.dtype)
+        return dtype
 
     def num_rows(self, name: str) -> int:
         """Return the length of a tensor's first dimension. The tensor must exist."""
-        return self._opened(self._file[name]).get_slice(self._raw[name]).get_shape()[0]
+        return self.stored[name].shape[0]
 
     def close(self) -> None:
-        """Close the files. Raises ValueError if a tensor that matters was not taken."""
-        left = sorted(set(self._file) - self._taken - set(HARMLESS))
+        """Raise ValueError if a tensor that matters was not taken."""
+        left = sorted(
+            name
+            for name in self.stored
+            if name not in self.taken and name.removesuffix(SCALE) not in HARMLESS
+        )
         if left:
             raise ValueError(
-                f"`{self._raw[left[0]]}` in {self._file[left[0]]} is not part of this model "
+                f"{self._place(left[0])} is not part of this model "
                 f"({len(left)} such tensors); does config.json belong to these weights?"
             )

@@ -75,7 +75,8 @@ class PackedLinear:
       float16 and widened on the way: half the memory to read, the same result.
     - float16: the same with these weights.
     - bfloat16: y = bfloat16(x) W^T + b, x rounded to nearest, ties to even. AVX512_BF16 multiplies
-      such pairs at twice the speed of float32; other CPUs widen them. Subnormals may count as zero.
+      such pairs at twice the speed of float32 on some CPUs; others widen them. Subnormals may count as
+      zero.
     - int8, given as `Quantised`: inputs become int8, too, row by row, and the sums of integers are exact;
       see `pybeam.backends.torch_layers.linear`. Given the inputs, every instruction set gives the same
       products, bit for bit.
@@ -90,7 +91,7 @@ class PackedLinear:
         self.bias = bias  # [out]
         self.activation = activation
         self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._backend = backends.load("native")
+        self._backend = backends.resolve("auto", torch.device("cpu"))
 
     def with_backend(self, backend: Backend) -> PackedLinear:
         """Return a layer with the same weights that this backend module computes."""
@@ -144,8 +145,15 @@ Linear = PlainLinear | PackedLinear
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels."""
-    if device.type != "cpu" or dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    """Whether `PackedLinear` takes such weights here and is faster. It is not with the portable kernels.
+
+    Nothing else takes int8, so it is packed on every CPU. Without the C++ extension torch computes it.
+    """
+    if device.type != "cpu":
+        return False
+    if dtype == torch.int8:
+        return True
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
     try:
         backends.load("native")

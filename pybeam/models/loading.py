@@ -9,19 +9,24 @@ from pathlib import Path
 import torch
 
 from pybeam.arguments import ArgumentError
-from pybeam.models.checkpoint import Checkpoint
+from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx.graphs import DECODER
 from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
 from pybeam.models.onnx.rnn import OnnxRnn
-from pybeam.models.rnn import Rnn, RnnConfig, is_rnn, load_rnn
+from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
 from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
 from pybeam.text.tokenizer import load_vocabularies
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
 
 
 def load_model(
@@ -45,13 +50,17 @@ def load_model(
     Args:
         path: the directory, or a list of them for an `Ensemble`. Members must have the same vocabularies, as
             far as their tokenizer files say. A list of one directory gives that model.
-        device: "auto" is CUDA if there is a GPU.
-        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", or the `torch.dtype` of that
-            name. "auto" is float32 on a CPU and the file's dtype on a GPU. On a CPU with the C++ extension
-            and AVX2, only matrices and token tables have this dtype. Activations, caches and logits
-            (`model.dtype`) and all sums are float32. bfloat16 also rounds the inputs of every matrix product
-            there, and is twice as fast if the CPU has AVX512_BF16. Elsewhere the whole model computes in
-            this dtype.
+        device: "auto" is CUDA if there is a GPU and the weights are not int8.
+        dtype: dtype of the weights: "auto", "float32", "bfloat16", "float16", "int8", or the `torch.dtype`
+            of that name. "auto" is float32 on a CPU and the file's dtype on a GPU, and int8 for what
+            `pybeam.quantize` has written, which has no other. On a CPU with the C++ extension and AVX2, only
+            matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and all
+            sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice as
+            fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
+            weights that float16 holds exactly are kept in float16, so that of the dtypes that keep
+            float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
+            while they are read, a scale per output, and the inputs of every matrix product, a scale per
+            row; see docs/int8.md. Elsewhere the whole model computes in this dtype.
 
     Raises:
         FileNotFoundError: the directory does not exist.
@@ -65,9 +74,11 @@ def load_model(
     if not isinstance(path, Sequence):
         raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
     directories = [Path(one) for one in path]
-    has_graphs = any((directory / DECODER).exists() for directory in directories)
-    target = _device("cpu" if device == "auto" and has_graphs else device)
     wanted = _dtype(dtype)
+    is_for_cpus = wanted == torch.int8 or any(
+        (directory / DECODER).exists() or is_quantised(directory) for directory in directories
+    )
+    target = _device("cpu" if device == "auto" and is_for_cpus else device)
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
@@ -86,18 +97,32 @@ def _load(
 ) -> Transformer | OnnxModel | Rnn | OnnxRnn:
     if (directory / DECODER).exists():
         return _load_onnx(directory, device, dtype)
+    return load_checkpoint(directory, device, dtype)[0]
+
+
+def load_checkpoint(
+    directory: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Transformer | Rnn, Checkpoint]:
+    """Return the model of a directory, and the checkpoint, which knows what was taken from it.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_model`.
+    """
+    model: Transformer | Rnn
     if is_rnn(directory):
-        return load_rnn(directory, device, dtype)
-    config = read_config(directory)
-    if config.activation not in ACTIVATIONS:
-        raise ValueError(
-            f"`activation_function` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
-            f"but is {config.activation!r}"
-        )
-    checkpoint = Checkpoint(directory)
-    model = Assembly(config, checkpoint, device, dtype).model()
+        checkpoint = Checkpoint(directory)
+        model = build_rnn(checkpoint, device, dtype)
+    else:
+        config = read_config(directory)
+        if config.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"`activation_function` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+                f"but is {config.activation!r}"
+            )
+        checkpoint = Checkpoint(directory)
+        model = Assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
-    return model
+    return model, checkpoint
 
 
 def _load_onnx(

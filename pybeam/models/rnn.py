@@ -17,15 +17,17 @@ from torch.nn.utils.rnn import pack_sequence
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
 from pybeam.backends.arrays import resized
+from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import ATTENTIONAL_LSTM
+from pybeam.models.weights import WeightReader
 from pybeam.text.json_files import positive, read_json, token_id
 
 
@@ -93,7 +95,7 @@ class LstmLayer:
 class LstmStack:
     """The encoder or the decoder."""
 
-    token_table: Tensor  # [V, embedding]
+    token_table: Tensor | Quantised  # [V, embedding]
     layers: Sequence[LstmLayer]
 
     def with_backend(self, backend: Backend) -> LstmStack:
@@ -101,7 +103,9 @@ class LstmStack:
         return LstmStack(self.token_table, [layer.with_backend(backend) for layer in self.layers])
 
     def embed(self, token: Tensor) -> Tensor:
-        return F.embedding(token, self.token_table)
+        """Return the embeddings [n, embedding] of tokens [n]."""
+        table = self.token_table
+        return F.embedding(token, table) if isinstance(table, Tensor) else table.rows(token)
 
 
 class RnnSources(Model):
@@ -161,9 +165,10 @@ class Rnn(RnnSources):
 
     def __repr__(self) -> str:
         config = self.config
+        weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
         return (
             f"Rnn({config.num_layers}+{config.num_layers} layers, H={config.hidden_size}, "
-            f"V={self.vocab_size}, {self.dtype}, {self.device})"
+            f"V={self.vocab_size}, {self.dtype}{weights}, {self.device})"
         )
 
     def session(self, backend: Backend) -> RnnSession:
@@ -302,8 +307,8 @@ def is_rnn(directory: Path) -> bool:
     return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
 
 
-def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -> Rnn:
-    """Assemble the model from `config.json` and `model.safetensors`; arguments as for `load_model`.
+def build_rnn(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None) -> Rnn:
+    """Assemble the model from `config.json` and its weights; arguments as for `load_model`.
 
     Tensors: ``{encoder,decoder}.embedding.weight``, ``{encoder,decoder}.lstm.`` with torch's names,
     ``attention.{weight,bias}`` and ``output.{weight,bias}``.
@@ -311,48 +316,47 @@ def load_rnn(directory: Path, device: torch.device, dtype: torch.dtype | None) -
     Raises:
         ValueError: a file, field or tensor is missing or wrong.
     """
-    config, checkpoint = RnnConfig.read(directory), Checkpoint(directory)
+    config = RnnConfig.read(checkpoint.directory)
     d, h = config.embedding_size, config.hidden_size
-    first = checkpoint.take("encoder.embedding.weight", config.source_vocab_size, d)
-    if dtype is None:
-        dtype = torch.float32 if device.type == "cpu" else first.dtype
-    is_packed = can_pack(device, dtype)
-    native = backends.load("native") if is_packed else None
+    reader = WeightReader(checkpoint, device, dtype, "encoder.embedding.weight")
+    native = backends.resolve("auto", device) if reader.is_packed else None
 
-    def take(name: str, *shape: int) -> Tensor:
-        tensor = checkpoint.take(name, *shape)
-        # if weights are packed, all other tensors are float32
-        wanted = torch.float32 if is_packed and len(shape) == 1 else dtype
-        return tensor.to(device=device, dtype=wanted).contiguous()
-
-    def linear(weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
-        return (PackedLinear if is_packed else PlainLinear)(weight, bias, activation)
+    def linear(
+        name: str, bias: Tensor | None, *shape: int, activation: str | None = None
+    ) -> Linear:
+        return reader.linear(reader.matrix([name], *shape), bias, activation)
 
     def stack(name: str, vocab_size: int) -> LstmStack:
         layers = []
         for i in range(config.num_layers):
-            bias = take(f"{name}.lstm.bias_ih_l{i}", 4 * h) + take(
-                f"{name}.lstm.bias_hh_l{i}", 4 * h
+            biases = [
+                reader.vector(f"{name}.lstm.bias_{part}_l{i}", 4 * h) for part in ("ih", "hh")
+            ]
+            layers.append(
+                LstmLayer(
+                    linear(
+                        f"{name}.lstm.weight_ih_l{i}", biases[0] + biases[1], 4 * h, h if i else d
+                    ),
+                    linear(f"{name}.lstm.weight_hh_l{i}", None, 4 * h, h),
+                    native,
+                )
             )
-            weight = take(f"{name}.lstm.weight_ih_l{i}", 4 * h, h if i else d)
-            recurrent = take(f"{name}.lstm.weight_hh_l{i}", 4 * h, h)
-            layers.append(LstmLayer(linear(weight, bias), linear(recurrent, None), native))
-        table = take(f"{name}.embedding.weight", vocab_size, d)
-        return LstmStack(table.float() if is_packed else table, layers)
+        table = reader.matrix([f"{name}.embedding.weight"], vocab_size, d)
+        if isinstance(table, Tensor):
+            table = table.to(reader.dtype)
+        return LstmStack(table, layers)
 
-    model = Rnn(
+    return Rnn(
         config,
         encoder=stack("encoder", config.source_vocab_size),
         decoder=stack("decoder", config.vocab_size),
         attention=linear(
-            take("attention.weight", h, 2 * h), take("attention.bias", h), activation="tanh"
+            "attention.weight", reader.vector("attention.bias", h), h, 2 * h, activation="tanh"
         ),
         output=linear(
-            take("output.weight", config.vocab_size, h), take("output.bias", config.vocab_size)
+            "output.weight", reader.vector("output.bias", config.vocab_size), config.vocab_size, h
         ),
-        dtype=torch.float32 if is_packed else dtype,
-        weight_dtype=dtype,
+        dtype=reader.dtype,
+        weight_dtype=reader.weight_dtype,
         device=device,
     )
-    checkpoint.close()
-    return model

@@ -123,6 +123,8 @@ def test_a_machine_without_git_measures_all_the_same(monkeypatch):
     found = journal.environment.__wrapped__()
     assert (found["commit"], found["is_dirty"]) == (None, None)
     assert found["torch"] and found["cpu"]
+    named = set(found["cpu"].split("(")[-1].strip(")").split()) & set(journal.ISAS)
+    assert named == set(found["cpu_flags"].split()) & set(journal.ISAS)
     monkeypatch.setenv(journal.COMMIT, "1234567")
     assert journal.environment.__wrapped__()["commit"] == "1234567"
 
@@ -183,6 +185,7 @@ def test_the_cases_of_the_readme_exist(tmp_path):
 
 SKIPPED_WITHOUT = {
     "translate": "ctranslate2",
+    "one-request": "ctranslate2",
     "onnx": "onnxruntime",
     "huggingface": "transformers",
     "whisper": "transformers",
@@ -207,6 +210,9 @@ def test_dry_run(name, tmp_path):
     if name == "huggingface":
         # the others have one size, which takes minutes
         command_line += ["--only", "translation, k = 5"]
+    if name == "one-request":
+        # every system of a case starts a process
+        command_line += ["--only", "greedy", "widened-fixed-5", "one-row-step", "--threads", "1"]
     run = subprocess.run(
         [*command_line, "--data", str(data)],
         cwd=ROOT,

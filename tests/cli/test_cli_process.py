@@ -141,7 +141,16 @@ def test_help_loads_nothing_heavy():
     assert process.returncode == 0, process.stderr
     loaded = {name.partition(".")[0] for name in process.stderr.split()}
     assert "click" in loaded and not loaded & HEAVY
-    for command in ("translate", "score", "transcribe", "graph", "export-onnx", "profile", "info"):
+    for command in (
+        "translate",
+        "score",
+        "transcribe",
+        "graph",
+        "export-onnx",
+        "quantize",
+        "profile",
+        "info",
+    ):
         assert f"Usage: pybeam {command}" in process.stdout
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import pybeam
 from pybeam.models import load_model
 from pybeam.models.linear import PlainLinear, can_pack
-from pybeam.models.transformer.assembly import Assembly
+from pybeam.models.weights import WeightReader
 from support.huggingface_models import tiny_network
 from support.tiny_models import save_tiny_model
 
@@ -42,7 +42,7 @@ def edit_weights(directory, change):
 @pytest.fixture
 def plain(monkeypatch):
     """Weights that a test can read."""
-    monkeypatch.setattr("pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False)
+    monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
 
 
 def all_weights(model) -> list[torch.Tensor]:
@@ -200,13 +200,13 @@ def test_packed_tied_tables_are_kept_once(directory):
 @pytest.mark.parametrize("kind", ["m2m_100", "m2m_100-untied"])
 def test_every_table_is_converted_once(kind, tmp_path, monkeypatch):
     save_tiny_model(tmp_path, kind)
-    shapes, convert = [], Assembly._moved
+    shapes, convert = [], WeightReader._moved
 
     def counted(self, tensor, dtype):
         shapes.append(tuple(tensor.shape))
         return convert(self, tensor, dtype)
 
-    monkeypatch.setattr(Assembly, "_moved", counted)
+    monkeypatch.setattr(WeightReader, "_moved", counted)
     load_model(tmp_path, device="cpu", dtype="bfloat16")
     assert shapes.count((45, 24)) == (1 if kind == "m2m_100" else 3)
 
@@ -266,7 +266,7 @@ def test_missing_directory(tmp_path):
         ({"decoder_attention_heads": 5}, "multiple of `decoder_attention_heads`.* 24 and 5"),
         ({"vocab_size": 44}, r"`model.shared.weight` in .* must be \[44, 24\], but is \[45, 24\]"),
         ({"decoder_ffn_dim": 64}, r"layers.0.fc1.weight` in .* must be \[64, 24\], but is \[56"),
-        ({"decoder_layers": 4}, "`model.decoder.layers.3.self_attn_layer_norm.weight` is missing"),
+        ({"decoder_layers": 4}, "`model.decoder.layers.3.encoder_attn.k_proj.weight` is missing"),
         ({"decoder_layers": 2}, r"`model.decoder.layers.2.* is not part of this model \(26 such"),
         ({"activation_function": "snake"}, "one of relu, gelu, .* but is 'snake'"),
         ({"normalize_before": False}, "`normalize_before` in .* must be True .* but is False"),
@@ -366,7 +366,7 @@ def test_broken_shards(directory, index, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtype": "int8"}, "`dtype` must be 'auto' or one of float32, .* but is 'int8'"),
+        ({"dtype": "int4"}, "`dtype` must be 'auto' or one of float32, .* but is 'int4'"),
         ({"dtype": torch.float64}, "`dtype` .* but is torch.float64"),
         ({"device": "abacus"}, "`device` must be 'auto' or a device that works, but is 'abacus'"),
     ],

@@ -14,18 +14,18 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 def table_of(kind: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = torch.randn(VOCAB, SIZE)
-    if kind == "int8":
+    if kind.endswith("int8"):
         q, scale = quantise(weight)
-        return pack_int8(q), scale
+        return (pack_int8(q) if kind.startswith("packed") else q), scale
     dtype = getattr(torch, kind.removeprefix("packed "))
     weight = weight.to(dtype)
     return (pack(weight) if kind.startswith("packed") else weight), None
 
 
-FLOATS = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 
-@pytest.mark.parametrize("kind", [*FLOATS, *(f"packed {name}" for name in FLOATS), "int8"])
+@pytest.mark.parametrize("kind", [*DTYPES, *(f"packed {name}" for name in DTYPES)])
 @pytest.mark.parametrize("num_rows", [0, 1, 40])
 def test_as_torch(kind, num_rows):
     table, scale = table_of(kind)
@@ -50,7 +50,13 @@ def test_as_torch(kind, num_rows):
         (1, torch.zeros(2, dtype=torch.int32), ValueError, r"`position` must be \[1\]"),
         (2, torch.randn(VOCAB - 1, SIZE), ValueError, r"`table` must be \[70, 33\]"),
         (2, torch.randn(1, SIZE, 64), ValueError, "`weight` must be"),
-        (3, torch.ones(VOCAB - 1), ValueError, "`scale` must be"),
+        (
+            2,
+            torch.zeros(VOCAB, SIZE, dtype=torch.int8),
+            ValueError,
+            "`scale` must be given for int8",
+        ),
+        (3, torch.ones(VOCAB), ValueError, "`scale` must be given for int8 alone"),
         (5, torch.randn(POSITIONS, SIZE).double(), ValueError, "`position_table` must be Float"),
     ],
 )

@@ -80,13 +80,14 @@ SPEED = Section(
         ),
         option(
             "--dtype",
-            type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+            type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8"]),
             metavar="TYPE",
             default="auto",
             show_default=True,
-            help="Type of the weights: float32, bfloat16 or float16; auto: float32 on a CPU, the file's on a "
-            "GPU. On a CPU scores are float32 even so, and bfloat16 is fast with AVX512_BF16 (see "
-            "`pybeam info`).",
+            help="Type of the weights: float32, bfloat16, float16 or int8; auto: float32 on a CPU, the "
+            "file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are float32 "
+            "even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only "
+            "CPUs have, is the fastest and the smallest.",
         ),
         option(
             "--backend",

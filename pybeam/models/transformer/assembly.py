@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint
-from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.transformer.config import GATE, FrontConfig, TransformerConfig
 from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.positions import position_offset, sinusoidal_table
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
+from pybeam.models.weights import WeightReader
 
 # the output layer's name where it is not `lm_head`
 OUTPUTS = {"fsmt": "decoder.output_projection.weight", "whisper": "proj_out.weight"}
@@ -27,47 +29,46 @@ class Assembly:
         device: torch.device,
         dtype: torch.dtype | None,
     ) -> None:
-        self.config, self.checkpoint, self.device = config, checkpoint, device
-        tables = self._tables()
-        if dtype is None:
-            dtype = torch.float32 if device.type == "cpu" else tables[0].dtype
-        self.weight_dtype = dtype
-        self.is_packed = can_pack(device, dtype)
-        self.dtype = torch.float32 if self.is_packed else dtype
-        # equal tables are the same tensor: it is converted once, and kept once
-        moved: dict[int, Tensor] = {}
-        for table in tables:
-            if id(table) not in moved:
-                moved[id(table)] = self._moved(table, dtype)
-        *source, self.target_table, self.output_table = (moved[id(table)] for table in tables)
+        self.config, self.checkpoint = config, checkpoint
+        names = self._table_names()
+        self.reader = reader = WeightReader(checkpoint, device, dtype, names[0][0])
+        self._take = reader.vector
+        *tables, output_table = self._tables(names)
+        self.output = reader.linear(output_table, self._logit_bias())
+        # a packed layer is looked up in, instead of a second copy
+        tied = self.output if isinstance(self.output, PackedLinear) else output_table
+        *source, self.target_table = (tied if table is output_table else table for table in tables)
         self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:
         config = self.config
-        bias = None
-        if "final_logits_bias" in self.checkpoint:
-            bias = self._take("final_logits_bias", 1, config.vocab_size)[0]
-            bias = bias if bias.any() else None
-        output = self._pack(self.output_table, bias)
         d = config.hidden_size
         names = [
             f"decoder.layers.{i}.encoder_attn.{part}_proj"
             for i in range(config.num_decoder_layers)
             for part in "kv"
         ]
+        # first what is large: it needs the most memory beside itself while it is packed
+        cross_key_value = self._linear(names, d, d)
         weights = Weights(
             config=config,
-            encoder=self._encoder(output),
-            decoder=self._decoder(output),
-            cross_key_value=self._linear(names, d, d),
-            output=output,
-            dtype=self.dtype,
-            weight_dtype=self.weight_dtype,
-            device=self.device,
+            encoder=self._encoder(),
+            decoder=self._decoder(),
+            cross_key_value=cross_key_value,
+            output=self.output,
+            dtype=self.reader.dtype,
+            weight_dtype=self.reader.weight_dtype,
+            device=self.reader.device,
         )
         if config.front is None:
             return Transformer(weights)
         return SpeechTransformer(weights, self._subsampler(config.front))
+
+    def _logit_bias(self) -> Tensor | None:
+        if "final_logits_bias" not in self.checkpoint:
+            return None
+        bias = self._take("final_logits_bias", 1, self.config.vocab_size)[0]
+        return bias if bias.any() else None
 
     def _subsampler(self, front: FrontConfig) -> Subsampler:
         layers, columns = [], front.num_features
@@ -75,16 +76,15 @@ class Assembly:
         for convolution in front.convolutions:
             rows, name = convolution.num_channels, f"encoder.{convolution.name}"
             shape = rows, columns, convolution.kernel_size
-            weight = self._take(f"{name}.weight", *shape, dtype=self.weight_dtype)
-            # windows are flattened position by position
-            weight = weight.transpose(1, 2).flatten(1).contiguous()  # [rows, k * columns]
+            weight = by_position(self.reader.matrix([f"{name}.weight"], *shape))
             bias = self._take(f"{name}.bias", rows)
-            layers.append(self._pack(weight, bias, None if is_gated else front.activation))
+            activation = None if is_gated else front.activation
+            layers.append(self.reader.linear(weight, bias, activation))
             columns = rows // 2 if is_gated else rows
         return Subsampler(layers, front)
 
-    def _tables(self) -> list[Tensor]:
-        """Return the token tables of encoder, if any, decoder and output. Tied tables are one tensor."""
+    def _table_names(self) -> list[tuple[str, int]]:
+        """Return names and lengths of the token tables of encoder, if any, decoder and output."""
         config = self.config
         own = [OUTPUTS.get(config.model_type, "lm_head.weight")]
         shared, source, target = (
@@ -92,37 +92,37 @@ class Assembly:
             "encoder.embed_tokens.weight",
             "decoder.embed_tokens.weight",
         )
-        d = config.hidden_size
         is_joint = config.source_vocab_size == config.vocab_size
         tied = own if config.ties_embeddings else []
         # prefer the more specific name: files of untied models may hold the shared table too
         tables = []
         if config.front is None:
             names = [source, shared, *([target, *tied] if is_joint else [])]
-            tables.append(self.checkpoint.take_first(names, config.source_vocab_size, d))
+            tables.append((self.checkpoint.first(names), config.source_vocab_size))
         names = [target, shared, *tied, *([source] if is_joint else [])]
-        tables.append(self.checkpoint.take_first(names, config.vocab_size, d))
+        tables.append((self.checkpoint.first(names), config.vocab_size))
         # FSMT has always used the decoder's table for the output, whatever its config says
         names = own
         if config.ties_embeddings or config.model_type == "fsmt":
             names = [*own, target, shared, *([source] if is_joint else [])]
-        tables.append(self.checkpoint.take_first(names, config.vocab_size, d))
-        for i in range(1, len(tables)):
-            for earlier in tables[:i]:
-                if earlier.shape == tables[i].shape and torch.equal(earlier, tables[i]):
-                    tables[i] = earlier
+        tables.append((self.checkpoint.first(names), config.vocab_size))
         return tables
 
-    def _token_table(self, table: Tensor, output: Linear) -> Tensor | PackedLinear:
-        """Return the table, or the packed output layer instead of a second copy."""
-        if table is self.output_table and isinstance(output, PackedLinear):
-            return output
-        return table
+    def _tables(self, names: list[tuple[str, int]]) -> list[Tensor | Quantised]:
+        """Return these token tables. Those that are equal are the same object."""
+        found: dict[tuple[str, int], Tensor | Quantised] = {}
+        for name, num_rows in names:
+            if (name, num_rows) in found:
+                continue
+            table = self.reader.matrix([name], num_rows, self.config.hidden_size)
+            earlier = (one for one in found.values() if is_equal(one, table))
+            found[name, num_rows] = next(earlier, table)
+        return [found[key] for key in names]
 
-    def _encoder(self, output: Linear) -> Stack[EncoderLayer]:
-        config, table = self.config, self.source_table
+    def _encoder(self) -> Stack[EncoderLayer]:
+        config = self.config
         return Stack(
-            token_table=None if table is None else self._token_table(table, output),
+            token_table=self.source_table,
             position_table=self._positions("encoder"),
             embedding_scale=config.embedding_scale,
             embedding_norm=self._embedding_norm("encoder"),
@@ -134,10 +134,10 @@ class Assembly:
             num_heads=config.num_encoder_heads,
         )
 
-    def _decoder(self, output: Linear) -> Stack[DecoderLayer]:
+    def _decoder(self) -> Stack[DecoderLayer]:
         config = self.config
         return Stack(
-            token_table=self._token_table(self.target_table, output),
+            token_table=self.target_table,
             position_table=self._positions("decoder"),
             embedding_scale=config.embedding_scale,
             embedding_norm=self._embedding_norm("decoder"),
@@ -169,13 +169,14 @@ class Assembly:
         has_formula = config.family.positions in ("sinusoidal", "marian")
         if not stored and has_formula:
             table = sinusoidal_table(config, num_positions)
+            table = table.to(device=self.reader.device, dtype=self.reader.dtype)
         else:
             name, *_ = [*stored, *names]
             # tables from a formula may be longer than the config says
             if has_formula:
                 num = max(num, self.checkpoint.num_rows(name))
-            table = self.checkpoint.take(name, num, config.hidden_size)
-        return self._moved(table[offset : offset + num_positions], self.dtype)
+            table = self._take(name, num, config.hidden_size)
+        return table[offset : offset + num_positions]
 
     def _encoder_layer(self, prefix: str, inner_size: int) -> EncoderLayer:
         d = self.config.hidden_size
@@ -206,28 +207,30 @@ class Assembly:
     def _norm(self, name: str) -> Norm:
         size = self.config.hidden_size
         weight, bias = (self._take(f"{name}.{part}", size) for part in ("weight", "bias"))
-        return Norm(weight, bias, is_packed=self.is_packed)
+        return Norm(weight, bias, is_packed=self.reader.is_packed)
 
     def _linear(
         self, names: list[str], rows: int, columns: int, activation: str | None = None
     ) -> Linear:
         """Join several linear layers into one, with their outputs one after another."""
-        weight = torch.cat(
-            [self._take(f"{name}.weight", rows, columns, dtype=self.weight_dtype) for name in names]
-        )
+        weight = self.reader.matrix([f"{name}.weight" for name in names], rows, columns)
         bias = torch.cat([self._bias(name, rows) for name in names])
-        return self._pack(weight, bias, activation)
+        return self.reader.linear(weight, bias, activation)
 
     def _bias(self, name: str, rows: int) -> Tensor:
         if name.endswith("k_proj") and not self.config.family.has_key_bias:
-            return torch.zeros(rows, dtype=self.dtype, device=self.device)
+            return torch.zeros(rows, dtype=self.reader.dtype, device=self.reader.device)
         return self._take(f"{name}.bias", rows)
 
-    def _pack(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
-        return (PackedLinear if self.is_packed else PlainLinear)(weight, bias, activation)
 
-    def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        return self._moved(self.checkpoint.take(name, *shape), dtype or self.dtype)
+def is_equal(one: Tensor | Quantised, other: Tensor | Quantised) -> bool:
+    if isinstance(one, Quantised) and isinstance(other, Quantised):
+        return torch.equal(one.scale, other.scale) and torch.equal(one.q, other.q)
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
-    def _moved(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        return tensor.to(device=self.device, dtype=dtype).contiguous()
+
+def by_position(weight: Tensor | Quantised) -> Tensor | Quantised:
+    """Flatten windows of a convolution [rows, columns, k], position by position: [rows, k * columns]."""
+    windows = weight.q if isinstance(weight, Quantised) else weight
+    flat = windows.transpose(1, 2).flatten(1).contiguous()
+    return Quantised(flat, weight.scale) if isinstance(weight, Quantised) else flat

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
+from pybeam.backends.packing import Quantised
 from pybeam.models.linear import Linear, PackedLinear
 
 
@@ -22,7 +23,7 @@ class Norm:
         self, weight: Tensor, bias: Tensor, epsilon: float = 1e-5, *, is_packed: bool = False
     ) -> None:
         self.weight, self.bias, self.epsilon = weight, bias, epsilon
-        self._backend = backends.load("native") if is_packed else None
+        self._backend = backends.resolve("auto", weight.device) if is_packed else None
 
     def with_backend(self, backend: Backend) -> Norm:
         """Return the same norm, computed by this backend module, or by torch if it is not packed."""
@@ -65,7 +66,7 @@ class Stack(Generic[Layer]):
     """The encoder or the decoder without its attention state."""
 
     # [V, d]; the output layer, where it has the same table; None for an encoder that reads no tokens
-    token_table: Tensor | PackedLinear | None
+    token_table: Tensor | Quantised | PackedLinear | None
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
@@ -93,6 +94,9 @@ class Stack(Generic[Layer]):
         if isinstance(table, PackedLinear):
             weight, scale, _ = table.packed
             size = table.num_columns
+        elif isinstance(table, Quantised):
+            weight, scale = table
+            size = len(weight)
         else:
             weight, scale, size = table, None, len(table)
         x = kernels.embed(

@@ -159,9 +159,7 @@ def test_example_model_equals_transformers(backend, device):
 def test_16_bits_stay_near_float32(kind, is_packed, dtype, tmp_path, monkeypatch):
     original = save_tiny_model(tmp_path, kind)
     if not is_packed:
-        monkeypatch.setattr(
-            "pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False
-        )
+        monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     elif not can_pack(torch.device("cpu"), DTYPES[dtype]):
         pytest.skip("there is no C++ extension for this CPU")
     model = load_model(tmp_path, device="cpu", dtype=dtype)
@@ -195,7 +193,7 @@ def test_packed_linear_equals_plain(activation):
 def test_plain_linear_gives_the_same_model(tmp_path, monkeypatch):
     save_tiny_model(tmp_path, "bart")
     packed = load_model(tmp_path, device="cpu")
-    monkeypatch.setattr("pybeam.models.transformer.assembly.can_pack", lambda device, dtype: False)
+    monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
     plain = load_model(tmp_path, device="cpu")
     assert isinstance(plain.output, PlainLinear)
     sources, targets = sources_for(plain), targets_for(plain, len(LENGTHS), length=6)

@@ -1,0 +1,36 @@
+// Products of groups of four int8 by AVX-512 without VNNI. Included inside a namespace, after the
+// vectors.
+
+// One `Sums` has kWidth columns.
+constexpr int kSumsRows = 4, kSumsVecs = 4;  // rows and sums that fit the registers
+
+using Sums = __m512i;
+
+// Weights of kWidth columns: their absolute values, and a bit for each one below zero.
+struct ByteVec {
+    __m512i magnitude;
+    __mmask64 is_negative;
+};
+
+inline ByteVec load_bytes(const uint8_t* weight) {
+    const __m512i value = _mm512_xor_si512(_mm512_loadu_si512(weight), _mm512_set1_epi8(-128));
+    return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
+}
+
+// acc + the sums of the four products of every column. The sum of two products is at most 2 * 127^2
+// and so never saturates, as none of the numbers is -128.
+inline Sums add_products(Sums acc, ByteVec weight, const int8_t* x) {
+    int32_t four;
+    std::memcpy(&four, x, sizeof four);
+    const __m512i all = _mm512_set1_epi32(four);
+    const __m512i with_sign =
+        _mm512_mask_sub_epi8(all, weight.is_negative, _mm512_setzero_si512(), all);
+    const __m512i of_two = _mm512_maddubs_epi16(weight.magnitude, with_sign);
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(of_two, _mm512_set1_epi16(1)));
+}
+
+inline Sums broadcast_sums(int32_t x) { return _mm512_set1_epi32(x); }
+inline Vec to_floats(Sums a) { return _mm512_cvtepi32_ps(a); }
+
+// Whether products are those of weights + 128, so that sums begin at -128 times the sum of x.
+constexpr bool kIsBiased = false;

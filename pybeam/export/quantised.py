@@ -1,0 +1,113 @@
+"""`quantize`: write a model directory with int8 weights, which loads without the original."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import tqdm
+
+from pybeam.arguments import ArgumentError
+from pybeam.backends.packing import quantise
+from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantised
+from pybeam.models.loading import load_checkpoint
+from pybeam.models.onnx.graphs import DECODER
+from pybeam.models.tensor_files import TensorWriter
+from pybeam.text.json_files import read_json
+
+if TYPE_CHECKING:
+    from pybeam.models.tensor_files import StoredTensor
+
+# files of weights are not copied: the new one takes their place
+WEIGHTS = (
+    *(".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt"),
+    *(".h5", ".msgpack", ".onnx", ".onnx.data", ".ot", ".gguf"),
+)
+
+
+def quantize(
+    directory: str | os.PathLike[str], output: str | os.PathLike[str], *, progress: bool = False
+) -> None:
+    """Write a model directory with int8 weights; `pybeam.load_model(output)` needs no other file.
+
+    It is the model that ``load_model(directory, dtype="int8")`` makes, to the last bit. Matrices, token
+    tables and convolutions W become ``q = round(W / scale)`` in int8, -127 to 127, with
+    ``scale = max |W| / 127`` in float32 for every output. ``model.safetensors`` holds q under the name of W
+    and the scales under that name with ``.scale`` behind it. All other tensors stay as they are, tensors
+    that the model does not use are left out, and ``config.json`` gets a `quantization_config`. All other
+    files are copied, but not folders and other formats of weights. docs/int8.md has the layout.
+
+    Args:
+        directory: a directory that `load_model` takes, of a transformer or an LSTM.
+        output: a directory that does not exist, or is empty. It appears when it is complete.
+        progress: whether to show a progress bar on stderr.
+
+    Raises:
+        FileNotFoundError: the directory does not exist.
+        ValueError: it holds no such model, or one that is quantised already, or `output` is not empty.
+    """
+    source, target = Path(directory), Path(output)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        problem = f"must be a folder that does not exist or is empty, but {target} is not"
+        raise ArgumentError("output", f"{problem}; name another, or delete it")
+    if (source / DECODER).exists():
+        raise ValueError(
+            f"{source} holds ONNX graphs; quantise the directory that they were exported from"
+        )
+    if is_quantised(source):
+        raise ValueError(f"{source} is quantised already; load it as it is")
+    # the model itself says which tensors are matrices, and that all of them are sound
+    _, checkpoint = load_checkpoint(source, torch.device("cpu"), torch.int8)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.parent / f"{target.name}-unfinished-{secrets.token_hex(4)}"
+    unfinished.mkdir()
+    try:
+        _copy_other_files(source, unfinished)
+        config = read_json(source / "config.json") | {"quantization_config": QUANTISATION}
+        text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+        (unfinished / "config.json").write_text(text, encoding="utf-8")
+        _write_weights(checkpoint, unfinished / "model.safetensors", progress)
+        unfinished.rename(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _copy_other_files(source: Path, target: Path) -> None:
+    for path in sorted(source.iterdir()):
+        is_hidden, is_weight = path.name.startswith("."), path.name.endswith(WEIGHTS)
+        if path.is_file() and not is_hidden and not is_weight:
+            shutil.copyfile(path, target / path.name)
+
+
+def _write_weights(checkpoint: Checkpoint, path: Path, progress: bool) -> None:
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name in sorted(checkpoint.taken):
+        stored, raw = checkpoint.stored[name], checkpoint.raw[name]
+        assert isinstance(stored.dtype, torch.dtype)
+        shapes[raw] = (torch.int8 if name in checkpoint.matrices else stored.dtype), stored.shape
+        if name in checkpoint.matrices:
+            shapes[raw + SCALE] = torch.float32, stored.shape[:1]
+    writer = TensorWriter(path, shapes)
+    names = tqdm(sorted(checkpoint.taken), unit="tensor", disable=not progress, dynamic_ncols=True)
+    try:
+        for name in names:
+            stored, raw = checkpoint.stored[name], checkpoint.raw[name]
+            if name in checkpoint.matrices:
+                _write_matrix(writer, raw, stored)
+            else:
+                writer.write(raw, stored.read())
+    finally:
+        writer.close()
+
+
+def _write_matrix(writer: TensorWriter, raw: str, stored: StoredTensor) -> None:
+    for rows in stored.chunks():
+        q, scale = quantise(stored.read(rows))
+        writer.write(raw, q, rows.start)
+        writer.write(raw + SCALE, scale, rows.start)

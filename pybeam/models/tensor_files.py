@@ -1,0 +1,120 @@
+"""Files of named tensors, in the format of safetensors: read and written a few rows at a time.
+
+A file that is mapped into memory stays resident as far as it has been read. Here a tensor occupies memory
+only while somebody holds it, so that loading needs little more than what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I8": torch.int8,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# of a few rows, so large that calls cost little and so small that no model notices the memory
+CHUNK_BYTES = 1 << 20
+# of the number that says how long the header is
+PREFIX_BYTES = 8
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies in a file."""
+
+    path: Path
+    dtype: torch.dtype | str  # the format's name, if no dtype above
+    shape: tuple[int, ...]
+    begin: int  # of its bytes
+
+    def read(self, rows: slice = slice(None)) -> Tensor:
+        """Read the tensor, or some rows of it, into memory of its own."""
+        assert isinstance(self.dtype, torch.dtype)
+        num_rows, *columns = self.shape or (1,)
+        first, last, _ = rows.indices(num_rows)
+        row_size = math.prod(columns)
+        flat = torch.empty((last - first) * row_size, dtype=self.dtype)
+        with open(self.path, "rb") as file:
+            file.seek(self.begin + first * row_size * flat.itemsize)
+            file.readinto(flat.view(torch.uint8).numpy().data)
+        return flat.view(last - first, *columns) if self.shape else flat[0]
+
+    def chunks(self) -> Iterator[slice]:
+        """Yield slices of rows that take about `CHUNK_BYTES` each."""
+        assert isinstance(self.dtype, torch.dtype)
+        row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+        num = max(1, CHUNK_BYTES // max(1, row_bytes))
+        for first in range(0, self.shape[0], num):
+            yield slice(first, min(first + num, self.shape[0]))
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Read the header of a file: what it holds, by name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a sound safetensors file.
+    """
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a sound safetensors file: {error}") from error
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(PREFIX_BYTES), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    start = PREFIX_BYTES + size
+    return {
+        name: StoredTensor(
+            path,
+            DTYPES.get(entry["dtype"], entry["dtype"]),
+            tuple(entry["shape"]),
+            start + entry["data_offsets"][0],
+        )
+        for name, entry in header.items()
+    }
+
+
+class TensorWriter:
+    """Writes a file of tensors with these dtypes and shapes, some rows at a time, in any order."""
+
+    def __init__(
+        self, path: Path, shapes: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+    ) -> None:
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        self._begin: dict[str, int] = {}
+        end = 0
+        # numbers begin at a multiple of their size
+        for name in sorted(shapes, key=lambda name: -shapes[name][0].itemsize):
+            dtype, shape = shapes[name]
+            begin, end = end, end + math.prod(shape) * dtype.itemsize
+            header[name] = {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+            self._begin[name] = begin
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % PREFIX_BYTES)
+        self._start = PREFIX_BYTES + len(text)
+        self._file = open(path, "wb")
+        self._file.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
+        self._file.truncate(self._start + end)
+
+    def write(self, name: str, rows: Tensor, first: int = 0) -> None:
+        """Write rows of a tensor, from the row `first` on."""
+        row_bytes = rows[0].nbytes if rows.ndim and len(rows) else 0
+        self._file.seek(self._start + self._begin[name] + first * row_bytes)
+        self._file.write(rows.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

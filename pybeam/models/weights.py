@@ -1,0 +1,79 @@
+"""Take the layers of a model out of its checkpoint, in the dtype that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError
+from pybeam.backends.packing import Quantised
+from pybeam.models.checkpoint import Checkpoint
+from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
+
+
+class WeightReader:
+    """Reads tensors for one device and one dtype.
+
+    Args:
+        checkpoint: the files.
+        device: where the tensors go.
+        dtype: dtype of matrices and token tables. None is int8 if the files are quantised, else float32 on a
+            CPU and the dtype of `table` on a GPU.
+        table: a token table that the checkpoint should have.
+
+    Raises:
+        ValueError: `dtype` is not for this device, or not for these files.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, table: str
+    ) -> None:
+        self.checkpoint, self.device = checkpoint, device
+        if dtype is None:
+            if checkpoint.is_quantised:
+                dtype = torch.int8
+            else:
+                dtype = torch.float32 if device.type == "cpu" else checkpoint.dtype(table)
+        if checkpoint.is_quantised and dtype != torch.int8:
+            raise ArgumentError(
+                "dtype",
+                f"must be 'auto' or 'int8' for {checkpoint.directory}, whose weights are quantised, but is "
+                f"{dtype}; load the directory that it was made from",
+            )
+        if dtype == torch.int8 and device.type != "cpu":
+            raise ArgumentError(
+                "dtype",
+                f"must not be {dtype} on {device}, because int8 is for CPUs; use device='cpu', or 'float16' "
+                "or 'bfloat16' and weights that are not quantised",
+            )
+        self.weight_dtype = dtype
+        self.is_packed = can_pack(device, dtype)
+        # of everything but matrices and token tables, and of activations and logits
+        self.dtype = torch.float32 if self.is_packed else dtype
+
+    def vector(self, name: str, *shape: int) -> Tensor:
+        """Return a bias, a norm's weights or a position table, in `dtype`."""
+        return self._moved(self.checkpoint.take(name, *shape), self.dtype)
+
+    def matrix(self, names: Sequence[str], *shape: int) -> Tensor | Quantised:
+        """Return matrices or token tables of this shape, one below the other, in `weight_dtype`."""
+        if self.weight_dtype == torch.int8:
+            return self.checkpoint.take_quantised(names, *shape)
+        parts = [
+            self._moved(self.checkpoint.take(name, *shape), self.weight_dtype) for name in names
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def linear(
+        self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
+    ) -> Linear:
+        """Make a layer of a matrix [out, in] and a bias [out]."""
+        if self.is_packed:
+            return PackedLinear(weight, bias, activation)
+        assert isinstance(weight, Tensor)
+        return PlainLinear(weight, bias, activation)
+
+    def _moved(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return tensor.to(device=self.device, dtype=dtype).contiguous()
