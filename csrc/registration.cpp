@@ -14,6 +14,7 @@
 #include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/mixture.h"
+#include "ops/python_beam_program.h"
 #include "ops/rows.h"
 #include "ops/select.h"
 #include "ops/tree.h"
@@ -114,8 +115,10 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("mixture", &pybeam::mixture);
 }
 
-// `import pybeam._C` loads the library, which registers the operators; the module itself is empty.
+// `import pybeam._C` loads the library, which registers the operators.
 PyMODINIT_FUNC PyInit__C() {
-    static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
-    return PyModule_Create(&module);
+    static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
+    PyObject* module = PyModule_Create(&definition);
+    if (module != nullptr && !pybeam::add_beam_program(module)) Py_CLEAR(module);
+    return module;
 }

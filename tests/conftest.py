@@ -198,7 +198,7 @@ def inference_mode():
 def guard(monkeypatch):
     """Guards every step; counts steps, reports and results that the host reads."""
     counts = SimpleNamespace(steps=0, reads=0)
-    advance, read = Engine._advance, transfer.HostCopy.numpy
+    advance, wait = Engine._advance, transfer.HostCopy._wait
 
     def guarded(self):
         counts.steps += 1
@@ -207,8 +207,8 @@ def guard(monkeypatch):
 
     def counted(self):
         counts.reads += 1
-        return read(self)
+        wait(self)
 
     monkeypatch.setattr(Engine, "_advance", guarded)
-    monkeypatch.setattr(transfer.HostCopy, "numpy", counted)
+    monkeypatch.setattr(transfer.HostCopy, "_wait", counted)
     return counts

@@ -87,7 +87,8 @@ class Select {
         block_max.resize(num_rows_ * num_groups_);
         block_max_ = block_max.data();
         rows_.resize(num_rows_);
-        const int64_t work = num_rows_ * p_.vocab_size;
+        // two logits are read in the time of one multiply-add of a product
+        const int64_t work = num_rows_ * p_.vocab_size / 2;
         parallel_for(threads_for(work, num_rows_, p_.num_threads), num_rows_,
                      [this](int64_t row) { read_row(row); });
         parallel_for(threads_for(work, p_.num_beams, p_.num_threads), p_.num_beams,

@@ -62,6 +62,13 @@ inline Beams beams_of(at::TensorList arrays) {
     return beams;
 }
 
+inline StopRule stop_of(bool keeps_best, int64_t top, int64_t certificate) {
+    TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
+    TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",
+                      certificate);
+    return {keeps_best, static_cast<Top>(top), static_cast<Certificate>(certificate)};
+}
+
 inline void check_same_slots(const Tree& tree, const Beams& beams) {
     TORCH_CHECK_VALUE(tree.num_slots == beams.num_slots && tree.max_rows == beams.max_entries,
                       "`tree` and `beams` must have the same slots and rows");
@@ -169,10 +176,7 @@ inline std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorLis
     params.eos_token = eos_token_arg;
     params.has_nan = has_nan;
     params.finishing = finishing_of(finishing);
-    TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
-    TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",
-                      certificate);
-    params.stop = {keeps_best, static_cast<Top>(top), static_cast<Certificate>(certificate)};
+    params.stop = stop_of(keeps_best, top, certificate);
     const int64_t num_entries = survivors.num_sources * params.beams.max_entries;
     Tensor source = at::empty({num_entries}, slot.options());
     Tensor target = at::empty({num_entries}, slot.options());

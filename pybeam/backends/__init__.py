@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol, cast
 
@@ -25,6 +25,7 @@ from pybeam.backends.arrays import (
     SelectInputs,
     TreeArrays,
 )
+from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.contracts import SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
@@ -74,6 +75,9 @@ class Backend(Protocol):
 
     def tree_release(self, tree: TreeArrays, slot: Tensor, /) -> None:
         """Empty the trees of these slots [A] and give their pages back."""
+
+    # None: the step is put together from the functions below
+    beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 
     def beam_open(
         self, tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int, /

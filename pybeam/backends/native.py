@@ -21,10 +21,11 @@ from pybeam.backends.arrays import (
     SelectInputs,
     TreeArrays,
 )
+from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.contracts import SelectOptions, Survivors
 
 try:
-    import pybeam._C  # noqa: F401, registers the operators
+    import pybeam._C  # registers the operators, too
 except ImportError as error:
     raise ImportError(
         f"the C++ extension was not built: install a C++ compiler and run `make build` ({error})"
@@ -69,6 +70,10 @@ def select(
             options.normalise,
         )
     )
+
+
+def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgram:
+    return pybeam._C.BeamProgram(tree, beams, *rules)
 
 
 def beam_open(tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int) -> None:

@@ -301,6 +301,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
         layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
 
 
+beam_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)

@@ -31,6 +31,14 @@ class HostCopy:
 
     def numpy(self) -> np.ndarray:
         """Return the numbers, after waiting for them."""
+        self._wait()
+        return self._tensor.numpy()
+
+    def tolist(self) -> list:
+        """Return the numbers as a list, after waiting for them."""
+        self._wait()
+        return self._tensor.tolist()
+
+    def _wait(self) -> None:
         if self._event is not None:
             self._event.synchronize()
-        return self._tensor.numpy()

@@ -57,6 +57,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
 
 
 # these arrays are few and small, and not worth kernels of their own
+beam_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -77,6 +78,7 @@ __all__ = [
     "beam_close",
     "beam_commit",
     "beam_open",
+    "beam_program",
     "beam_read",
     "draft_commit",
     "draft_open",

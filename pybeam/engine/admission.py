@@ -44,6 +44,7 @@ class Admission:
         self._work, self._schedule = workspace, schedule
         self._model, self._algorithm = workspace.model, workspace.algorithm
         self._wants_log_probs = wants_log_probs
+        self._may_get_more = isinstance(requests, RequestQueue)
         self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
@@ -90,7 +91,8 @@ class Admission:
             waits = may_wait and not window
             arrived = self._next_request(waits)
             if arrived is None:
-                self._has_read_all = waits
+                # there may be a next one that has not arrived, but only in a queue
+                self._has_read_all = waits or not self._may_get_more
                 break
             result = self._receive(*arrived, window)
             if result is not None:

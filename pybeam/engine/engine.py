@@ -13,7 +13,7 @@ error, and the others go on (`failures.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
-from pybeam.contracts import Survivors
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
@@ -64,7 +63,7 @@ class PendingReport(NamedTuple):
     """A report that is being copied to the host."""
 
     copy: HostCopy
-    slots: np.ndarray  # slots of the sources that were live
+    slots: tuple[int, ...]  # slots of the sources that were live
     claimed_pages: int  # pages that had been claimed when it was sent for
     capacity: int  # tokens per stable prefix behind the report; 0: there are none
     errors: dict[int, Exception]  # errors of sources that failed in this step, by slot
@@ -92,13 +91,15 @@ class Engine:
             requests, self._work, self._schedule, wants_log_probs=self._wants.log_probs
         )
         while self._live or not self._admission.is_done:
-            yield from self._admit()
+            if not self._admission.is_done:
+                yield from self._admit()
             if self._live:
                 self._advance()
             while self._must_read():
-                yield from self._results()
+                if self._finished:
+                    yield from self._results()
                 yield from self._read_report()
-            if not (self._wants.reads_late and self._live):
+            if self._finished and not (self._wants.reads_late and self._live):
                 yield from self._results()
         self._pending.clear()
         self._work.release_slots(self._quarantined_slots)
@@ -133,12 +134,12 @@ class Engine:
         work, live = self._work, self._live
         self._reserve()
         work.claim_pages(len(live))
-        self.stats.pages = work.state.tree.num_total_pages
+        self.stats.pages = work.tree.num_total_pages
         longest = live.max_tokens(self.stats.steps, 1)
         limit = live.row_limit() if self._wants.reads_late else None
-        step = partial(self._step, limit=limit, longest=longest)
         if work.graphs is None:
-            return step(live.slot)
+            return self._step(live.slot, limit, longest)
+        step = partial(self._step, limit=limit, longest=longest)
         padded = np.full(bucket(len(live)), NULL_SLOT, dtype=np.int32)
         padded[: len(live)] = live.slots
         slot = to_device(padded, torch.int32, work.model.device)
@@ -159,44 +160,43 @@ class Engine:
         `limit` rows are sent through the model; None: as many as there are.
         """
         state, live = self._work.state, slot
-        with self._clock("plan"):
-            num_rows = limit
-            if limit is None and self._schedule.moves_all:
-                num_rows = int(self._live.num_rows.sum())
-            else:
+        if limit is None and self._schedule.moves_all:
+            num_rows = self._live.num_rows
+        else:
+            with self._clock("plan"):
                 slot, rows_of = state.plan(self._schedule.plan, slot, limit)
-                if num_rows is None:
-                    num_rows = int(rows_of.sum())
+                num_rows = int(rows_of.sum()) if limit is None else limit
         try:
-            survivors = self._choose(slot, num_rows, longest)
+            self._choose(slot, num_rows, longest)
         except Exception as error:
             raise StepFailed(slot, is_undone=True) from error
         try:
             with self._clock("commit"):
-                self._work.session.advance(*state.commit(slot, survivors))
+                moves = state.finish(slot, wants_moves=self._work.advances)
+                if moves is not None:
+                    self._work.session.advance(*moves)
+                return state.report(live)
         except Exception as error:
             raise StepFailed(slot, is_undone=False) from error
-        with self._clock("report"):
-            return state.report(live)
 
-    def _choose(self, slot: Tensor, num_rows: int, longest: int) -> Survivors:
-        """The survivors of the beams in these slots [A]. A second call gives the same."""
+    def _choose(self, slot: Tensor, num_rows: int, longest: int) -> None:
+        """Select the survivors of the beams in these slots [A]. A second call does the same."""
         state, session = self._work.state, self._work.session
         with self._clock("plan"):
-            rows, moving = state.read(slot, num_rows, longest)
+            rows = state.begin(slot, num_rows, longest)
         with self._clock("model"):
             logits = session.step(rows)
         with self._clock("select"):
-            return state.select(rows, moving, state.process(logits, rows))
+            state.choose(rows, state.process(logits, rows))
 
     def _blame(self, error: Exception) -> dict[int, Exception]:
         """The sources that leave because a step raised this: their errors by slot."""
-        every = self._live.slots.tolist()
+        every = self._live.slots
         if not isinstance(error, StepFailed):
             return dict.fromkeys(every, kept(error))
         cause = error.__cause__
         assert isinstance(cause, Exception)
-        moving = [slot for slot in error.slot.tolist() if slot != NULL_SLOT] or every
+        moving = [slot for slot in error.slot.tolist() if slot != NULL_SLOT] or list(every)
         if not error.is_undone:
             return dict.fromkeys(moving, kept(cause))
         return blamed(self._try_alone, moving, cause)
@@ -286,9 +286,8 @@ class Engine:
             source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 
-    def _reserve(self, newcomers: list[Source] | None = None) -> None:
+    def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
         """Make room for the widest beam and the longest hypothesis of the next step."""
-        newcomers = newcomers or []
         width = max((source.algorithm.max_rows for source in newcomers), default=0)
         # the start token counts as a step, and so does the step after this one
         self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))
@@ -300,23 +299,28 @@ class Engine:
         """
         pending = self._pending.popleft()
         with self._clock("report"):
-            numbers = pending.copy.numpy()
+            numbers = pending.copy.tolist()
         self._work.release_slots(self._quarantined_slots)
         self._quarantined_slots = []
         slots, size = pending.slots, len(numbers) - len(pending.slots) * pending.capacity
-        report = Report.parse(numbers[:size], len(slots))
-        self._work.read_report(report, pending.claimed_pages)
-        self.stats.expansions += self._live.read_report(slots, report)
+        # a captured step reports on padding, too
+        lines = numbers[: Report.size(len(slots))]
+        self._work.read_report(lines[0], pending.claimed_pages)
+        num_new, done = self._live.read_report(slots, lines)
+        self.stats.expansions += num_new
+        if pending.errors:
+            failed = (i for i, slot in enumerate(slots) if slot in pending.errors)
+            done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
+        if not done and not pending.capacity:
+            return []
+        report = Report.parse(np.array(lines), len(slots))
         partials = []
         if pending.capacity:
-            sources = [self._live.get(int(slot)) for slot in slots]
-            prefixes = numbers[size:].reshape(len(slots), -1)
+            sources = [self._live.get(slot) for slot in slots]
+            prefixes = np.array(numbers[size:]).reshape(len(slots), -1)
             partials = new_partials(sources, report.reason != RUNNING, prefixes)
-        is_done = (report.reason != RUNNING) | np.isin(slots, list(pending.errors))
-        # this report still names sources that left after the step before
-        done = [i for i in np.flatnonzero(is_done).tolist() if self._live.get(int(slots[i]))]
         if done:
-            self._close(slots[done].tolist(), report.of(done), pending.errors)
+            self._close([slots[i] for i in done], report.of(done), pending.errors)
         return partials
 
     def _close(self, slots: list[int], report: Report, errors: dict[int, Exception]) -> None:

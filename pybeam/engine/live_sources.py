@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pybeam.backends.arrays import RUNNING
 from pybeam.backends.transfer import to_device
@@ -27,9 +28,8 @@ class LiveSources:
     """The sources that are being decoded, in order of admission.
 
     Attributes:
-        slots: [L] int32, their slots.
-        slot: the same on the device.
-        num_rows: [S], by slot: rows of each source, as the host last read them.
+        slots: their slots.
+        num_rows: rows of all of them, as the host last read.
         max_bytes: bytes of keys and values that the sources may need.
     """
 
@@ -38,10 +38,21 @@ class LiveSources:
         self._by_slot: dict[int, Source] = {}
         self._num_tokens = 0  # source tokens of all of them
         self.max_bytes = 0
-        self.num_rows = np.zeros(0, dtype=np.int64)
-        self._expansions = np.zeros(0, dtype=np.int64)  # by slot, as the host last read
+        self.num_rows = 0
+        # lists, because one number of a NumPy array costs more than many of a list
+        self._rows_of: list[int] = []  # by slot
+        self._expansions_of: list[int] = []  # by slot
+        self._slot: Tensor | None = None
         self._growth: Growth | None = None
+        self._opened: int | None = None  # the step at which the oldest was admitted
         self._changed()
+
+    @property
+    def slot(self) -> Tensor:
+        """The slots [L] int32 on the device."""
+        if self._slot is None:
+            self._slot = to_device(self.slots, torch.int32, self._device)
+        return self._slot
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -55,17 +66,17 @@ class LiveSources:
 
     def reserve(self, num_slots: int) -> None:
         """Make room for that many slots."""
-        missing = max(num_slots - len(self.num_rows), 0)
-        self.num_rows = np.pad(self.num_rows, (0, missing))
-        self._expansions = np.pad(self._expansions, (0, missing))
+        missing = [0] * (num_slots - len(self._rows_of))
+        self._rows_of += missing
+        self._expansions_of += missing
 
     def add(self, sources: Sequence[Source], num_rows: Sequence[int], step: int) -> None:
         """Add sources that begin at that step, each with so many rows."""
         for source, num in zip(sources, num_rows, strict=True):
             source.opened = step
             self._by_slot[source.slot] = source
-            self.num_rows[source.slot] = num
-            self._expansions[source.slot] = 0
+            self._set_rows(source.slot, num)
+            self._expansions_of[source.slot] = 0
             self._num_tokens += source.source_length
             self.max_bytes += source.max_bytes
         self._changed()
@@ -74,22 +85,38 @@ class LiveSources:
         """Take the sources out of these slots."""
         sources = [self._by_slot.pop(slot) for slot in slots]
         for source in sources:
-            self.num_rows[source.slot] = 0
+            self._set_rows(source.slot, 0)
             self._num_tokens -= source.source_length
             self.max_bytes -= source.max_bytes
         self._changed()
         return sources
 
-    def read_report(self, slots: np.ndarray, report: Report) -> int:
-        """Store the numbers of a report on these slots [A]. Returns the new expansions."""
-        self.num_rows[slots] = np.where(report.reason == RUNNING, report.num_rows, 0)
-        num_new = int((report.expansions - self._expansions[slots]).sum())
-        self._expansions[slots] = report.expansions
-        return num_new
+    def read_report(self, slots: Sequence[int], numbers: list[int]) -> tuple[int, list[int]]:
+        """Store the numbers of a report on these slots.
+
+        Returns the new expansions, and the places in `slots` of live sources that are done.
+        """
+        num_new, done = 0, []
+        reasons, num_rows, expansions = Report.columns(numbers, "reason", "num_rows", "expansions")
+        for i, slot in enumerate(slots):
+            num_new += expansions[i] - self._expansions_of[slot]
+            self._expansions_of[slot] = expansions[i]
+            if reasons[i] == RUNNING:
+                self._set_rows(slot, num_rows[i])
+                continue
+            self._set_rows(slot, 0)
+            # a report that is read late still names sources that left after the step before
+            if slot in self._by_slot:
+                done.append(i)
+        return num_new, done
+
+    def _set_rows(self, slot: int, num: int) -> None:
+        self.num_rows += num - self._rows_of[slot]
+        self._rows_of[slot] = num
 
     def load(self, step: int) -> Load:
         """Return how much is being decoded at this step, for the schedule."""
-        return Load(len(self), self._num_tokens, int(self.num_rows.sum()), self._age(step))
+        return Load(len(self), self._num_tokens, self.num_rows, self._age(step))
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:
         """Return how many tokens a row can have so many steps after this one, start token included."""
@@ -108,19 +135,21 @@ class LiveSources:
                 np.array([rule.growth for rule in rules]),
             )
         widest, factor = self._growth
-        expected = np.minimum(widest, self.num_rows[self.slots] * factor).sum()
+        num_rows = np.array([self._rows_of[slot] for slot in self.slots])
+        expected = np.minimum(widest, num_rows * factor).sum()
         # the widest beam must fit, because it would wait for ever otherwise
         return bucket(int(max(expected, widest.max())))
 
     def _age(self, step: int) -> int:
-        oldest = next(iter(self), None)
-        return 0 if oldest is None else step - oldest.opened
+        return 0 if self._opened is None else step - self._opened
 
     def _changed(self) -> None:
-        self.slots = np.fromiter(self._by_slot, dtype=np.int32)
-        self.slot = to_device(self.slots, torch.int32, self._device)
+        self.slots = tuple(self._by_slot)
+        self._slot = None
         self._longest = max((source.max_tokens for source in self), default=0)
         self._tokens_per_step = max(
             (source.algorithm.tokens_per_step for source in self), default=0
         )
+        oldest = next(iter(self), None)
+        self._opened = None if oldest is None else oldest.opened
         self._growth = None

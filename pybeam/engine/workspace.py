@@ -13,10 +13,9 @@ from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
 from pybeam.engine.source import Source
-from pybeam.models.base import Model
+from pybeam.models.base import Model, Session
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
-from pybeam.state.report import Report
 
 # Room for so many tokens per hypothesis at first. Room doubles when it is used up. A small number costs a few
 # copies, a large one costs memory that short outputs never use.
@@ -34,7 +33,8 @@ class Workspace:
 
     Attributes:
         model, algorithm: the model and the algorithm that decode.
-        session, state: see `Session` and `BeamState`.
+        session, state, tree: see `Session`, `BeamState` and `TokenTree`.
+        advances: whether the session moves state with rows.
         graphs: captured steps; None if steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
     """
@@ -50,6 +50,8 @@ class Workspace:
     ) -> None:
         self.model, self.algorithm = model, algorithm
         self.session = model.session(backend)
+        # whether `Session.advance` has something to do
+        self.advances = type(self.session).advance is not Session.advance
         pad_id = model.start_id if model.pad_id is None else model.pad_id
         self.state = BeamState(
             algorithm,
@@ -59,6 +61,7 @@ class Workspace:
             vocab_size=model.vocab_size,
             pad_id=pad_id,
         )
+        self.tree = self.state.tree
         self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
@@ -66,7 +69,7 @@ class Workspace:
         self.memory_limit = memory_limit
         page_bytes = self.session.max_bytes(PAGE_CELLS, 0)
         if memory_limit is not None and page_bytes:
-            self.state.tree.max_pages = memory_limit // page_bytes
+            self.tree.max_pages = memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int] = (0, 0, 0)
@@ -106,29 +109,32 @@ class Workspace:
     def reserve(self, width: int, length: int) -> None:
         """Make room for all slots, for beams of that width and hypotheses of that many tokens."""
         slots, max_width, max_length = self._reserved
+        if slots >= self.num_slots and max_width >= width and max_length >= length:
+            return
         while max_length < length:
             max_length = max(FIRST_LENGTH, 2 * max_length)
         reserved = max(slots, self.num_slots), max(max_width, width), max_length
-        if reserved != self._reserved:
-            self.state.reserve(*reserved)
-            self._reserved = reserved
+        self.state.reserve(*reserved)
+        self._reserved = reserved
         self._reserve_session()
 
     def claim_pages(self, num_sources: int) -> None:
         """Make room for the nodes, keys and values that so many beams append in one step."""
-        tree = self.state.tree
+        tree = self.tree
         num_new = num_sources * tree.pages_per_step
-        self._free_pages += tree.reserve_pages(num_new, self._free_pages) - num_new
+        num_added = tree.reserve_pages(num_new, self._free_pages)
+        self._free_pages += num_added - num_new
         self.claimed_pages += num_new
-        self._reserve_session()
+        if num_added:
+            self._reserve_session()
 
     def _reserve_session(self) -> None:
         state = self.state
-        self.session.reserve(self.num_slots, state.width_capacity, state.tree.num_cells)
+        self.session.reserve(self.num_slots, state.width_capacity, self.tree.num_cells)
 
-    def read_report(self, report: Report, claimed_pages: int) -> None:
+    def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""
-        self._free_pages = report.num_free_pages - (self.claimed_pages - claimed_pages)
+        self._free_pages = num_free_pages - (self.claimed_pages - claimed_pages)
 
     def close(self, slots: list[int], num_pages: int) -> None:
         """Empty these slots, which hold so many pages."""

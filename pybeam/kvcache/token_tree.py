@@ -35,6 +35,7 @@ class TokenTree:
 
     def __init__(self, backend: Backend, device: torch.device) -> None:
         self._backend = backend
+        self._arrays: TreeArrays | None = None  # None: some array has been replaced
 
         def empty(*shape: int, dtype: torch.dtype = INT) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -48,23 +49,21 @@ class TokenTree:
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages = 0
+        self.pages_per_step = 0  # most pages that one beam needs to append its survivors
         # the pool doubles up to here; the caller asks for no more
         self.max_pages: int | None = None
 
     @property
     def arrays(self) -> TreeArrays:
-        """Return all arrays as they are now. `reserve` replaces them when they grow."""
-        return TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
+        """All arrays as they are now. They are the same object until `reserve` replaces some."""
+        if self._arrays is None:
+            self._arrays = TreeArrays(*[getattr(self, name) for name in TreeArrays._fields])
+        return self._arrays
 
     @property
     def num_cells(self) -> int:
         """Number of cells in the pool, for which keys and values need room."""
         return self.num_total_pages * PAGE_CELLS
-
-    @property
-    def pages_per_step(self) -> int:
-        """Most pages that one beam needs to append its survivors."""
-        return -(-self.row_node.shape[1] // PAGE_CELLS)
 
     def reserve(
         self, num_slots: int, width: int, length: int, num_nodes: int | None = None
@@ -74,6 +73,7 @@ class TokenTree:
         `num_nodes` is the number of nodes per slot; None: as many as a beam may need.
         """
         assert width <= MAX_WIDTH
+        self._arrays = None
         self.length = max(self.length, length)
         num_nodes = width * length if num_nodes is None else num_nodes
         num_pages = -(-num_nodes // PAGE_CELLS) + 1
@@ -83,6 +83,7 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots, num_nodes), fill))
         for name in ("row_node", "row_cell"):
             setattr(self, name, resized(getattr(self, name), (num_slots, width)))
+        self.pages_per_step = -(-self.row_node.shape[1] // PAGE_CELLS)
         self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
         self.live_mask = resized(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
         self.free_cell = resized(self.free_cell, (num_slots, num_pages * PAGE_CELLS))
@@ -102,6 +103,7 @@ class TokenTree:
         doubled = 2 * old if self.max_pages is None else min(2 * old, self.max_pages)
         total = max(old + num_new - num_free, doubled)
         self.free_page = resized(self.free_page, (total,))
+        self._arrays = None
         added = torch.arange(total - 1, old - 1, -1, dtype=INT, device=self.free_page.device)
         place = torch.arange(total - old, device=added.device) + self.num_free_pages
         self.free_page[place] = added

@@ -12,7 +12,8 @@ from torch import Tensor
 from pybeam.kvcache.token_tree import TokenTree
 
 
-@dataclass(frozen=True)
+# not frozen, because a frozen one takes twice as long to make, and every step makes one
+@dataclass(eq=False)
 class Rows:
     """The rows that move in one step, grouped by source. R rows of A sources.
 

@@ -74,8 +74,7 @@ def overridden(
 
 def _given(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the overrides that the request has."""
-    values = {name: getattr(request, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def _length_limits(

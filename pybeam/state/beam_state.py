@@ -19,8 +19,10 @@ from pybeam.backends.arrays import (
     RUNNING,
     Beams,
     Drafts,
+    RowArrays,
     SelectInputs,
 )
+from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, Survivors
 from pybeam.kvcache.token_tree import TokenTree
@@ -60,6 +62,10 @@ class BeamState:
         else:
             assert vocab_size > 0, "guesses must be tokens of a vocabulary"
             self._step = DraftStep(self._arrays, vocab_size=vocab_size, pad_id=pad_id)
+        # what a step hands from `begin` to `choose` to `finish`
+        self._program: BeamProgram | None = None
+        self._inputs: SelectInputs | None = None
+        self._survivors: Survivors | None = None
 
     @property
     def tree(self) -> TokenTree:
@@ -100,6 +106,35 @@ class BeamState:
         with.
         """
         return self._step.open(beams, start_id)
+
+    def begin(self, slot: Tensor, num_rows: int, longest: int) -> Rows:
+        """Begin a step of these slots [A]; see `read`. `choose` and `finish` go on with it.
+
+        The three do what `read`, `select` and `commit` do, in one object if the backend has a `BeamProgram`.
+        """
+        self._program = self._step.program()
+        if self._program is None:
+            rows, self._inputs = self.read(slot, num_rows, longest)
+            return rows
+        read = RowArrays(*self._program.read(slot, num_rows))
+        return self._arrays.rows(slot, read, self._step.position(read), longest)
+
+    def choose(self, rows: Rows, logits: Tensor) -> None:
+        """Select the survivors of the step that has begun. `logits` are the result of `process`."""
+        if self._program is not None:
+            self._program.choose(logits)
+            return
+        assert self._inputs is not None, "a step must begin before it chooses"
+        self._survivors, self._inputs = self.select(rows, self._inputs, logits), None
+
+    def finish(self, slot: Tensor, *, wants_moves: bool) -> tuple[Tensor, Tensor] | None:
+        """Make the survivors the beams of slots [A]. Returns what `commit` returns, if it is wanted."""
+        if self._program is not None:
+            self._program.commit()
+            return self._program.moves() if wants_moves else None
+        assert self._survivors is not None, "a step must choose before it finishes"
+        survivors, self._survivors = self._survivors, None
+        return self.commit(slot, survivors)
 
     def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, SelectInputs]:
         """Read the rows of these slots [A], one beam after another, and the inputs that `select` needs.
@@ -149,6 +184,9 @@ class BeamState:
 
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
+        program = self._step.program()
+        if program is not None:
+            return program.report(slot)
         lines = self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot)
         # it takes the place of the first column that the host does not need
         lines[:, NUM_REPORTED] = self.tree.num_pages.index_select(0, slot)
@@ -166,6 +204,9 @@ class BeamState:
 
         `capacity` is at least the tokens of the longest one, start included. `Found.parse` reads a copy.
         """
+        program = self._step.program()
+        if program is not None:
+            return program.finished(list(slots), list(counts), capacity, wants_log_probs)
         tree = self.tree
         index = np.stack((np.repeat(slots, counts), np.concatenate([np.arange(n) for n in counts])))
         owner, place = to_device(index, torch.long, self._arrays.device)
@@ -195,6 +236,10 @@ class BeamState:
 
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
+        program = self._step.program()
+        if program is not None:
+            program.close(list(slots))
+            return
         slot = to_device(slots, INT, self._arrays.device)
         self._arrays.backend.beam_close(self.tree.arrays, self.beams, slot)
 

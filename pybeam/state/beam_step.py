@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from pybeam.backends.arrays import CommitRules, RowArrays, SelectInputs
+from pybeam.backends.arrays import (
+    Beams,
+    CommitRules,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
+from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.models.rows import Rows
@@ -26,6 +33,11 @@ class BeamStep:
         self._arrays = arrays
         algorithm, stop = arrays.algorithm, arrays.algorithm.stop
         self._finishing = algorithm.finishing
+        self._program: BeamProgram | None = None
+        # the arrays of the program
+        self._bound: tuple[TreeArrays | None, Beams | None] = None, None
+        self._make_program = None if arrays.processors.perturbs else arrays.backend.beam_program
+        self._demotes = algorithm.prefix.leading_eos
         self._rules = CommitRules(
             eos_id=arrays.eos_ids[0],
             finishing=int(algorithm.finishing),
@@ -43,9 +55,28 @@ class BeamStep:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         arrays = self._arrays
         lines = arrays.new_lines(beams)
-        slot = to_device([beam.slot for beam in beams], INT, arrays.device)
-        arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, lines, start_id)
+        slots = [beam.slot for beam in beams]
+        program = self.program()
+        if program is not None:
+            program.open(slots, *lines, start_id)
+        else:
+            slot = to_device(slots, INT, arrays.device)
+            new = arrays.lines_on_device(*lines)
+            arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, new, start_id)
         return [1] * len(beams)
+
+    def program(self) -> BeamProgram | None:
+        """All that a step does to beams, in one object; None if Python has something to do in between."""
+        arrays = self._arrays
+        make, uses = self._make_program, arrays.uses
+        if make is None or uses.target or (self._demotes and uses.prefix):
+            return None
+        tree, beams = arrays.tree.arrays, arrays.beams
+        if self._bound[0] is not tree or self._bound[1] is not beams:
+            refills, normalises = arrays.algorithm.refills, arrays.processors.normalises
+            rules = BeamRules(arrays.eos_ids, *self._rules[1:], refills, normalises)
+            self._program, self._bound = make(tree, beams, rules), (tree, beams)
+        return self._program
 
     def position(self, read: RowArrays) -> Tensor:
         return read.depth
@@ -62,7 +93,7 @@ class BeamStep:
             score = revive(score, inputs.offset, target)
         options = self._options(inputs)
         chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
-        if arrays.algorithm.prefix.leading_eos and (uses.prefix or uses.target):
+        if self._demotes and (uses.prefix or uses.target):
             chosen = demote_eos(chosen, arrays.beams, rows.slot)
         log_probs = chain.log_probs if chain.perturbs else None
         if log_probs is not None:

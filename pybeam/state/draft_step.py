@@ -57,7 +57,7 @@ class DraftStep:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
         arrays = self._arrays
-        lines = arrays.new_lines(beams)
+        lines = arrays.lines_on_device(*arrays.new_lines(beams))
         self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
         draft_lines = []
         for beam in beams:
@@ -84,6 +84,9 @@ class DraftStep:
 
     def _tokens(self, start_id: int = -1) -> DraftTokens:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
+
+    def program(self) -> None:
+        return None
 
     def position(self, read: RowArrays) -> Tensor:
         return read.depth + read.entry

@@ -68,6 +68,8 @@ class LiveArrays:
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device)
         self.uses = Uses()
+        # columns of the beams, cut out once, because a step may need neither
+        self._limits: tuple[Beams, Tensor, Tensor] | None = None
 
     @property
     def width_capacity(self) -> int:
@@ -86,8 +88,11 @@ class LiveArrays:
         """Return all arrays as they are now. A captured step refers to them."""
         return *self.tree.arrays, *self.beams, *self.processors.buffers()
 
-    def new_lines(self, beams: Sequence[NewBeam]) -> NewLines:
-        """Store prefixes, targets and processors of these beams. Returns the lines that open them."""
+    def new_lines(self, beams: Sequence[NewBeam]) -> tuple[list[int], list[float]]:
+        """Store prefixes, targets and processors of these beams. Returns the lines that open them.
+
+        They are those of `NewLines`, one after another.
+        """
         slots = [beam.slot for beam in beams]
         self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
@@ -95,10 +100,16 @@ class LiveArrays:
         lines = [columns_of(beam) for beam in beams]
         for line in lines:
             self.uses.note(line)
-        ints = [[line.get(name, 0) for name in INT_COLUMNS] for line in lines]
-        floats = [[line[name] for name in FLOAT_COLUMNS] for line in lines]
-        device = self.device
-        return NewLines(to_device(ints, INT, device), to_device(floats, torch.float32, device))
+        ints = [int(line.get(name, 0)) for line in lines for name in INT_COLUMNS]
+        floats = [line[name] for line in lines for name in FLOAT_COLUMNS]
+        return ints, floats
+
+    def lines_on_device(self, ints: list[int], floats: list[float]) -> NewLines:
+        """Return the result of `new_lines` on the device."""
+        return NewLines(
+            to_device(ints, INT, self.device).view(-1, len(INT_COLUMNS)),
+            to_device(floats, torch.float32, self.device).view(-1, len(FLOAT_COLUMNS)),
+        )
 
     def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, given))
@@ -110,6 +121,10 @@ class LiveArrays:
 
     def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
         """Return the rows that were read from slots [A], with the number of tokens [R] before each."""
+        beams = self.beams
+        if self._limits is None or self._limits[0] is not beams:
+            self._limits = beams, beams.prefix_length, beams.max_length
+        _, prefix_length, max_length = self._limits
         return Rows(
             tree=self.tree,
             slot=slot,
@@ -121,10 +136,10 @@ class LiveArrays:
             node=read.node,
             cell=read.cell,
             longest=longest,
-            prefix_length=self.beams.prefix_length,
-            max_length=self.beams.max_length,
+            prefix_length=prefix_length,
+            max_length=max_length,
             eos_ids=self.eos_ids,
-            beam_score=self.beams.score,
+            beam_score=beams.score,
             prompt=self.processors.prompts,
         )
 

@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import FINISHED_FLOAT_COLUMNS, FINISHED_INT_COLUMNS, NUM_REPORTED
+from pybeam.backends.arrays import (
+    FINISHED_FLOAT_COLUMNS,
+    FINISHED_INT_COLUMNS,
+    INT_COLUMNS,
+    NUM_REPORTED,
+)
 
 
 class Report(NamedTuple):
@@ -27,6 +32,16 @@ class Report(NamedTuple):
     def of(self, index: Sequence[int]) -> Report:
         """The part on the slots at these places."""
         return Report(self.num_free_pages, *(column[index] for column in self[1:]))
+
+    @staticmethod
+    def size(num_slots: int) -> int:
+        """Number of the numbers of a report on so many slots."""
+        return 1 + (NUM_REPORTED + 1) * num_slots
+
+    @staticmethod
+    def columns(numbers: list[int], *names: str) -> list[list[int]]:
+        """Return these columns of a result of `BeamState.report`, without making arrays."""
+        return [numbers[1 + INT_COLUMNS.index(name) :: NUM_REPORTED + 1] for name in names]
 
     @classmethod
     def parse(cls, numbers: np.ndarray, num_slots: int) -> Report:
@@ -66,28 +81,17 @@ class Found(NamedTuple):
     @classmethod
     def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
         """Read a copy of `FinishedArrays.packed`, for paths of that capacity."""
-        sizes = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS), 1, capacity
-        ints, floats, sizes_of_paths, paths, log_probs = np.split(numbers, np.cumsum(sizes), axis=1)
-        each_int = dict(zip(FINISHED_INT_COLUMNS, ints.T.tolist(), strict=True))
-        each_float = dict(
-            zip(FINISHED_FLOAT_COLUMNS, floats.view(np.float32).T.tolist(), strict=True)
-        )
-        columns = zip(
-            each_int["finished_length"],
-            each_int["finished_eos"],
-            each_float["finished_score"],
-            each_float["finished_final"],
-            each_float["finished_log_prob"],
-            sizes_of_paths[:, 0].tolist(),
-            paths.tolist(),
-            log_probs.view(np.float32).tolist(),
-            strict=True,
-        )
+        num_ints, num_floats = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS)
+        path = num_ints + num_floats + 1
+        log_prob = path + capacity
         found = []
-        for length, eos, score, final_score, of_eos, size, path, values in columns:
-            own = None
-            if values:
-                own = values[1:size] + ([of_eos] if eos >= 0 else [])
-            eos_id = eos if eos >= 0 else None
-            found.append(cls(path[1:size], length, score, final_score, eos_id, own))
+        # every number is read as an int and as a float, which takes fewer calls than to split the lines
+        both = zip(numbers.tolist(), numbers.view(np.float32).tolist(), strict=True)
+        for ints, floats in both:
+            _, length, eos = ints[:num_ints]
+            score, of_eos, final_score = floats[num_ints : num_ints + num_floats]
+            size, eos_id, own = ints[path - 1], None if eos < 0 else eos, None
+            if len(ints) > log_prob:
+                own = floats[log_prob + 1 : log_prob + size] + ([] if eos_id is None else [of_eos])
+            found.append(cls(ints[path + 1 : path + size], length, score, final_score, eos_id, own))
         return found

@@ -95,18 +95,20 @@ def assert_equal(one: tuple, other: tuple) -> None:
 
 
 class Searches:
-    """Random searches in a few slots, done by both programs from the same logits.
+    """Random searches in a few slots, done three times from the same logits.
 
-    Of every second seed there is one EOS, of the others there are several.
+    Plain torch and the native operators read, select and commit. The third state begins, chooses and
+    finishes with a `BeamProgram`, where no target forbids it. Of every second seed there is one EOS, of the
+    others there are several.
     """
 
-    def __init__(self, algorithm: Algorithm, seed: int) -> None:
-        self.algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, seed: int, *, targets: bool = True) -> None:
+        self.algorithm, self.targets = algorithm, targets
         self.generator = torch.Generator().manual_seed(seed)
         eos_ids = (EOS,) if seed % 2 else (EOS, VOCAB - 1, 0)
         self.states = [
             BeamState(algorithm, eos_ids, backends.load(name), CPU)
-            for name in ("reference", "native")
+            for name in ("reference", "native", "native")
         ]
         self.live: list[int] = []
         self.reasons: set[str] = set()
@@ -139,7 +141,7 @@ class Searches:
 
     def limits(self, request: pybeam.Request) -> tuple[Algorithm, list[int]]:
         """Those of a search, or, sometimes, of a target."""
-        if self.random(4):
+        if not self.targets or self.random(4):
             return overridden(self.algorithm, request, None, len(request.source)), []
         target = [3 + self.random(VOCAB - 4) for _ in range(self.random(5))]
         request = dataclasses.replace(request, target=target)
@@ -178,12 +180,20 @@ class Searches:
         moving = [p if self.random(4) else EMPTY for p in reversed(self.live)]
         slot = ints(moving + [EMPTY] * self.random(3))
         num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
-        both = [state.read(slot, num_rows, LENGTH) for state in self.states]
-        (rows, moving), (native_rows, native_moving) = both
+        *states, whole = self.states
+        (rows, moving), (native_rows, native_moving) = [
+            state.read(slot, num_rows, LENGTH) for state in states
+        ]
+        whole_rows = whole.begin(slot, num_rows, LENGTH)
         assert_equal(fields_of(rows), fields_of(native_rows))
+        assert_equal(fields_of(rows), fields_of(whole_rows))
         assert_equal(moving, native_moving)
-        survivors = self.states[1].select(rows, moving, self.logits(rows.token.numel()))
-        assert_equal(*(state.commit(slot, survivors) for state in self.states))
+        logits = self.logits(rows.token.numel())
+        survivors = self.states[1].select(rows, moving, logits)
+        whole.choose(whole_rows, logits)
+        moves, native_moves = [state.commit(slot, survivors) for state in states]
+        assert_equal(moves, native_moves)
+        assert_equal(moves, whole.finish(slot, wants_moves=True))
 
     def close(self) -> None:
         reasons = self.states[0].beams.reason.tolist()
@@ -191,18 +201,19 @@ class Searches:
         if not done:
             return
         self.reasons |= {STOP_REASONS[reasons[p]] for p in done}
-        report, native_report = (
+        report, *others = (
             Report.parse(s.report(ints(done)).numpy(), len(done)) for s in self.states
         )
-        for ours, theirs in zip(report, native_report, strict=True):
-            assert np.array_equal(ours, theirs)
+        for other in others:
+            for ours, theirs in zip(report, other, strict=True):
+                assert np.array_equal(ours, theirs)
         for wants_log_probs in (False, True):
             found = []
             for state in self.states:
                 counts, capacity = report.num_finished.tolist(), int(report.depth.max()) + 1
                 numbers = state.finished(done, counts, capacity, wants_log_probs=wants_log_probs)
                 found.append(Found.parse(numbers.numpy(), capacity))
-            assert found[0] == found[1]
+            assert found[0] == found[1] == found[2]
             assert len(found[0]) == report.num_finished.sum()
         for state in self.states:
             state.close(done)
@@ -210,18 +221,20 @@ class Searches:
 
 
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("targets", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_both_programs_do_the_same(name, num_seeds):
+def test_all_programs_do_the_same(name, targets, num_seeds):
     reasons = set()
     for seed in range(num_seeds):
-        searches = Searches(ALGORITHMS[name], seed)
+        searches = Searches(ALGORITHMS[name], seed, targets=targets)
         for _ in range(40 if searches.algorithm.width < 70 else 14):
             searches.open()
             for act in (searches.step, searches.close):
                 act()
                 for state in searches.states:
                     state.check()
-                assert in_use(searches.states[0]) == in_use(searches.states[1])
+                first, *others = map(in_use, searches.states)
+                assert all(other == first for other in others)
         reasons |= searches.reasons
     if num_seeds == 1:
         # not everything happens in one search
@@ -235,8 +248,9 @@ def test_both_programs_do_the_same(name, num_seeds):
     assert not proof or proof in reasons
 
 
-def test_growing_keeps_what_is_there():
-    searches = Searches(ALGORITHMS["held"], seed=9)
+@pytest.mark.parametrize("targets", [True, False])
+def test_growing_keeps_what_is_there(targets):
+    searches = Searches(ALGORITHMS["held"], seed=9, targets=targets)
     for _ in range(3):
         searches.open()
         searches.step()
@@ -244,5 +258,6 @@ def test_growing_keeps_what_is_there():
     for state in searches.states:
         state.reserve(NUM_SLOTS + 2, 70, LENGTH + 2)  # from one word of mask to two
     searches.step()
-    assert before[0] == before[1]
-    assert in_use(searches.states[0]) == in_use(searches.states[1])
+    after = [in_use(state) for state in searches.states]
+    for first, *others in (before, after):
+        assert all(other == first for other in others)

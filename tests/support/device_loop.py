@@ -59,6 +59,7 @@ def torch_beams() -> SimpleNamespace:
     """The native operators, except that beams are plain torch, as on a GPU."""
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     program = dict(
+        beam_program=None,
         beam_open=partial(beams.beam_open, native.tree_append),
         beam_read=beams.beam_read,
         beam_commit=partial(beams.beam_commit, native.tree_append),

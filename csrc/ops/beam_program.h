@@ -1,0 +1,308 @@
+// All that is done to beams: open, then in every step read, choose, commit and report, then close.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "../params/beams.h"
+#include "../params/select.h"
+#include "beams.h"
+#include "check.h"
+#include "tree.h"
+
+namespace pybeam {
+
+// The rules of an algorithm that a step needs.
+struct BeamRules {
+    EosIds eos;
+    Finishing finishing;
+    StopRule stop;
+    bool refills;
+    bool normalise;
+};
+
+// Numbers that one call leaves for the next, kept because fresh memory costs more than the work.
+template <class T>
+class Scratch {
+  public:
+    // Returns room for so many. What is in it has no meaning.
+    T* room(int64_t size) {
+        if (size > size_) {
+            items_ = std::make_unique<T[]>(size);
+            size_ = size;
+        }
+        return items_.get();
+    }
+    T* get() const { return items_.get(); }
+
+  private:
+    std::unique_ptr<T[]> items_;
+    int64_t size_ = 0;
+};
+
+// The operators on beams and `select`, for the same arrays in every call. The arrays are checked
+// once, and what `select` reads and writes is no tensor.
+class BeamProgram {
+  public:
+    enum Row { kOffset, kToken, kDepth, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
+
+    BeamProgram(std::vector<Tensor> tree, std::vector<Tensor> beams, const BeamRules& rules)
+        : tree_arrays_(std::move(tree)), beam_arrays_(std::move(beams)), rules_(rules) {
+        tree_ = tree_of(tree_arrays_);
+        beams_ = beams_of(beam_arrays_);
+        check_same_slots(tree_, beams_);
+    }
+
+    // Opens slots [A] with lines of numbers [A, kNumInts] and [A, kNumFloats].
+    void open(const std::vector<int32_t>& slots, const std::vector<int32_t>& ints,
+              const std::vector<float>& floats, int32_t start_id) {
+        TORCH_CHECK_VALUE(ints.size() == slots.size() * Beams::kNumInts &&
+                              floats.size() == slots.size() * Beams::kNumFloats,
+                          "`ints` and `floats` must have a line per slot");
+        BeamOpenParams params{};
+        params.beams = beams_;
+        params.tree = tree_;
+        params.slot = slots.data();
+        params.ints = ints.data();
+        params.floats = floats.data();
+        params.num_sources = static_cast<int64_t>(slots.size());
+        params.start_id = start_id;
+        launch_beam_open(params);
+    }
+
+    void close(const std::vector<int32_t>& slots) {
+        BeamCloseParams params{};
+        params.beams = beams_;
+        params.release = {tree_, slots.data(), static_cast<int64_t>(slots.size())};
+        launch_beam_close(params);
+    }
+
+    // The first `counts` finished hypotheses of each slot, as `FinishedArrays.packed` in Python.
+    Tensor finished(const std::vector<int32_t>& slots, const std::vector<int32_t>& counts,
+                    int64_t capacity, bool wants_log_probs) {
+        TORCH_CHECK_VALUE(counts.size() == slots.size(), "there must be a count per slot");
+        TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+        std::vector<int32_t> owner, node;
+        std::vector<int64_t> place;
+        for (size_t i = 0; i < slots.size(); ++i) {
+            TORCH_CHECK(slots[i] >= 0 && slots[i] < beams_.num_slots, "`slot` is out of range");
+            TORCH_CHECK(counts[i] >= 0 && counts[i] <= beams_.max_finished,
+                        "there are more finished hypotheses than there is room for");
+            for (int32_t j = 0; j < counts[i]; ++j) {
+                owner.push_back(slots[i]);
+                place.push_back(slots[i] * beams_.max_finished + j);
+                node.push_back(
+                    beams_.finished_ints[place.back() * Beams::kNumFinishedInts + Beams::kNode]);
+            }
+        }
+        const auto num = static_cast<int64_t>(owner.size());
+        const int64_t num_paths = wants_log_probs ? 2 : 1, of_path = num * capacity;
+        std::vector<int32_t> path(num_paths * of_path), length(num);
+        BacktraceParams params{};
+        params.parent = tree_.parent;
+        params.slot = owner.data();
+        params.node = node.data();
+        params.num_slots = tree_.num_slots;
+        params.max_nodes = tree_.max_nodes;
+        params.num_hypotheses = num;
+        params.capacity = capacity;
+        params.length_out = length.data();
+        for (int64_t i = 0; i < num_paths; ++i) {
+            params.token = i == 0 ? tree_.token : reinterpret_cast<int32_t*>(tree_.log_prob);
+            params.tokens_out = path.data() + i * of_path;
+            launch_backtrace(params);
+        }
+        constexpr int64_t kNumFixed = Beams::kNumFinishedInts + Beams::kNumFinishedFloats + 1;
+        Tensor packed = at::empty({num, kNumFixed + num_paths * capacity}, at::kInt);
+        int32_t* out = data<int32_t>(packed);
+        for (int64_t i = 0; i < num; ++i) {
+            constexpr int kInts = Beams::kNumFinishedInts, kFloats = Beams::kNumFinishedFloats;
+            out = std::copy_n(beams_.finished_ints + place[i] * kInts, kInts, out);
+            std::memcpy(out, beams_.finished_floats + place[i] * kFloats, kFloats * sizeof(float));
+            out += kFloats;
+            *out++ = length[i];
+            for (int64_t k = 0; k < num_paths; ++k) {
+                out = std::copy_n(path.data() + k * of_path + i * capacity, capacity, out);
+            }
+        }
+        return packed;
+    }
+
+    // Reads the rows of these slots into int32 arrays: the offsets [A + 1], all others [R].
+    void read(const Tensor& slot, int64_t num_rows,
+              const std::array<int32_t*, kNumRowArrays>& rows) {
+        stage_ = Stage::kNone;
+        const Argument<int32_t> given("slot", slot, at::kInt, {slot.numel()});
+        num_sources_ = slot.numel();
+        const bool is_held = rules_.finishing == Finishing::kHeld;
+        const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
+        std::copy_n(static_cast<const int32_t*>(given), num_sources_, slot_.room(num_sources_));
+        BeamReadParams params{};
+        params.beams = beams_;
+        params.token = tree_.token;
+        params.row_node = tree_.row_node;
+        params.row_cell = tree_.row_cell;
+        params.max_nodes = tree_.max_nodes;
+        params.slot = slot_.get();
+        params.num_sources = num_sources_;
+        params.refills = rules_.refills;
+        params.num_rows = num_rows;
+        params.num_entries = num_entries;
+        params.row_offset_out = rows[kOffset];
+        params.token_out = rows[kToken];
+        params.position_out = rows[kDepth];
+        params.row_slot_out = rows[kRowSlot];
+        params.entry_out = rows[kEntry];
+        params.node_out = rows[kNode];
+        params.cell_out = rows[kCell];
+        params.score_out = score_.room(num_entries);
+        params.entry_offset_out = entry_offset_.room(num_sources_ + 1);
+        params.is_ended_out = is_ended_.room(num_entries);
+        params.width_out = width_.room(num_sources_);
+        params.max_candidates_out = max_candidates_.room(num_sources_);
+        params.margin_out = margin_.room(num_sources_);
+        params.local_margin_out = local_margin_.room(num_sources_);
+        params.best_finished_out = best_finished_.room(num_sources_);
+        params.forced_out = forced_.room(num_sources_);
+        params.ban_eos_out = ban_eos_.room(num_sources_);
+        launch_beam_read(params);
+        stage_ = Stage::kRead;
+    }
+
+    // Selects the survivors of the beams that were read. Nothing changes.
+    void choose(const Tensor& logits) {
+        TORCH_CHECK(stage_ != Stage::kNone, "`choose` needs a `read` before it");
+        stage_ = Stage::kRead;
+        TORCH_CHECK_VALUE(logits.device().is_cpu(), "`logits` must be on cpu, but is on ",
+                          logits.device());
+        check_dim("logits", logits, 2);
+        check_unit_stride("logits", logits);
+        TORCH_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
+        const bool is_held = rules_.finishing == Finishing::kHeld;
+        capacity_ = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
+        const int64_t num_survivors = num_sources_ * capacity_;
+        SelectParams params{};
+        params.logits = logits.data_ptr();
+        params.dtype = float_type("logits", logits);
+        params.row_stride = logits.stride(0);
+        params.vocab_size = logits.size(1);
+        params.score = score_.get();
+        params.offset = entry_offset_.get();
+        params.width = width_.get();
+        params.is_ended = is_held ? is_ended_.get() : nullptr;
+        params.max_candidates = max_candidates_.get();
+        params.margin = margin_.get();
+        params.local_margin = local_margin_.get();
+        params.best_finished = is_held ? best_finished_.get() : nullptr;
+        params.forced = forced_.get();
+        params.ban_eos = ban_eos_.get();
+        params.eos = rules_.eos;
+        params.finishing = rules_.finishing;
+        params.normalise = rules_.normalise;
+        params.num_rows = logits.size(0);
+        params.num_beams = num_sources_;
+        params.capacity = capacity_;
+        params.num_threads = at::get_num_threads();
+        params.token_out = token_.room(num_survivors);
+        params.parent_out = parent_.room(num_survivors);
+        params.score_out = survivor_score_.room(num_survivors);
+        params.log_prob_out = log_prob_.room(num_survivors);
+        params.count_out = count_.room(num_sources_);
+        params.num_finished_out = num_finished_.room(num_sources_);
+        params.has_nan_out = has_nan_.room(num_sources_);
+        launch_select(params);
+        if (rules_.eos.count > 1) unite_eos(num_survivors);
+        stage_ = Stage::kChosen;
+    }
+
+    // Turns the survivors into the next beams.
+    void commit() {
+        TORCH_CHECK(stage_ == Stage::kChosen, "`commit` needs a `choose` before it");
+        stage_ = Stage::kNone;
+        BeamCommitParams params{};
+        params.beams = beams_;
+        params.append.tree = tree_;
+        params.append.slot = slot_.get();
+        params.append.first = num_finished_.get();
+        params.append.count = count_.get();
+        params.append.survivor_parent = parent_.get();
+        params.append.survivor_token = token_.get();
+        params.append.survivor_log_prob = log_prob_.get();
+        params.append.num_sources = num_sources_;
+        params.append.capacity = capacity_;
+        params.append.eos_id = rules_.eos.id[0];
+        params.append.num_threads = at::get_num_threads();
+        params.survivor_score = survivor_score_.get();
+        params.eos_token = rules_.eos.count > 1 ? eos_token_.get() : nullptr;
+        params.has_nan = has_nan_.get();
+        params.finishing = rules_.finishing;
+        params.stop = rules_.stop;
+        params.source_out = source_.room(num_moves());
+        params.target_out = target_.room(num_moves());
+        launch_beam_commit(params);
+    }
+
+    // Number of old entries that the last commit has moved, those that nobody continues included.
+    int64_t num_moves() const { return num_sources_ * beams_.max_entries; }
+    const int32_t* source() const { return source_.get(); }
+    const int32_t* target() const { return target_.get(); }
+
+    // Writes the report [1 + (kWaited + 1) * A] on these slots; `BeamState.report` says what it is.
+    void report(const Tensor& slot, int32_t* out) const {
+        const Argument<int32_t> given("slot", slot, at::kInt, {slot.numel()});
+        *out++ = *tree_.num_free_pages;
+        for (int64_t a = 0; a < slot.numel(); ++a) {
+            const int64_t p = static_cast<const int32_t*>(given)[a];
+            TORCH_CHECK(p >= 0 && p < beams_.num_slots, "`slot` is out of range");
+            out = std::copy_n(beams_.ints + p * Beams::kNumInts, +Beams::kWaited, out);
+            *out++ = tree_.num_pages[p];
+        }
+    }
+
+    static int64_t report_size(const Tensor& slot) {
+        return 1 + (Beams::kWaited + 1) * slot.numel();
+    }
+
+  private:
+    enum class Stage { kNone, kRead, kChosen };
+
+    // Every EOS becomes the first one, and the original tokens are kept.
+    void unite_eos(int64_t num_survivors) {
+        int32_t* token = token_.get();
+        std::copy_n(token, num_survivors, eos_token_.room(num_survivors));
+        for (int64_t i = 0; i < num_survivors; ++i) {
+            if (rules_.eos.has(token[i])) token[i] = rules_.eos.id[0];
+        }
+    }
+
+    std::vector<Tensor> tree_arrays_, beam_arrays_;  // own the memory
+    Tree tree_;
+    Beams beams_;
+    BeamRules rules_;
+    Stage stage_ = Stage::kNone;
+    int64_t num_sources_ = 0, capacity_ = 0;
+    Scratch<int32_t> slot_;
+
+    // what `select` reads, see `SelectInputs` in Python
+    Scratch<float> score_;
+    Scratch<int32_t> entry_offset_;
+    Scratch<bool> is_ended_;
+    Scratch<int32_t> width_, max_candidates_, forced_;
+    Scratch<float> margin_, local_margin_, best_finished_;
+    Scratch<bool> ban_eos_;
+
+    // what `select` writes, see `Survivors` in Python
+    Scratch<int32_t> token_, parent_, count_, num_finished_, eos_token_;
+    Scratch<float> survivor_score_, log_prob_;
+    Scratch<bool> has_nan_;
+
+    Scratch<int32_t> source_, target_;
+};
+
+}  // namespace pybeam

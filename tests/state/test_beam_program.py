@@ -1,0 +1,158 @@
+"""A step in one object: in which order it may be called, whose memory it uses, what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import pybeam
+from pybeam import backends, compat
+from pybeam.backends.beam_program import BeamProgram
+from pybeam.state.beam_state import BeamState
+from pybeam.state.new_beam import NewBeam
+from support.beam_arrays import CPU, EOS, START, VOCAB, in_use, ints
+
+pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+def opened(algorithm=None, **options) -> BeamState:
+    """Slot 0 of two has a beam of one row."""
+    algorithm = algorithm or pybeam.fixed_beam(2, max_length=9)
+    state = BeamState(algorithm, (EOS,), backends.load("native"), CPU)
+    state.reserve(2, 2, 9)
+    state.tree.reserve_pages(9)
+    state.open([NewBeam(slot=0, algorithm=algorithm, source_length=1, **options)], START)
+    return state
+
+
+def program(state: BeamState) -> BeamProgram:
+    found = state._step.program()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("calls", [["choose"], ["commit"], ["read", "commit"], ["step", "commit"]])
+def test_the_order_of_calls(calls):
+    state = opened()
+    step, before = program(state), in_use(state)
+    steps = dict(
+        read=lambda: step.read(ints([0]), 1),
+        choose=lambda: step.choose(torch.zeros(1, VOCAB)),
+        commit=step.commit,
+    )
+    *before_it, last = calls
+    for name in before_it:
+        for part in ("read", "choose", "commit") if name == "step" else (name,):
+            steps[part]()
+        before = in_use(state)
+    with pytest.raises(RuntimeError, match="before it"):
+        steps[last]()
+    assert in_use(state) == before
+
+
+def test_a_choice_can_be_dropped():
+    """A step that fails is tried again, and then for other slots."""
+    state, other = opened(), opened()
+    logits = torch.randn(1, VOCAB)
+    for step in (program(state), program(other)):
+        step.read(ints([0]), 1)
+    program(state).choose(-logits)
+    with pytest.raises(ValueError, match="`logits` must be float32"):
+        program(state).choose(logits.double())
+    program(state).read(ints([0]), 1)
+    for one in (state, other):
+        program(one).choose(logits)
+        program(one).commit()
+    assert in_use(state) == in_use(other)
+
+
+@pytest.mark.parametrize(
+    ("keep", "is_kept"),
+    [
+        (lambda tensor: tensor, True),
+        (lambda tensor: tensor[:], True),
+        (lambda tensor: tensor.numpy(), True),
+        (lambda tensor: tensor.clone(), False),
+    ],
+)
+def test_memory_is_used_again_unless_someone_holds_it(keep, is_kept):
+    state = opened()
+    rows = state.begin(ints([0]), 1, 9)
+    held, address = keep(rows.token), rows.token.data_ptr()
+    del rows
+    state.choose(None, torch.eye(VOCAB)[5:6])
+    state.finish(ints([0]), wants_moves=False)
+    assert np.asarray(held).tolist() == [START]
+    # padding, because the beam has two rows now
+    state.begin(ints([1]), 1, 9)
+    rows = state.begin(ints([1]), 1, 9)
+    assert np.asarray(held).tolist() == [START]
+    assert rows.token.tolist() == [0]
+    assert is_kept == (rows.token.data_ptr() != address)
+
+
+def test_grown_arrays_are_another_program():
+    state = opened()
+    before = program(state)
+    assert program(state) is before
+    state.reserve(3, 2, 40)
+    assert program(state) is not before
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        lambda: opened(target=[3, EOS]),
+        lambda: opened(pybeam.stochastic_beam(2, max_length=9, seed=1)),
+        lambda: opened(compat.ctranslate2.beam_search(2, max_decoding_length=9), prefix=[3]),
+    ],
+)
+def test_what_needs_python_in_between_has_none(state):
+    assert state()._step.program() is None
+
+
+def test_wrong_arguments():
+    state = opened()
+    step = program(state)
+    with pytest.raises(ValueError, match="`num_rows` must not be negative"):
+        step.read(ints([0]), -1)
+    with pytest.raises(RuntimeError, match="more rows or entries than there is room for"):
+        step.read(ints([0]), 0)
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.read(ints([7]), 1)
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.report(ints([7]))
+    with pytest.raises(TypeError, match="expected 2 arguments, but got 1"):
+        step.read(ints([0]))
+    with pytest.raises(TypeError, match="expected a tensor, but got list"):
+        step.read([0], 1)
+    step.read(ints([0]), 1)
+    with pytest.raises(TypeError, match="expected a tensor, but got NoneType"):
+        step.choose(None)
+    with pytest.raises(ValueError, match="`logits` must have 2 dimensions"):
+        step.choose(torch.zeros(VOCAB))
+    with pytest.raises(RuntimeError, match="one row per entry"):
+        step.choose(torch.zeros(0, VOCAB))
+
+
+def test_wrong_lists():
+    state = opened()
+    with pytest.raises(TypeError):
+        type(program(state))()
+    step, before = program(state), in_use(state)
+    with pytest.raises(ValueError, match="`ints` and `floats` must have a line per slot"):
+        step.open([1], [0], [0.0], START)
+    with pytest.raises(TypeError, match="expected a list, but got tuple"):
+        step.close((0,))
+    with pytest.raises(ValueError, match="4294967296 does not fit in int32"):
+        step.close([2**32])
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.close([7])
+    with pytest.raises(RuntimeError, match="`slot` is out of range"):
+        step.finished([7], [0], 9, False)
+    with pytest.raises(RuntimeError, match="more finished hypotheses than there is room for"):
+        step.finished([0], [99], 9, False)
+    with pytest.raises(ValueError, match="`capacity` must not be negative"):
+        step.finished([0], [0], -1, False)
+    assert in_use(state) == before
