@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/beams.h"
 #include "ops/drafts.h"
@@ -23,6 +24,10 @@ namespace pybeam {
 namespace {
 
 std::string isa() { return kernels().name; }
+
+std::string bfloat16_way() { return bfloat16_products(); }
+
+void choose_bfloat16_way(const std::string& name) { set_bfloat16_products(name.c_str()); }
 
 void choose_isa(const std::string& name) { set_isa(name.c_str()); }
 
@@ -77,6 +82,8 @@ TORCH_LIBRARY(pybeam, m) {
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
+    m.def("bfloat16_products() -> str", &pybeam::bfloat16_way);
+    m.def("set_bfloat16_products(str name) -> ()", &pybeam::choose_bfloat16_way);
 }
 
 TORCH_LIBRARY_IMPL(pybeam, CPU, m) {

@@ -154,7 +154,7 @@ class Member {
         LinearParams params{};
         params.x = x;
         params.x_stride = weights.depth;
-        params.rounded_x = reinterpret_cast<Pair*>(b_.prepared);
+        params.rounded_x = b_.prepared;
         params.int8_x = {reinterpret_cast<int8_t*>(b_.prepared),
                          prepared_stride(weights.type, weights.depth), b_.scale, b_.offset};
         params.weight = weights.weight;

@@ -145,6 +145,9 @@ mixture = _ops.mixture.default
 # in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16"
 isa = _ops.isa.default
 set_isa = _ops.set_isa.default
+# how bfloat16 weights are multiplied: "pairs" or "float32"
+bfloat16_products = _ops.bfloat16_products.default
+set_bfloat16_products = _ops.set_bfloat16_products.default
 
 
 def lacking(device_type: str) -> list[str]:

@@ -220,7 +220,8 @@ def test_every_operator_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("pybeam::")
     }
-    assert found == {*ARGUMENTS, "isa", "set_isa"}
+    settings = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products"}
+    assert found == {*ARGUMENTS, *settings}
 
 
 def test_an_instruction_set_that_is_not_there():
