@@ -45,6 +45,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "profile": ("phases", "profile", ()),
     "select": ("kernels", "select", ()),
     "processors": ("kernels", "processors", ()),
+    "linear": ("linear", "linear", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (
@@ -53,7 +54,7 @@ README = (
     *("int8-5", "int8-variable-50", "widened-int8-5"),
 )
 # one thread tells a kernel's own speed
-THREADS = {"select": 1, "processors": 1}
+THREADS = {"select": 1, "processors": 1, "linear": 1}
 
 
 def main() -> None:

@@ -67,6 +67,11 @@ class Timed:
         return statistics.median(self._seconds)
 
     @property
+    def cpu_seconds(self) -> float:
+        """Of all threads; while they do not spin, other programs change it less than they do seconds."""
+        return statistics.median(self._cpu_seconds)
+
+    @property
     def baseline(self) -> Timed | None:
         """None also while it has not been measured."""
         return self._baseline if self._baseline is not None and self._baseline._seconds else None
@@ -84,8 +89,7 @@ class Timed:
         self._seconds.append(statistics.median(turn))
         row = {
             "seconds": self.seconds,
-            # of all threads; while they do not spin, other programs change it less than they do seconds
-            "cpu_seconds": statistics.median(self._cpu_seconds),
+            "cpu_seconds": self.cpu_seconds,
             "repeats": len(self._seconds),
         }
         if self.baseline is not None:

@@ -58,8 +58,9 @@ using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& tas
 using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
                               int64_t last);
 
-// Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth.
-using RoundRow = void (*)(const float* x, int64_t depth, Pair* out);
+// Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth. The result
+// is float32, or pairs of bfloat16 where an instruction multiplies them.
+using RoundRow = void (*)(const float* x, int64_t depth, void* out);
 
 // Quantises x [depth] to int8; zeros fill the last group of four.
 using QuantiseRow = void (*)(const float* x, int64_t depth, const Int8Row& out);
@@ -85,6 +86,7 @@ struct Kernels {
     Attend attend[3];
     MultiplyRows multiply_rows[4];  // by WeightType
     RoundRow round_row;
+    int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;
     NormaliseRow normalise_row;
     GluRow glu_row;

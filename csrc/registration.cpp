@@ -4,16 +4,17 @@
 
 #include <string>
 
+#include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/beams.h"
 #include "ops/drafts.h"
 #include "ops/embed.h"
 #include "ops/gates.h"
 #include "ops/layer_norm.h"
-#include "ops/layers.h"
 #include "ops/linear.h"
 #include "ops/mixture.h"
 #include "ops/python_beam_program.h"
+#include "ops/python_layer_program.h"
 #include "ops/rows.h"
 #include "ops/select.h"
 #include "ops/tree.h"
@@ -23,6 +24,10 @@ namespace pybeam {
 namespace {
 
 std::string isa() { return kernels().name; }
+
+std::string bfloat16_way() { return bfloat16_products(); }
+
+void choose_bfloat16_way(const std::string& name) { set_bfloat16_products(name.c_str()); }
 
 void choose_isa(const std::string& name) { set_isa(name.c_str()); }
 
@@ -66,23 +71,19 @@ TORCH_LIBRARY(pybeam, m) {
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
     m.def(
-        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, int "
-        "activation, "
-        "bool adds) -> ()");
+        "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, "
+        "int activation, bool adds) -> ()");
     m.def(
         "embed(Tensor token, Tensor position, Tensor table, Tensor? scale, int vocab_size, "
         "Tensor position_table, float embedding_scale) -> Tensor");
-    m.def(
-        "run_layers(Tensor(a!) out, Tensor(b!) x, Tensor[] weights, int num_layers, "
-        "int inner_size, int activation, bool is_pre_norm, float epsilon, int num_heads, "
-        "float scale, Tensor(c!)? own_pool, Tensor? cross_pool, Tensor? cell, "
-        "Tensor[] own_cells, Tensor[] cross_cells) -> ()");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
     m.def("glu(Tensor x) -> Tensor");
     m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
     m.def("isa() -> str", &pybeam::isa);
     m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
+    m.def("bfloat16_products() -> str", &pybeam::bfloat16_way);
+    m.def("set_bfloat16_products(str name) -> ()", &pybeam::choose_bfloat16_way);
 }
 
 TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
@@ -101,7 +102,6 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     m.impl("backtrace", &pybeam::backtrace);
     m.impl("linear", &pybeam::linear);
     m.impl("embed", &pybeam::embed);
-    m.impl("run_layers", &pybeam::run_layers);
     m.impl("layer_norm", &pybeam::layer_norm);
     m.impl("glu", &pybeam::glu);
     m.impl("lstm_cell", &pybeam::lstm_cell);
@@ -112,6 +112,7 @@ TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
 PyMODINIT_FUNC PyInit__C() {
     static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
     PyObject* module = PyModule_Create(&definition);
-    if (module != nullptr && !pybeam::add_beam_program(module)) Py_CLEAR(module);
+    if (module == nullptr) return nullptr;
+    if (!pybeam::add_beam_program(module) || !pybeam::add_layer_program(module)) Py_CLEAR(module);
     return module;
 }

@@ -64,19 +64,26 @@ void read_row(const EmbedParams& p, int64_t token, const Body& body) {
 
 }  // namespace
 
-void launch_embed(const EmbedParams& params) {
+void check_embed(const EmbedParams& params) {
     for (int64_t row = 0; row < params.num_rows; ++row) {
         check_range("token", params.token[row], params.vocab_size);
         check_range("position", params.position[row], params.num_positions);
     }
-    for_rows(params.num_rows, params.size, params.num_threads, [&](int64_t row) {
-        const float* position = params.position_table + params.position[row] * params.size;
-        float* y = params.y + row * params.size;
-        read_row(params, params.token[row], [&](int64_t d, float number) {
-            const float scaled = number * params.embedding_scale;
-            y[d] = position[d] + scaled;
-        });
+}
+
+void embed_row(const EmbedParams& params, int64_t row) {
+    const float* position = params.position_table + params.position[row] * params.size;
+    float* y = params.y + row * params.size;
+    read_row(params, params.token[row], [&](int64_t d, float number) {
+        const float scaled = number * params.embedding_scale;
+        y[d] = position[d] + scaled;
     });
+}
+
+void launch_embed(const EmbedParams& params) {
+    check_embed(params);
+    for_rows(params.num_rows, params.size, params.num_threads,
+             [&](int64_t row) { embed_row(params, row); });
 }
 
 }  // namespace pybeam

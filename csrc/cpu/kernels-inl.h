@@ -9,7 +9,9 @@
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
+#include "linear_results-inl.h"
 #include "linear_int8-inl.h"
+#include "linear_float-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
 #include "log-inl.h"
@@ -18,17 +20,18 @@
 
 // constexpr: a table filled at load time would run this file's instructions on every CPU
 constexpr Kernels make_kernels(const char* name) {
-    return Kernels{
-        name,
-        kWidth,
-        {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
-        {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
-        {&attend<float>, &attend<BFloat16>, &attend<Half>},
-        {&multiply_rows<float>, &multiply_rows<Pair>, &multiply_rows<Half>, &multiply_rows<Bytes>},
-        &round_row,
-        &quantise_row,
-        &normalise_row,
-        &glu_row,
-        &lstm_row,
-        &mix_row};
+    return Kernels{name,
+                   kWidth,
+                   {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
+                   {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
+                   {&attend<float>, &attend<BFloat16>, &attend<Half>},
+                   {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>,
+                    &multiply_rows<float, Half>, &multiply_rows<float, Bytes>},
+                   &round_row,
+                   kInputs<RoundedX, Pair> * sizeof(RoundedX),
+                   &quantise_row,
+                   &normalise_row,
+                   &glu_row,
+                   &lstm_row,
+                   &mix_row};
 }

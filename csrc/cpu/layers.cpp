@@ -39,6 +39,7 @@ struct Buffers {
         const auto floats = [&](int64_t size) {
             return reinterpret_cast<float*>(take(rows * size * int64_t{sizeof(float)}));
         };
+        x = floats(params.size);
         normal = floats(params.size);
         qkv = floats(3 * params.size);
         attended = floats(params.size);
@@ -60,7 +61,7 @@ struct Buffers {
         return prepared_stride(WeightType::kBFloat16, depth);
     }
 
-    float *normal, *qkv, *attended, *inner, *scale;
+    float *x, *normal, *qkv, *attended, *inner, *scale;
     int32_t* offset;
     char* prepared;
     char* size;
@@ -70,18 +71,26 @@ struct Buffers {
 class Member {
   public:
     Member(const LayersParams& params, const Buffers& buffers, const Team& team)
-        : p_(params), b_(buffers), team_(team) {}
+        : p_(params), b_(buffers), team_(team), x_(params.x == nullptr ? buffers.x : params.x) {}
 
     void run() {
+        if (p_.embed != nullptr) embed();
         for (size_t i = 0; i < p_.layers.size(); ++i) run_layer(i);
         finish();
     }
 
   private:
+    void embed() {
+        EmbedParams params = *p_.embed;
+        params.y = x_;
+        for_rows([&](int64_t row) { embed_row(params, row); });
+        if (p_.embedding_norm.weight != nullptr) waiting_ = &p_.embedding_norm;
+    }
+
     void run_layer(size_t i) {
         const LayerWeights& layer = p_.layers[i];
         const int64_t d = p_.size;
-        multiply(layer.qkv, input_norm(layer.self_norm), p_.x, b_.qkv);
+        multiply(layer.qkv, input_norm(layer.self_norm), x_, b_.qkv);
         if (p_.own_pool.data != nullptr) {
             write_cells(i);
             attend(p_.own, i, p_.own_pool, b_.qkv, 3 * d);
@@ -91,12 +100,12 @@ class Member {
         add(layer.self_out, b_.attended);
         behind(layer.self_norm);
         if (p_.cross_pool.data != nullptr) {
-            multiply(layer.cross_query, input_norm(layer.cross_norm), p_.x, b_.qkv);
+            multiply(layer.cross_query, input_norm(layer.cross_norm), x_, b_.qkv);
             attend(p_.cross, i, p_.cross_pool, b_.qkv, d);
             add(layer.cross_out, b_.attended);
             behind(layer.cross_norm);
         }
-        multiply(layer.inner, input_norm(layer.inner_norm), p_.x, b_.inner, p_.activation);
+        multiply(layer.inner, input_norm(layer.inner_norm), x_, b_.inner, p_.activation);
         add(layer.inner_out, b_.inner);
         behind(layer.inner_norm);
     }
@@ -124,7 +133,7 @@ class Member {
 
     // x += W y + b.
     void add(const LinearWeights& weights, const float* y) {
-        run_product(product(weights, y, p_.x, Activation::kNone, true), NoNorm());
+        run_product(product(weights, y, x_, Activation::kNone, true), NoNorm());
     }
 
     template <class BeforeRow>
@@ -145,7 +154,7 @@ class Member {
         LinearParams params{};
         params.x = x;
         params.x_stride = weights.depth;
-        params.rounded_x = reinterpret_cast<Pair*>(b_.prepared);
+        params.rounded_x = b_.prepared;
         params.int8_x = {reinterpret_cast<int8_t*>(b_.prepared),
                          prepared_stride(weights.type, weights.depth), b_.scale, b_.offset};
         params.weight = weights.weight;
@@ -202,18 +211,18 @@ class Member {
     void finish() {
         const bool has_norm = p_.final_norm.weight != nullptr;
         if (p_.output.weight != nullptr) {
-            multiply(p_.output, has_norm ? &p_.final_norm : nullptr, p_.x, p_.out);
+            multiply(p_.output, has_norm ? &p_.final_norm : nullptr, x_, p_.out);
             return;
         }
         for_rows([&](int64_t row) {
             normalise_waiting(row);
-            if (has_norm) return normalise(p_.final_norm, row, p_.x, p_.out);
-            std::memcpy(p_.out + row * p_.size, p_.x + row * p_.size, p_.size * sizeof(float));
+            if (has_norm) return normalise(p_.final_norm, row, x_, p_.out);
+            std::memcpy(p_.out + row * p_.size, x_ + row * p_.size, p_.size * sizeof(float));
         });
     }
 
     void normalise_waiting(int64_t row) const {
-        if (waiting_ != nullptr) normalise(*waiting_, row, p_.x, p_.x);
+        if (waiting_ != nullptr) normalise(*waiting_, row, x_, x_);
     }
 
     void normalise(const NormWeights& norm, int64_t row, const float* x, float* y) const {
@@ -239,7 +248,8 @@ class Member {
     const LayersParams& p_;
     const Buffers& b_;
     const Team& team_;
-    const NormWeights* waiting_ = nullptr;
+    float* const x_;
+    const NormWeights* waiting_ = nullptr;  // x has not been normalised yet
 };
 
 // Multiply-adds in float32 that take as long.
@@ -261,12 +271,13 @@ int64_t work_of(const LayersParams& params) {
 }
 
 void check(const LayersParams& params) {
+    if (params.embed != nullptr) check_embed(*params.embed);
     check_addresses(params.own);
     if (params.cross_pool.data != nullptr) check_addresses(params.cross);
     if (params.own_pool.data == nullptr) return;
     for (int64_t row = 0; row < params.num_rows; ++row) {
         if (params.cell[row] >= -1 && params.cell[row] < params.own_pool.num_cells) continue;
-        throw std::runtime_error("run_layers: `cell` must be from 0 to " +
+        throw std::runtime_error("layers: `cell` must be from 0 to " +
                                  std::to_string(params.own_pool.num_cells - 1) +
                                  ", or -1 for none, but is " + std::to_string(params.cell[row]));
     }

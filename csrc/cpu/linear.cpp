@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "../dispatch.h"
-#include "numbers.h"
+#include "pair_kernels.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -31,14 +31,14 @@ void set_memory(LinearParams* params) {
         scales.resize(rows);
         offsets.resize(rows);
     }
-    params->rounded_x = reinterpret_cast<Pair*>(values.data());
+    params->rounded_x = values.data();
     params->int8_x = {values.data(), stride, scales.data(), offsets.data()};
 }
 
 }  // namespace
 
 int64_t prepared_stride(WeightType type, int64_t depth) {
-    if (type == WeightType::kBFloat16) return (depth + 1) / 2 * int64_t{sizeof(Pair)};
+    if (type == WeightType::kBFloat16) return (depth + 1) / 2 * pair_kernels().rounded_pair_bytes;
     return type == WeightType::kInt8 ? (depth + 3) / 4 * 4 : 0;
 }
 
@@ -62,15 +62,18 @@ void LinearTasks::prepare(int64_t row) const {
     if (params_.weight_type == WeightType::kInt8) {
         kernels().quantise_row(x, params_.depth, params_.int8_x.row(row));
     } else if (params_.weight_type == WeightType::kBFloat16) {
-        const int64_t pairs = (params_.depth + 1) / 2;
-        kernels().round_row(x, params_.depth, params_.rounded_x + row * pairs);
+        const int64_t stride = prepared_stride(params_.weight_type, params_.depth);
+        char* rounded = static_cast<char*>(params_.rounded_x) + row * stride;
+        pair_kernels().round_row(x, params_.depth, rounded);
     }
 }
 
 void LinearTasks::run(int64_t task) const {
     const int64_t group = task / panels_;
     const int64_t rows = params_.num_rows;
-    kernels().multiply_rows[static_cast<int>(params_.weight_type)](
+    const bool has_pairs = params_.weight_type == WeightType::kBFloat16;
+    const Kernels& kernels = has_pairs ? pair_kernels() : pybeam::kernels();
+    kernels.multiply_rows[static_cast<int>(params_.weight_type)](
         params_, task % panels_, rows * group / groups_, rows * (group + 1) / groups_);
 }
 

@@ -45,7 +45,7 @@ struct Int8Inputs {
 // follows is the same on every instruction set: products and sums are rounded one by one.
 template <int kRows>
 inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* column_scale,
-                          const float* bias, const float* residual, float* y, int64_t y_stride) {
+                          const Results& results) {
     Sums acc[kRows][kSumsVecs];
     const int8_t* row[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -66,22 +66,22 @@ inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* 
     for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
         for (int c = 0; c < kSumsVecs; ++c) {
-            const int64_t i = r * y_stride + c * kWidth;
-            Vec sum = mul(to_floats(acc[r][c]), mul(scale, load(column_scale + c * kWidth)));
-            if (bias != nullptr) sum = add(sum, load(bias + c * kWidth));
-            if (residual != nullptr) sum = add(sum, load(residual + i));
-            store(y + i, sum);
+            const Vec scales = mul(scale, load(column_scale + c * kWidth));
+            results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));
         }
     }
 }
 
-// The same for all columns of a panel.
-template <int kRows>
-inline void multiply_block(const Int8Inputs& x, const Bytes* panel, const float* bias,
-                           const float* residual, float* y, int64_t y_stride) {
+// The same for all columns of a panel and the rows `first .. last`.
+inline void multiply(const Int8Inputs& x, const Bytes* panel, int64_t first, int64_t last,
+                     PanelResults& results) {
     static_assert(kPanel % (kSumsVecs * kWidth) == 0);
-    for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
-        multiply_pass<kRows>(x, panel + c, x.column_scale + c, bias == nullptr ? nullptr : bias + c,
-                             residual == nullptr ? nullptr : residual + c, y + c, y_stride);
-    }
+    RowBlocks<kSumsRows>(last - first).for_each([&](auto rows, int64_t begin) {
+        const int64_t row = first + begin;
+        for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
+            multiply_pass<rows()>(x.from(row), panel + c, x.column_scale + c,
+                                  results.of(row).from(c));
+        }
+        results.finish(row, rows());
+    });
 }

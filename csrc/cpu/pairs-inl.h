@@ -1,18 +1,14 @@
-// Products of bfloat16 pairs without an instruction for them. Included inside a namespace, after
-// the vectors.
+// Products of bfloat16 pairs without an instruction for them: as float32. Included inside a
+// namespace, after the vectors.
 
-// c + a b, of both members of every pair.
-inline Vec fma(PairVec a, PairVec b, Vec c) {
-    return fma(even(a), even(b), fma(odd(a), odd(b), c));
-}
+using RoundedX = float;
 
-inline void round_row(const float* x, int64_t depth, Pair* out) {
-    int64_t k = 0;
-    for (; k + 1 < depth; k += 2, ++out) {
-        from_float(x[k], &out->even);
-        from_float(x[k + 1], &out->odd);
+inline void round_row(const float* x, int64_t depth, void* out) {
+    float* const rounded = static_cast<float*>(out);
+    for (int64_t k = 0; k < depth; ++k) {
+        BFloat16 narrow;
+        from_float(x[k], &narrow);
+        rounded[k] = to_float(narrow);
     }
-    if (k == depth) return;
-    from_float(x[k], &out->even);
-    from_float(0.0f, &out->odd);
+    if (depth % 2 != 0) rounded[depth] = 0.0f;
 }

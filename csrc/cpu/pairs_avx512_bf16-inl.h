@@ -1,11 +1,14 @@
 // Products of bfloat16 pairs by AVX512_BF16. Included inside a namespace, after the vectors.
 
+using RoundedX = Pair;
+
 // c + a b, of both members of every pair.
 inline Vec fma(PairVec a, PairVec b, Vec c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-inline void round_row(const float* x, int64_t depth, Pair* out) {
+inline void round_row(const float* x, int64_t depth, void* pairs) {
+    Pair* out = static_cast<Pair*>(pairs);
     for (int64_t k = 0; k < depth; k += kWidth, out += kWidth / 2) {
         const int64_t left = depth - k;
         const __mmask16 is_x = left < kWidth ? (1u << left) - 1 : 0xffff;

@@ -5,6 +5,7 @@ using Vec = __m256;
 constexpr int kWidth = 8;
 constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
 constexpr int kPassRows = 6, kPassVecs = 2;  // rows and vectors of sums that fit the registers
+constexpr int pass_vecs(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : kPassVecs; }
 
 inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
 inline Vec load(const float* x) { return _mm256_loadu_ps(x); }

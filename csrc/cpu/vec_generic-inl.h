@@ -6,6 +6,7 @@ typedef int32_t IntVec __attribute__((vector_size(16)));
 constexpr int kWidth = 4;
 constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
 constexpr int kPassRows = 2, kPassVecs = 2;  // rows and vectors of sums that fit the registers
+constexpr int pass_vecs(int /*rows*/) { return kPassVecs; }
 
 inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
 inline Vec load(const float* x) {

@@ -1,10 +1,14 @@
-// The operator `run_layers`.
+// The layers of a transformer in one call.
 #pragma once
 
 #include <ATen/Parallel.h>
 
+#include <utility>
+#include <vector>
+
 #include "../params/layers.h"
 #include "check.h"
+#include "embed.h"
 #include "linear.h"
 
 namespace pybeam {
@@ -12,7 +16,7 @@ namespace pybeam {
 // Takes weights from a list, in which an empty tensor stands for none.
 class WeightReader {
   public:
-    explicit WeightReader(at::TensorList weights) : weights_(weights) {}
+    explicit WeightReader(const std::vector<Tensor>& weights) : weights_(weights) {}
 
     NormWeights norm(int64_t size) {
         const Tensor &weight = next(), &bias = next();
@@ -32,27 +36,28 @@ class WeightReader {
                 some("bias", bias), num_columns,         depth};
     }
 
-    bool is_done() const { return next_ == weights_.size(); }
-
-  private:
     const Tensor& next() {
         TORCH_CHECK_VALUE(next_ < weights_.size(),
                           "`weights` has too few tensors: ", weights_.size());
         return weights_[next_++];
     }
 
+    bool is_done() const { return next_ == weights_.size(); }
+
+  private:
     static const float* numbers(const char* name, const Tensor& tensor, int64_t size) {
         return state<float>(name, tensor, at::kFloat, {size});
     }
 
-    at::TensorList weights_;
+    const std::vector<Tensor>& weights_;
     size_t next_ = 0;
 };
 
 // Fills in what attention over the cells of a list reads: offset, slot, cell, num_cells and, where
 // rows see different cells, mask and entry.
-inline TreeAttentionParams attention_of(at::TensorList cells, int64_t num_rows, int64_t num_heads,
-                                        int64_t head_size, int64_t num_pool_cells, double scale) {
+inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_t num_rows,
+                                        int64_t num_heads, int64_t head_size,
+                                        int64_t num_pool_cells, double scale) {
     TORCH_CHECK_VALUE(cells.size() == 4 || cells.size() == 6,
                       "cells must be 4 or 6 tensors, but are ", cells.size());
     check_dim("slot", cells[1], 1);
@@ -93,76 +98,146 @@ inline LayerPool pool_of(const char* name, const OptionalTensor& pool, int64_t n
     return {data, num_cells, pool->stride(0)};
 }
 
-inline void run_layers(const Tensor& out, const Tensor& x, at::TensorList weights,
-                       int64_t num_layers, int64_t inner_size, int64_t activation, bool is_pre_norm,
-                       double epsilon, int64_t num_heads, double scale,
-                       const OptionalTensor& own_pool, const OptionalTensor& cross_pool,
-                       const OptionalTensor& cell, at::TensorList own_cells,
-                       at::TensorList cross_cells) {
-    check_dim("x", x, 2);
-    check_dim("out", out, 2);
-    check_activation(activation);
-    const int64_t num_rows = x.size(0), size = x.size(1);
-    TORCH_CHECK_VALUE(num_heads > 0 && size % num_heads == 0, "`num_heads` must divide ", size,
-                      ", but is ", num_heads);
-    TORCH_CHECK_VALUE(num_layers >= 0 && inner_size > 0, "`num_layers` and `inner_size` must be ",
-                      "positive, but are ", num_layers, " and ", inner_size);
-    TORCH_CHECK_VALUE(own_pool.has_value() == cell.has_value(),
-                      "`own_pool` and `cell` go together");
-    const int64_t head_size = size / num_heads;
-    LayersParams params{};
-    params.is_pre_norm = is_pre_norm;
-    params.activation = static_cast<Activation>(activation);
-    params.epsilon = static_cast<float>(epsilon);
-    params.num_rows = num_rows;
-    params.size = size;
-    params.inner_size = inner_size;
-    params.x = state<float>("x", x, at::kFloat, {num_rows, size});
-    params.out = state<float>("out", out, at::kFloat, {num_rows, out.size(1)});
-    params.own_pool = pool_of("own_pool", own_pool, num_layers, num_heads, head_size);
-    params.cross_pool = pool_of("cross_pool", cross_pool, num_layers, num_heads, head_size);
-    const bool has_cross = cross_pool.has_value();
-    const int64_t num_cells = own_pool.has_value() ? params.own_pool.num_cells : num_rows;
-    params.own = attention_of(own_cells, num_rows, num_heads, head_size, num_cells, scale);
-    if (cell.has_value()) {
-        params.cell = state<int32_t>("cell", *cell, at::kInt, {num_rows});
+// The shapes and facts of a stack.
+struct StackShape {
+    int64_t num_layers;
+    int64_t inner_size;
+    Activation activation;
+    bool is_pre_norm;
+    bool has_cross;  // a decoder's layers attend over encoder states
+    double epsilon;
+    int64_t num_heads;
+    double scale;
+    int64_t num_columns;  // of the output layer, 0: there is none
+    double embedding_scale;
+    int64_t num_tokens;  // of the token table, 0: there is none
+};
+
+// What rows attend over in one call.
+struct StackCells {
+    OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, heads, head size]
+    OptionalTensor cell;                  // [rows], where each row's key and value go
+    std::vector<Tensor> own, cross;
+};
+
+// The layers of a transformer, whose weights are checked once.
+class LayerProgram {
+  public:
+    LayerProgram(std::vector<Tensor> weights, const StackShape& shape)
+        : weights_(std::move(weights)), shape_(shape) {
+        TORCH_CHECK_VALUE(shape.num_layers >= 0 && shape.inner_size > 0 && shape.num_columns >= 0,
+                          "the numbers of a stack must be positive, but it has ", shape.num_layers,
+                          " layers of inner size ", shape.inner_size, " and ", shape.num_columns,
+                          " columns");
+        WeightReader reader(weights_);
+        read_embedding(reader);
+        TORCH_CHECK_VALUE(shape.num_heads > 0 && size_ % shape.num_heads == 0,
+                          "`num_heads` must divide ", size_, ", but is ", shape.num_heads);
+        params_.is_pre_norm = shape.is_pre_norm;
+        params_.activation = shape.activation;
+        params_.epsilon = static_cast<float>(shape.epsilon);
+        params_.size = size_;
+        params_.inner_size = shape.inner_size;
+        params_.embedding_norm = reader.norm(size_);
+        params_.final_norm = reader.norm(size_);
+        params_.output = reader.linear(shape.num_columns, size_);
+        TORCH_CHECK_VALUE((params_.output.weight != nullptr) == (shape.num_columns > 0),
+                          "`weights` must have an output layer of ", shape.num_columns, " columns");
+        for (int64_t i = 0; i < shape.num_layers; ++i) params_.layers.push_back(layer(reader, i));
+        TORCH_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights_.size());
     }
-    if (has_cross) {
-        params.cross = attention_of(cross_cells, num_rows, num_heads, head_size,
-                                    params.cross_pool.num_cells, scale);
+
+    // Runs the layers on tokens at positions, both [rows].
+    void run(const Tensor& out, const Tensor& token, const Tensor& position,
+             const StackCells& cells) const {
+        TORCH_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
+        check_dim("token", token, 1);
+        const int64_t num_rows = token.size(0);
+        EmbedParams embed = embed_;
+        embed.token = state<int32_t>("token", token, at::kInt, {num_rows});
+        embed.position = state<int32_t>("position", position, at::kInt, {num_rows});
+        embed.num_rows = num_rows;
+        embed.num_threads = 1;
+        LayersParams params = params_of(out, num_rows, cells);
+        params.embed = &embed;
+        launch_layers(params);
     }
-    WeightReader reader(weights);
-    params.final_norm = reader.norm(size);
-    params.output = reader.linear(out.size(1), size);
-    TORCH_CHECK_VALUE(params.output.weight != nullptr || out.size(1) == size, "`out` must be [",
-                      num_rows, ", ", size, "] without an output layer, but is ", out.sizes());
-    for (int64_t i = 0; i < num_layers; ++i) {
+
+    // Runs the layers on x [rows, size], which is overwritten.
+    void run(const Tensor& out, const Tensor& x, const StackCells& cells) const {
+        check_dim("x", x, 2);
+        LayersParams params = params_of(out, x.size(0), cells);
+        params.x = state<float>("x", x, at::kFloat, {x.size(0), size_});
+        params.embedding_norm = {};
+        launch_layers(params);
+    }
+
+  private:
+    void read_embedding(WeightReader& reader) {
+        const Tensor &table = reader.next(), &scale = reader.next(), &positions = reader.next();
+        check_dim("position_table", positions, 2);
+        size_ = positions.size(1);
+        if (shape_.num_tokens == 0) return;
+        embed_ = embed_of(table, scale.numel() == 0 ? OptionalTensor() : OptionalTensor(scale),
+                          shape_.num_tokens, positions, shape_.embedding_scale);
+    }
+
+    LayerWeights layer(WeightReader& reader, int64_t i) const {
         LayerWeights layer{};
-        layer.self_norm = reader.norm(size);
-        layer.qkv = reader.linear(3 * size, size);
-        layer.self_out = reader.linear(size, size);
-        if (has_cross) {
-            layer.cross_norm = reader.norm(size);
-            layer.cross_query = reader.linear(size, size);
-            layer.cross_out = reader.linear(size, size);
+        layer.self_norm = reader.norm(size_);
+        layer.qkv = reader.linear(3 * size_, size_);
+        layer.self_out = reader.linear(size_, size_);
+        if (shape_.has_cross) {
+            layer.cross_norm = reader.norm(size_);
+            layer.cross_query = reader.linear(size_, size_);
+            layer.cross_out = reader.linear(size_, size_);
         }
-        layer.inner_norm = reader.norm(size);
-        layer.inner = reader.linear(inner_size, size);
-        layer.inner_out = reader.linear(size, inner_size);
+        layer.inner_norm = reader.norm(size_);
+        layer.inner = reader.linear(shape_.inner_size, size_);
+        layer.inner_out = reader.linear(size_, shape_.inner_size);
         const bool is_whole = layer.qkv.weight != nullptr && layer.self_out.weight != nullptr &&
                               layer.inner.weight != nullptr && layer.inner_out.weight != nullptr &&
-                              (!has_cross || (layer.cross_query.weight != nullptr &&
-                                              layer.cross_out.weight != nullptr));
+                              (!shape_.has_cross || (layer.cross_query.weight != nullptr &&
+                                                     layer.cross_out.weight != nullptr));
         TORCH_CHECK_VALUE(is_whole, "`weights` lacks a matrix of layer ", i);
         const bool is_normed = layer.self_norm.weight != nullptr &&
                                layer.inner_norm.weight != nullptr &&
-                               (!has_cross || layer.cross_norm.weight != nullptr);
+                               (!shape_.has_cross || layer.cross_norm.weight != nullptr);
         TORCH_CHECK_VALUE(is_normed, "`weights` lacks a norm of layer ", i);
-        params.layers.push_back(layer);
+        return layer;
     }
-    TORCH_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
-    params.num_threads = at::get_num_threads();
-    launch_layers(params);
-}
+
+    LayersParams params_of(const Tensor& out, int64_t num_rows, const StackCells& cells) const {
+        const int64_t layers = shape_.num_layers, heads = shape_.num_heads;
+        const int64_t head_size = size_ / heads;
+        TORCH_CHECK_VALUE(cells.own_pool.has_value() == cells.cell.has_value(),
+                          "`own_pool` and `cell` go together");
+        TORCH_CHECK_VALUE(cells.cross_pool.has_value() == shape_.has_cross,
+                          "`cross_pool` must be given for a decoder alone");
+        LayersParams params = params_;
+        params.num_rows = num_rows;
+        const int64_t columns = shape_.num_columns == 0 ? size_ : shape_.num_columns;
+        params.out = state<float>("out", out, at::kFloat, {num_rows, columns});
+        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, head_size);
+        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, head_size);
+        const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
+        params.own = attention_of(cells.own, num_rows, heads, head_size, num_cells, shape_.scale);
+        if (cells.cell.has_value()) {
+            params.cell = state<int32_t>("cell", *cells.cell, at::kInt, {num_rows});
+        }
+        if (shape_.has_cross) {
+            params.cross = attention_of(cells.cross, num_rows, heads, head_size,
+                                        params.cross_pool.num_cells, shape_.scale);
+        }
+        params.num_threads = at::get_num_threads();
+        return params;
+    }
+
+    std::vector<Tensor> weights_;
+    StackShape shape_;
+    int64_t size_ = 0;
+    EmbedParams embed_{};
+    LayersParams params_{};
+};
 
 }  // namespace pybeam

@@ -1,31 +1,13 @@
 // `pybeam._C.BeamProgram`: the Python type of a `BeamProgram`.
-//
-// Python calls it without torch's dispatcher, whose way into an operator costs more than one beam.
 #pragma once
 
-#include <ATen/record_function.h>
-#include <Python.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "beam_program.h"
+#include "python.h"
 
 namespace pybeam {
-
-// Lets other threads of Python run while it lives.
-class Unlocked {
-  public:
-    Unlocked() : state_(PyEval_SaveThread()) {}
-    ~Unlocked() { PyEval_RestoreThread(state_); }
-    Unlocked(const Unlocked&) = delete;
-
-  private:
-    PyThreadState* state_;
-};
 
 // An int32 tensor on the host that is handed out, and used again once nobody else holds it.
 class Lent {
@@ -64,53 +46,6 @@ struct PyBeamProgram {
     std::array<Lent, BeamProgram::kNumRowArrays>* rows;
     Lent* report;
 };
-
-inline const Tensor& tensor_of(PyObject* object) {
-    TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a tensor, but got ",
-                     Py_TYPE(object)->tp_name);
-    return THPVariable_Unpack(object);
-}
-
-inline std::vector<Tensor> tensors_of(PyObject* tuple) {
-    std::vector<Tensor> tensors;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-        tensors.push_back(tensor_of(PyTuple_GET_ITEM(tuple, i)));
-    }
-    return tensors;
-}
-
-inline int64_t int_of(PyObject* object) {
-    const int64_t value = PyLong_AsLongLong(object);
-    if (value == -1 && PyErr_Occurred()) throw python_error();
-    return value;
-}
-
-// The numbers of a list.
-template <class T>
-std::vector<T> numbers_of(PyObject* list) {
-    TORCH_CHECK_TYPE(PyList_Check(list), "expected a list, but got ", Py_TYPE(list)->tp_name);
-    std::vector<T> numbers;
-    numbers.reserve(PyList_GET_SIZE(list));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-        PyObject* item = PyList_GET_ITEM(list, i);
-        if constexpr (std::is_floating_point_v<T>) {
-            const double value = PyFloat_AsDouble(item);
-            if (value == -1.0 && PyErr_Occurred()) throw python_error();
-            numbers.push_back(static_cast<T>(value));
-        } else {
-            const int64_t value = int_of(item);
-            TORCH_CHECK_VALUE(value == static_cast<T>(value), value, " does not fit in int32");
-            numbers.push_back(static_cast<T>(value));
-        }
-    }
-    return numbers;
-}
-
-inline void check_arguments(Py_ssize_t given, Py_ssize_t expected) {
-    TORCH_CHECK_TYPE(given == expected, "expected ", expected, " arguments, but got ", given);
-}
-
-using Arguments = PyObject* const*;
 
 // BeamProgram(tree, beams, eos_ids, finishing, keeps_best, top, certificate, refills, normalise)
 inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -241,12 +176,6 @@ inline PyObject* beam_program_report(PyBeamProgram* self, PyObject* given) {
     self->program->report(slot, self->report->room(BeamProgram::report_size(slot)));
     return self->report->lend();
     END_HANDLE_TH_ERRORS
-}
-
-// A function that takes its arguments as an array.
-template <class Function>
-PyCFunction fast(Function* function) {
-    return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
 inline PyMethodDef beam_program_methods[] = {

@@ -26,6 +26,9 @@ struct EmbedParams {
     int num_threads;
 };
 
+// Raises std::runtime_error if a token or a position is not in its table.
+void check_embed(const EmbedParams& params);
+void embed_row(const EmbedParams& params, int64_t row);
 void launch_embed(const EmbedParams& params);
 
 }  // namespace pybeam

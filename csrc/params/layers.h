@@ -1,9 +1,10 @@
-// Arguments of the kernel `run_layers`: the layers of a transformer, one after another.
+// Arguments of the kernel `layers`: the layers of a transformer, one after another.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "embed.h"
 #include "linear.h"
 #include "tree_attention.h"
 #include "types.h"
@@ -45,7 +46,7 @@ struct LayerPool {
 
 struct LayersParams {
     std::vector<LayerWeights> layers;
-    NormWeights final_norm;
+    NormWeights embedding_norm, final_norm;
     LinearWeights output;
     bool is_pre_norm;  // a sublayer is x + f(norm(x)), else norm(x + f(x))
     Activation activation;
@@ -53,8 +54,9 @@ struct LayersParams {
     int64_t num_rows;
     int64_t size;
     int64_t inner_size;
-    float* x;    // [rows, size], changed
-    float* out;  // [rows, columns of the output layer], or [rows, size] without one
+    const EmbedParams* embed;  // makes the inputs, without `y`; null: they are x
+    float* x;                  // [rows, size], changed; null where there is `embed`
+    float* out;                // [rows, columns of the output layer], or [rows, size] without one
     // in a decoder keys and values are written to the pool; in an encoder, which has none, rows
     // attend over the rows of their own source
     LayerPool own_pool, cross_pool;

@@ -10,8 +10,6 @@ namespace pybeam {
 // Columns of a panel of packed weights; `PANEL` in Python.
 constexpr int kPanel = 64;
 
-struct Pair;
-
 // The dtypes of packed weights.
 enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8 };
 constexpr int kNumWeightTypes = 4;
@@ -51,7 +49,7 @@ constexpr int kNumActivations = 6;
 struct LinearParams {
     const float* x;
     int64_t x_stride;
-    Pair* rounded_x;  // [rows, ceil(depth / 2)], for bfloat16 weights
+    void* rounded_x;  // [rows, ceil(depth / 2)] rounded pairs, for bfloat16 weights
     Int8Rows int8_x;  // [rows, depth], for int8 weights
     const void* weight;
     WeightType weight_type;

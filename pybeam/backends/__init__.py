@@ -26,6 +26,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
+from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.contracts import SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
@@ -77,6 +78,9 @@ class Backend(Protocol):
         """Empty the trees of these slots [A] and give their pages back."""
 
     # None: the step is put together from the functions below
+    # makes the layers of a transformer one object from their weights, see `transformer/fused.py`; None:
+    # this backend calls the functions of each layer
+    layer_program: Callable[[tuple[Tensor, ...], StackShape], LayerProgram] | None
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 
     def beam_open(

@@ -22,6 +22,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
+from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.contracts import SelectOptions, Survivors
 
 try:
@@ -70,6 +71,10 @@ def select(
             options.normalise,
         )
     )
+
+
+def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:
+    return pybeam._C.LayerProgram(weights, *shape)
 
 
 def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgram:
@@ -132,8 +137,6 @@ scatter_rows = _ops.scatter_rows.default
 backtrace = _ops.backtrace.default
 linear = _ops.linear.default
 embed = _ops.embed.default
-# the layers of a whole transformer in one call; other backends call the operators of each layer
-run_layers = _ops.run_layers.default
 layer_norm = _ops.layer_norm.default
 glu = _ops.glu.default
 lstm_cell = _ops.lstm_cell.default
@@ -142,6 +145,9 @@ mixture = _ops.mixture.default
 # in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16"
 isa = _ops.isa.default
 set_isa = _ops.set_isa.default
+# how bfloat16 weights are multiplied: "pairs" or "float32"
+bfloat16_products = _ops.bfloat16_products.default
+set_bfloat16_products = _ops.set_bfloat16_products.default
 
 
 def lacking(device_type: str) -> list[str]:
@@ -175,7 +181,6 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")
-@torch.library.register_fake("pybeam::run_layers")
 @torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None

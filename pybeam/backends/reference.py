@@ -302,6 +302,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 
 
 beam_program = None
+layer_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)

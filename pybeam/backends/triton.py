@@ -58,6 +58,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
 
 # these arrays are few and small, and not worth kernels of their own
 beam_program = None
+layer_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -86,6 +87,7 @@ __all__ = [
     "gather_rows",
     "glu",
     "layer_norm",
+    "layer_program",
     "linear",
     "lstm_cell",
     "mixture",

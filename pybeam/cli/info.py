@@ -9,8 +9,6 @@ import click
 
 def backend_lines() -> list[str]:
     """Return one line per backend: its instruction set, or why it is missing."""
-    import torch
-
     from pybeam import backends
 
     lines = []
@@ -20,9 +18,15 @@ def backend_lines() -> list[str]:
         except ValueError as error:
             lines.append(f"{name}: missing ({error.__cause__ or error})")
         else:
-            isa = f" ({torch.ops.pybeam.isa()})" if name == "native" else ""
-            lines.append(f"{name}: available{isa}")
+            lines.append(f"{name}: available{_native_kernels() if name == 'native' else ''}")
     return lines
+
+
+def _native_kernels() -> str:
+    import torch
+
+    ops = torch.ops.pybeam
+    return f" ({ops.isa()}, bfloat16 products: {ops.bfloat16_products()})"
 
 
 def device_names() -> list[str]:
@@ -38,6 +42,12 @@ def info() -> None:
     """Print versions, devices, backends and the instruction set.
 
     Put its output into bug reports.
+
+    The instruction set is the best of this CPU, or the one in the environment variable PYBEAM_ISA
+    (generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16). bfloat16 weights are multiplied as
+    pairs where the CPU has an instruction for it that is faster, which is tried once per process, and
+    else widened to float32; PYBEAM_BFLOAT16 (pairs, float32) chooses without a trial. The two differ in
+    rounding only.
     """
     import torch
 

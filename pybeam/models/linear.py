@@ -75,7 +75,8 @@ class PackedLinear:
       float16 and widened on the way: half the memory to read, the same result.
     - float16: the same with these weights.
     - bfloat16: y = bfloat16(x) W^T + b, x rounded to nearest, ties to even. AVX512_BF16 multiplies
-      such pairs at twice the speed of float32; other CPUs widen them. Subnormals may count as zero.
+      such pairs at twice the speed of float32 on some CPUs; others widen them. Subnormals may count as
+      zero.
     - int8, given as `Quantised`: inputs become int8, too, row by row, and the sums of integers are exact;
       see `pybeam.backends.torch_layers.linear`. Given the inputs, every instruction set gives the same
       products, bit for bit.

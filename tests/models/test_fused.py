@@ -1,8 +1,6 @@
-"""A stack in one call gives the bits of one call per operator, in every batch and with every team."""
+"""A stack in one object gives the bits of one call per operator, in every batch and with every team."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from support.tiny_models import save_tiny_model
 
 # norms before and behind sublayers, with and without final norm and embedding norm, convolutions
 KINDS = ("m2m_100", "mbart", "bart", "marian", "fsmt", "Speech2Text", "Whisper")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 
 
 @pytest.fixture(params=KINDS)
@@ -92,8 +90,7 @@ def test_any_team(tmp_path, one_by_one, kind, dtype):
     assert decoded(model, requests, ALGORITHMS["fixed"], schedule) == expected
 
 
-def test_other_backends_have_no_such_call(model):
-    stack = model.decoder
-    assert fused(SimpleNamespace(), stack, model.output, True) is None
-    assert fused(pybeam.backends.load("reference"), stack, model.output, True) is None
-    assert fused(pybeam.backends.load("native"), stack, model.output, True) is not None
+def test_other_backends_have_no_such_program(model):
+    reference, native = map(pybeam.backends.load, ("reference", "native"))
+    assert fused(reference, model.decoder, model.output, True) is None
+    assert fused(native, model.decoder, model.output, True) is not None

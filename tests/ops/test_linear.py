@@ -54,6 +54,13 @@ def test_as_torch(isa, dtype, num_rows, num_columns, depth):
         assert_close(residual, expected)
 
 
+def test_without_depth_the_result_is_the_bias(isa):
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    y, bias = torch.empty(9, 70), torch.arange(70.0)
+    native.linear(y, torch.zeros(9, 0), torch.zeros(2, 0, 64), None, bias, 0, False)
+    assert torch.equal(y, bias.expand(9, 70))
+
+
 def test_memory_is_used_and_what_lies_behind_is_not(isa, dtype):
     layer = layer_of(70, 16, dtype=dtype)
     memory = torch.full((5, 70), 9.0)

@@ -12,7 +12,6 @@ from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
-from support.layer_arguments import layer_arguments
 
 
 def ints(values) -> torch.Tensor:
@@ -202,7 +201,6 @@ ARGUMENTS = {
         torch.randn(2, 8),
         2.0,
     ),
-    "run_layers": lambda: tuple(layer_arguments().values()),
     "glu": lambda: (torch.randn(3, 70),),
     "lstm_cell": lambda: (torch.randn(3, 36), torch.randn(3, 9)),
     "layer_norm": lambda: (torch.randn(3, 70), torch.randn(70), torch.randn(70), 1e-5),
@@ -222,7 +220,8 @@ def test_every_operator_is_checked():
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("pybeam::")
     }
-    assert found == {*ARGUMENTS, "isa", "set_isa"}
+    settings = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products"}
+    assert found == {*ARGUMENTS, *settings}
 
 
 def test_an_instruction_set_that_is_not_there():

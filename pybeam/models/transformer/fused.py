@@ -1,89 +1,102 @@
-"""The layers of a stack in one call of a backend that has such an operator, with the bits of many calls."""
+"""A stack as one object of a backend that has such a program, with the bits of one call per operator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear, PackedLinear
-from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    Norm,
+    Stack,
+    TokenTable,
+    token_table,
+)
 
 NONE = torch.empty(0)
 
 
 class FusedStack:
-    """The layers of an encoder or a decoder, its final norm and, if there is one, the output layer.
+    """Embeddings, layers and final norm of an encoder or a decoder, and the output layer of a decoder."""
 
-    Args:
-        run: `run_layers` of a backend.
-        stack: packed layers.
-        output: packed; None for an encoder.
-        is_pre_norm: whether a sublayer is ``x + f(norm(x))``, and not ``norm(x + f(x))``.
-    """
+    def __init__(self, program: LayerProgram, size: int) -> None:
+        self._run, self._size = program.run, size
 
-    def __init__(
-        self, run: Any, stack: Stack, output: PackedLinear | None, is_pre_norm: bool
-    ) -> None:
-        first = stack.layers[0]
-        assert isinstance(first.inner, PackedLinear)
-        self._run = run
-        self._weights = [*_norm(stack.final_norm), *_linear(output)]
-        for layer in stack.layers:
-            self._weights += _layer(layer)
-        size = stack.position_table.shape[1]
-        self._numbers = (
-            len(stack.layers),
-            first.inner.num_columns,
-            first.inner.activation_id,
-            is_pre_norm,
-            first.self_norm.epsilon,
-            stack.num_heads,
-            (size // stack.num_heads) ** -0.5,
-        )
-
-    def encode(self, x: Tensor, cells: Cells) -> Tensor:
-        """Return the states [n, d] of inputs x [n, d], which are overwritten. Cells are rows of x."""
-        out = torch.empty_like(x)
-        self._run(out, x, self._weights, *self._numbers, None, None, None, cells[:4], [])
+    def encode(self, inputs: Tensor | tuple[Tensor, Tensor], cells: Cells) -> Tensor:
+        """Return the states [n, d] of tokens and positions [n], or of x [n, d], which is overwritten."""
+        first = inputs if isinstance(inputs, Tensor) else inputs[0]
+        out = torch.empty(first.shape[0], self._size)
+        self._run(out, inputs, None, None, None, cells[:4], ())
         return out
 
     def decode(
         self,
-        x: Tensor,
-        logits: Tensor,
+        out: Tensor,
+        inputs: tuple[Tensor, Tensor],
         pools: tuple[Tensor, Tensor],
         cell: Tensor,
         cells: tuple[Cells, Cells],
     ) -> Tensor:
-        """Compute logits [R, V] of inputs x [R, d], which are overwritten.
+        """Return logits in `out` [R, V] for tokens and positions, both [R] int32.
 
         Args:
-            x: embeddings.
-            logits: memory [at least R, V].
+            out: memory.
+            inputs: tokens and positions.
             pools: keys and values of the rows themselves and of the encoder, [layers, cells, 2, H, D].
             cell: [R] int32, where each row's key and value go; -1: nowhere.
             cells: what rows attend over in these pools.
         """
-        out = logits[: x.shape[0]]
         own, cross = cells
-        self._run(out, x, self._weights, *self._numbers, *pools, cell, own, cross[:4])
+        self._run(out, inputs, *pools, cell, own, cross[:4])
         return out
 
 
 def fused(
     backend: Backend, stack: Stack, output: Linear | None, is_pre_norm: bool
 ) -> FusedStack | None:
-    """Return the stack as one call, or None if this backend or these layers take one call per operator."""
-    run = getattr(backend, "run_layers", None)
-    if run is None or not stack.layers or not isinstance(stack.layers[0].qkv, PackedLinear):
+    """Return the stack as one object, or None if this backend or these layers have no such program.
+
+    Args:
+        backend: may have `layer_program`.
+        stack: an encoder or a decoder.
+        output: the output layer of a decoder; None for an encoder.
+        is_pre_norm: whether a sublayer is ``x + f(norm(x))``, and not ``norm(x + f(x))``.
+    """
+    make, layers = backend.layer_program, stack.layers
+    if make is None or not layers or not isinstance(layers[0].inner, PackedLinear):
         return None
-    assert output is None or isinstance(output, PackedLinear)
-    return FusedStack(run, stack, output, is_pre_norm)
+    size, table = stack.position_table.shape[1], stack.token_table
+    shape = StackShape(
+        num_layers=len(layers),
+        inner_size=layers[0].inner.num_columns,
+        activation=layers[0].inner.activation_id,
+        is_pre_norm=is_pre_norm,
+        has_cross=isinstance(layers[0], DecoderLayer),
+        epsilon=layers[0].self_norm.epsilon,
+        num_heads=stack.num_heads,
+        scale=(size // stack.num_heads) ** -0.5,
+        num_columns=output.num_columns if isinstance(output, PackedLinear) else 0,
+        embedding_scale=stack.embedding_scale,
+        num_tokens=0 if table is None else stack.num_tokens,
+    )
+    weights = [*_table(table), stack.position_table, *_norm(stack.embedding_norm)]
+    weights += [*_norm(stack.final_norm), *_linear(output)]
+    for layer in layers:
+        weights += _layer(layer)
+    return FusedStack(make(tuple(weights), shape), size)
+
+
+def _table(table: TokenTable | None) -> Sequence[Tensor]:
+    """A token table and its scale."""
+    weight, scale = (None, None) if table is None else token_table(table)
+    return NONE if weight is None else weight, NONE if scale is None else scale
 
 
 def _norm(norm: Norm | None) -> Sequence[Tensor]:

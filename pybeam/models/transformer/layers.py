@@ -15,6 +15,9 @@ from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised
 from pybeam.models.linear import Linear, PackedLinear
 
+# [V, d]: as it is, or the output layer where that has the same table
+TokenTable = Tensor | Quantised | PackedLinear
+
 
 class Norm:
     """Layer normalisation. A backend computes it if the linear layers are packed for one (`can_pack`)."""
@@ -58,6 +61,13 @@ class DecoderLayer(EncoderLayer):
     cross_out: Linear
 
 
+def token_table(table: TokenTable) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of a table as `embed` takes them, and the scale [V] of int8."""
+    if isinstance(table, PackedLinear):
+        return table.packed[:2]
+    return table if isinstance(table, Quantised) else (table, None)
+
+
 Layer = TypeVar("Layer", bound=EncoderLayer)
 
 
@@ -65,8 +75,8 @@ Layer = TypeVar("Layer", bound=EncoderLayer)
 class Stack(Generic[Layer]):
     """The encoder or the decoder without its attention state."""
 
-    # [V, d]; the output layer, where it has the same table; None for an encoder that reads no tokens
-    token_table: Tensor | Quantised | PackedLinear | None
+    # None for an encoder that reads no tokens
+    token_table: TokenTable | None
     position_table: Tensor  # [positions, d], row i for the i-th token
     embedding_scale: float
     embedding_norm: Norm | None
@@ -86,21 +96,29 @@ class Stack(Generic[Layer]):
             final_norm=self.final_norm and self.final_norm.with_backend(backend),
         )
 
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in the table, which must be there."""
+        table = self.token_table
+        if isinstance(table, PackedLinear):
+            return table.num_columns
+        assert table is not None
+        return len(table.q if isinstance(table, Quantised) else table)
+
     def embed(self, token: Tensor, position: Tensor) -> Tensor:
         """Return hidden states [n, d] for tokens [n] at these positions [n], both int32."""
         table = self.token_table
         assert table is not None
         kernels = torch_layers if self.backend is None else self.backend
-        if isinstance(table, PackedLinear):
-            weight, scale, _ = table.packed
-            size = table.num_columns
-        elif isinstance(table, Quantised):
-            weight, scale = table
-            size = len(weight)
-        else:
-            weight, scale, size = table, None, len(table)
+        weight, scale = token_table(table)
         x = kernels.embed(
-            token, position, weight, scale, size, self.position_table, self.embedding_scale
+            token,
+            position,
+            weight,
+            scale,
+            self.num_tokens,
+            self.position_table,
+            self.embedding_scale,
         )  # [n, d]
         return x if self.embedding_norm is None else self.embedding_norm(x)
 

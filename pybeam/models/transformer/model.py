@@ -97,8 +97,17 @@ class Transformer(TextSources):
 
         `position` [n] counts from 0 in each; n is the sum of their `source_length`.
         """
-        token = to_device(torch.cat(list(sources)), torch.int32, self.device)  # [n]
-        return self.encoder.embed(token, position)
+        return self.encoder.embed(self.tokens_of(sources), position)
+
+    def encoder_inputs(
+        self, sources: Sequence[Tensor], position: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return what a fused encoder reads: tokens and positions, or `embed_sources`."""
+        return self.tokens_of(sources), position
+
+    def tokens_of(self, sources: Sequence[Tensor]) -> Tensor:
+        """Return the tokens [n] of checked sources, one after another."""
+        return to_device(torch.cat(list(sources)), torch.int32, self.device)
 
 
 class TransformerSession(Session):
@@ -143,11 +152,11 @@ class TransformerSession(Session):
         model, decoder, pool = self.model, self.model.decoder, self._own
         own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
         heads, size = decoder.num_heads, self._head_size
-        x = decoder.embed(rows.token, rows.position)  # [R, d]
         if self._fused_decoder is not None:
-            pools = pool.memory, self._cross.memory
-            logits = self._logits_memory(x)
-            return self._fused_decoder.decode(x, logits, pools, rows.cell, (own, cross))
+            out = self._logits_of(rows.token.shape[0])  # [R, V]
+            inputs, pools = (rows.token, rows.position), (pool.memory, self._cross.memory)
+            return self._fused_decoder.decode(out, inputs, pools, rows.cell, (own, cross))
+        x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
@@ -163,13 +172,13 @@ class TransformerSession(Session):
             x = decoder.final_norm(x)
         if x.is_cuda:
             return model.output(x)  # [R, V]
-        return model.output(x, self._logits_memory(x))  # [R, V]
+        return model.output(x, self._logits_of(x.shape[0]))  # [R, V]
 
-    def _logits_memory(self, x: Tensor) -> Tensor:
-        """Memory [at least R, V] for the logits of hidden states x [R, d]."""
-        if self._logits.shape[0] < x.shape[0]:
-            self._logits = x.new_empty(x.shape[0], self.model.vocab_size)
-        return self._logits
+    def _logits_of(self, num_rows: int) -> Tensor:
+        """Return memory [R, V] for the logits of so many rows."""
+        if self._logits.shape[0] < num_rows:
+            self._logits = self._logits.new_empty(num_rows, self.model.vocab_size)
+        return self._logits[:num_rows]
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
@@ -200,9 +209,9 @@ class TransformerSession(Session):
         host = offset, slot, cell, length, position
         *tables, position = (to_device(tensor, tensor.dtype, device) for tensor in host)
         cells = Cells(*tables)
-        x = model.embed_sources(sources, position)  # [n, d]
         if self._fused_encoder is not None:
-            return self._fused_encoder.encode(x, cells)
+            return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
+        x = model.embed_sources(sources, position)  # [n, d]
         size = x.shape[1] // encoder.num_heads
         for layer in encoder.layers:
             y = self.before(layer.self_norm, x)

@@ -1,0 +1,99 @@
+#include "pair_kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../params/linear.h"
+
+namespace pybeam {
+
+#ifdef __x86_64__
+namespace {
+
+constexpr const char* kPairs = "pairs";
+constexpr const char* kFloat32 = "float32";
+// A product of this size takes some microseconds and stays in the second-level cache.
+constexpr int64_t kRows = 48, kDepth = 256;
+constexpr int kTurns = 8;
+// Pairs must be this much faster, so that noise does not choose between equals.
+constexpr double kWorthPairs = 1.2;
+
+double seconds_of(const Kernels& kernels, const LinearParams& params) {
+    const auto start = std::chrono::steady_clock::now();
+    kernels.multiply_rows[static_cast<int>(WeightType::kBFloat16)](params, 0, 0, kRows);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+const Kernels* faster_kernels() {
+    // zeros: no CPU multiplies them faster than other numbers
+    const std::vector<float> x(kRows * kDepth), weight(kPanel * kDepth / 2);
+    std::vector<float> y(kRows * kPanel), rounded(x);
+    LinearParams params{};
+    params.rounded_x = rounded.data();
+    params.weight = weight.data();
+    params.weight_type = WeightType::kBFloat16;
+    params.y = y.data();
+    params.num_rows = kRows;
+    params.depth = kDepth;
+    params.num_columns = kPanel;
+    double pairs = 1.0, widened = 1.0;
+    for (int turn = 0; turn < kTurns; ++turn) {
+        pairs = std::min(pairs, seconds_of(kAvx512Bf16Kernels, params));
+        widened = std::min(widened, seconds_of(kAvx512VnniKernels, params));
+    }
+    return pairs * kWorthPairs < widened ? &kAvx512Bf16Kernels : &kAvx512VnniKernels;
+}
+
+const Kernels* find(const char* name) {
+    if (std::strcmp(name, kPairs) == 0) return &kAvx512Bf16Kernels;
+    if (std::strcmp(name, kFloat32) == 0) return &kAvx512VnniKernels;
+    throw std::runtime_error("bfloat16 products must be pairs or float32, but are " +
+                             std::string(name));
+}
+
+std::atomic<const Kernels*>& chosen() {
+    static std::atomic<const Kernels*> kernels = [] {
+        const char* name = std::getenv("PYBEAM_BFLOAT16");
+        return name != nullptr && *name != '\0' ? find(name) : faster_kernels();
+    }();
+    return kernels;
+}
+
+}  // namespace
+
+const Kernels& pair_kernels() {
+    const Kernels& all = kernels();
+    return &all == &kAvx512Bf16Kernels ? *chosen().load(std::memory_order_relaxed) : all;
+}
+
+const char* bfloat16_products() {
+    return &pair_kernels() == &kAvx512Bf16Kernels ? kPairs : kFloat32;
+}
+
+void set_bfloat16_products(const char* name) {
+    const Kernels* found = find(name);
+    if (found == &kAvx512Bf16Kernels && &kernels() != found) {
+        throw std::runtime_error("the instruction set " + std::string(kernels().name) +
+                                 " has no products of pairs; choose avx512_bf16 first");
+    }
+    chosen() = found;
+}
+#else
+const Kernels& pair_kernels() { return kernels(); }
+
+const char* bfloat16_products() { return "float32"; }
+
+void set_bfloat16_products(const char* name) {
+    if (std::strcmp(name, "float32") == 0) return;
+    throw std::runtime_error("bfloat16 products must be float32 on this CPU, but are " +
+                             std::string(name));
+}
+#endif  // __x86_64__
+
+}  // namespace pybeam

@@ -1,0 +1,187 @@
+"""`LayerProgram` refuses wrong arguments; `tests/models/test_fused.py` holds what it computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam.backends.layer_program import StackShape
+
+native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+D, INNER, HEADS, VOCAB, CELLS, POSITIONS = 8, 12, 2, 70, 5, 9
+NONE = torch.empty(0)
+# where tensors stand in the list of weights
+TABLE, POSITION_TABLE, FINAL_NORM, OUTPUT, SELF_NORM, QKV, CROSS_OUT = 0, 2, 5, 7, 10, 12, 23
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def linear(columns: int, depth: int) -> list[torch.Tensor]:
+    return [torch.randn(-(-columns // 64), depth, 64), NONE, torch.zeros(columns)]
+
+
+def weights() -> list[torch.Tensor]:
+    """Of a decoder of one layer: embeddings and their norm, final norm, output, then the layer."""
+    norm = [torch.ones(D), torch.zeros(D)]
+    embeddings = [torch.randn(VOCAB, D), NONE, torch.randn(POSITIONS, D), NONE, NONE]
+    attention = [*norm, *linear(3 * D, D), *linear(D, D), *norm, *linear(D, D), *linear(D, D)]
+    inner = [*norm, *linear(INNER, D), *linear(D, INNER)]
+    return [*embeddings, *norm, *linear(VOCAB, D), *attention, *inner]
+
+
+SHAPE = StackShape(
+    num_layers=1,
+    inner_size=INNER,
+    activation=1,
+    is_pre_norm=True,
+    has_cross=True,
+    epsilon=1e-5,
+    num_heads=HEADS,
+    scale=0.5,
+    num_columns=VOCAB,
+    embedding_scale=2.0,
+    num_tokens=VOCAB,
+)
+
+
+def arguments() -> dict:
+    """Two rows of the source in slot 1."""
+    pool = (1, CELLS, 2, HEADS, D // HEADS)
+    cells = ints(0, 2), ints(1), ints(0, 0, 1, 2).view(2, 2), ints(0, 2)
+    mask, entry = torch.full((2, 2, 1), 3), ints(0, 1)
+    return dict(
+        out=torch.zeros(2, VOCAB),
+        inputs=(ints(3, 69), ints(8, 0)),
+        own_pool=torch.zeros(pool),
+        cross_pool=torch.randn(pool),
+        cell=ints(1, 2),
+        own_cells=(*cells, mask, entry),
+        cross_cells=cells,
+    )
+
+
+@pytest.fixture
+def program():
+    return native.layer_program(tuple(weights()), SHAPE)
+
+
+def test_right_arguments(program):
+    given = arguments()
+    program.run(*given.values())
+    assert given["out"].isfinite().all() and given["out"].abs().sum() > 0
+    assert (given["own_pool"][0, 1:3] != 0).all() and (given["own_pool"][0, [0, 3, 4]] == 0).all()
+
+
+def test_hidden_states_as_inputs(program):
+    given = arguments() | dict(inputs=torch.randn(2, D))
+    program.run(*given.values())
+    assert given["out"].abs().sum() > 0
+
+
+def test_weights_live_as_long_as_the_program(program):
+    outs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        given = arguments()
+        program.run(*given.values())
+        outs.append(given["out"])
+        junk = [torch.full_like(weight, 9.0) for weight in weights() for _ in range(20)]
+    assert torch.equal(*outs) and junk
+
+
+def test_no_row(program):
+    given = arguments() | dict(out=torch.zeros(0, VOCAB), inputs=(ints(), ints()), cell=ints())
+    given["own_cells"] = (ints(0, 0), *given["own_cells"][1:5], ints())
+    given["cross_cells"] = (ints(0, 0), *given["cross_cells"][1:])
+    program.run(*given.values())
+
+
+def with_cell(name: str, index: int, value: torch.Tensor):
+    """Change one tensor of a tuple."""
+
+    def change(given: dict) -> None:
+        own = list(given[name])
+        own[index] = value
+        given[name] = tuple(own)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be Float"),
+        (dict(inputs=torch.randn(2, D + 1)), ValueError, r"`x` must be \[2, 8\]"),
+        (dict(inputs=(ints(1, 2), ints(0))), ValueError, r"`position` must be \[2\]"),
+        (dict(inputs=(ints(1, VOCAB), ints(0, 0))), RuntimeError, "`token` must be from 0 to 69"),
+        (dict(inputs=(ints(1, 2), ints(0, -1))), RuntimeError, "`position` must be from 0 to 8"),
+        (dict(inputs=(ints(1, 2),) * 3), ValueError, "must be x, or tokens and positions"),
+        (dict(inputs=7), TypeError, "expected a tensor, but got int"),
+        (dict(out=torch.zeros(3, VOCAB)), ValueError, r"`out` must be \[2, 70\]"),
+        (dict(cell=None), ValueError, "`own_pool` and `cell` go together"),
+        (dict(cell=ints(1, CELLS)), RuntimeError, "`cell` must be from 0 to 4"),
+        (dict(cell=ints(1, -2)), RuntimeError, "`cell` must be from 0 to 4"),
+        (dict(cross_pool=None), ValueError, "`cross_pool` must be given for a decoder alone"),
+        (dict(cross_pool=torch.randn(1, CELLS, 2, HEADS, 3)), ValueError, "`cross_pool` must be"),
+        (dict(own_cells=()), ValueError, "cells must be 4 or 6 tensors, but are 0"),
+        (dict(own_cells=[]), TypeError, "expected a tuple, but got list"),
+        (with_cell("own_cells", 0, ints(0, 3)), RuntimeError, "`offset` must be from 0 to 2"),
+        (with_cell("own_cells", 1, ints(2)), RuntimeError, "`slot` must be from 0 to 1"),
+        (with_cell("own_cells", 3, ints(0, 3)), RuntimeError, "`num_cells` must be from 0 to 2"),
+        (with_cell("own_cells", 5, ints(0, 64)), RuntimeError, "`entry` must be from 0 to 63"),
+        (
+            with_cell("cross_cells", 2, ints(0, 0, 1, CELLS).view(2, 2)),
+            RuntimeError,
+            "`cell` is not in the pool",
+        ),
+    ],
+)
+def test_wrong_arguments(program, change, error, message):
+    given = arguments()
+    given.update(change) if isinstance(change, dict) else change(given)
+    with pytest.raises(error, match=message):
+        program.run(*given.values())
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "message"),
+    [
+        (TABLE, torch.randn(VOCAB - 1, D), r"`table` must be \[70, 8\]"),
+        (TABLE, NONE, r"`table` must be \[70, 8\]"),
+        (POSITION_TABLE, torch.randn(D), "`position_table` must have 2 dimensions"),
+        (FINAL_NORM, torch.ones(D + 1), "`weight of a norm` must be"),
+        (OUTPUT, NONE, "`weights` must have an output layer of 70 columns"),
+        (OUTPUT, torch.randn(1, D, 64), r"`weight` must be \[2, 8, 64\]"),
+        (SELF_NORM, NONE, "`weights` lacks a norm of layer 0"),
+        (QKV, NONE, "`weights` lacks a matrix of layer 0"),
+        (CROSS_OUT, NONE, "`weights` lacks a matrix of layer 0"),
+        (QKV + 1, torch.ones(3 * D), "`scale` must be given for int8 weights alone"),
+        (QKV + 2, torch.ones(D), "`bias` must be"),
+    ],
+)
+def test_wrong_weights(index, value, message):
+    given = weights()
+    given[index] = value
+    with pytest.raises(ValueError, match=message):
+        native.layer_program(tuple(given), SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(num_heads=3), "`num_heads` must divide 8, but is 3"),
+        (dict(num_heads=0), "`num_heads` must divide 8, but is 0"),
+        (dict(num_layers=0), "`weights` has too many tensors"),
+        (dict(num_layers=2), "`weights` has too few tensors"),
+        (dict(num_layers=-1), "must be positive"),
+        (dict(inner_size=0), "must be positive"),
+        (dict(activation=6), "`activation` must be 0 to 5"),
+        (dict(num_columns=0), r"`weight` must be \[0, 8, 64\]"),
+    ],
+)
+def test_wrong_shapes(change, message):
+    with pytest.raises(ValueError, match=message):
+        native.layer_program(tuple(weights()), SHAPE._replace(**change))
