@@ -33,15 +33,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks.corpus import MODEL
-from pybeam.models import load_model
+from pybeam.models import load_model, loading
 from pybeam.models.checkpoint import PREFIX
-from pybeam.models.loading import DTYPES
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.positions import sinusoidal_table
 from pybeam.text.json_files import read_json
 
 Weights = dict[str, Tensor]
 
+# files hold floats; `pybeam quantize` makes integers of them
+DTYPES = {name: dtype for name, dtype in loading.DTYPES.items() if dtype.is_floating_point}
 STACKS = ("encoder", "decoder")
 SHARED, ENCODER, DECODER = ("shared.weight", *(f"{stack}.embed_tokens.weight" for stack in STACKS))
 OUTPUT = "lm_head.weight"

@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import pybeam
+from pybeam import backends
 from pybeam.models import load_model
 from pybeam.models.linear import PlainLinear, can_pack
 from pybeam.models.weights import WeightReader
@@ -167,7 +168,7 @@ def test_dtype_may_be_chosen(directory, plain, dtype):
     model = load_model(directory, dtype=dtype)
     assert model.dtype == model.weight_dtype == wanted
     assert {weight.dtype for weight in all_weights(model)} == {wanted}
-    assert model.session(None)._own.both[0].dtype == wanted
+    assert model.session(backends.load("reference"))._own.both[0].dtype == wanted
 
 
 @DTYPES
@@ -180,7 +181,7 @@ def test_packed_weights_have_the_dtype_and_activations_float32(directory, dtype)
     layer = model.decoder.layers[0]
     assert layer.inner._weight.dtype == model.output._weight.dtype == wanted
     assert layer.inner.bias.dtype == layer.inner_norm.weight.dtype == torch.float32
-    assert model.session(None)._own.both[0].dtype == torch.float32
+    assert model.session(backends.load("reference"))._own.both[0].dtype == torch.float32
     assert ("weights" in repr(model)) == (wanted != torch.float32)
 
 
