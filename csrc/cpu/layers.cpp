@@ -91,7 +91,7 @@ class Member {
         const LayerWeights& layer = p_.layers[i];
         const int64_t d = p_.size;
         multiply(layer.qkv, input_norm(layer.self_norm), x_, b_.qkv);
-        if (p_.own_pool.data != nullptr) {
+        if (p_.own_pool.is_there) {
             write_cells(i);
             attend(p_.own, i, p_.own_pool, b_.qkv, 3 * d);
         } else {
@@ -99,7 +99,7 @@ class Member {
         }
         add(layer.self_out, b_.attended);
         behind(layer.self_norm);
-        if (p_.cross_pool.data != nullptr) {
+        if (p_.cross_pool.is_there) {
             multiply(layer.cross_query, input_norm(layer.cross_norm), x_, b_.qkv);
             attend(p_.cross, i, p_.cross_pool, b_.qkv, d);
             add(layer.cross_out, b_.attended);
@@ -273,8 +273,8 @@ int64_t work_of(const LayersParams& params) {
 void check(const LayersParams& params) {
     if (params.embed != nullptr) check_embed(*params.embed);
     check_addresses(params.own);
-    if (params.cross_pool.data != nullptr) check_addresses(params.cross);
-    if (params.own_pool.data == nullptr) return;
+    if (params.cross_pool.is_there) check_addresses(params.cross);
+    if (!params.own_pool.is_there) return;
     for (int64_t row = 0; row < params.num_rows; ++row) {
         if (params.cell[row] >= -1 && params.cell[row] < params.own_pool.num_cells) continue;
         throw std::runtime_error("layers: `cell` must be from 0 to " +

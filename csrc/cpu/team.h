@@ -19,6 +19,7 @@ class Team {
     static void run(int num_threads, const Body& body) {
         Shared shared;
         if (num_threads <= 1) return body(Team(&shared, 1));
+        shared.is_crowded = num_threads > static_cast<int>(std::thread::hardware_concurrency());
 #ifdef _OPENMP
 #pragma omp parallel num_threads(num_threads)
         body(Team(&shared, omp_get_num_threads()));
@@ -46,13 +47,14 @@ class Team {
         alignas(64) std::atomic<int64_t> next{0};
         alignas(64) std::atomic<int> arrived{0};
         alignas(64) std::atomic<uint32_t> phase{0};
+        bool is_crowded = false;  // there are more members than cores
     };
 
     Team(Shared* shared, int size) : shared_(shared), size_(size) {}
 
     void wait() const {
-        // more pauses than a phase takes; who still waits then may keep the others from running
-        constexpr int kPauses = 1 << 14;
+        // about as long as a phase takes; who still waits then may keep the others from running
+        constexpr int kPauses = 1 << 10;
         const uint32_t phase = shared_->phase.load();
         if (++shared_->arrived == size_) {
             shared_->arrived = 0;
@@ -61,7 +63,7 @@ class Team {
             return;
         }
         for (int i = 0; shared_->phase.load() == phase; ++i) {
-            if (i < kPauses) {
+            if (i < kPauses && !shared_->is_crowded) {
                 pause();
             } else {
                 std::this_thread::yield();

@@ -95,7 +95,7 @@ inline LayerPool pool_of(const char* name, const OptionalTensor& pool, int64_t n
     const int64_t num_cells = pool->size(1);
     float* data =
         state<float>(name, *pool, at::kFloat, {num_layers, num_cells, 2, num_heads, head_size});
-    return {data, num_cells, pool->stride(0)};
+    return {data, num_cells, pool->stride(0), true};
 }
 
 // The shapes and facts of a stack.

@@ -42,6 +42,7 @@ struct LayerPool {
     float* data;
     int64_t num_cells;
     int64_t layer_stride;
+    bool is_there;  // a pool without cells has no data
 };
 
 struct LayersParams {

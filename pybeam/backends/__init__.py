@@ -77,10 +77,9 @@ class Backend(Protocol):
     def tree_release(self, tree: TreeArrays, slot: Tensor, /) -> None:
         """Empty the trees of these slots [A] and give their pages back."""
 
-    # None: the step is put together from the functions below
-    # makes the layers of a transformer one object from their weights, see `transformer/fused.py`; None:
-    # this backend calls the functions of each layer
+    # None: a transformer's layers are put together from the functions below
     layer_program: Callable[[tuple[Tensor, ...], StackShape], LayerProgram] | None
+    # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 
     def beam_open(

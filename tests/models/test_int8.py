@@ -118,6 +118,7 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, directories):
     assert any(len(hypotheses) > 1 for _, hypotheses, *_ in found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_TEXT)
 def test_bits_of_the_example_model(name, example, lines):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)

@@ -31,11 +31,24 @@ KINDS = (
 
 
 class OurOperators(TorchDispatchMode):
-    """Notes which operators of the extension are called."""
+    """Notes which operators and programs of the extension are called."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+
+    def note_programs(self, patch: pytest.MonkeyPatch) -> None:
+        """Programs are objects that are called without torch's dispatcher."""
+        native = pybeam.backends.load("native")
+        for name in ("beam_program", "layer_program"):
+            patch.setattr(native, name, self._noting(name, getattr(native, name)))
+
+    def _noting(self, name: str, make):
+        def noted(*args):
+            self.names.add(name)
+            return make(*args)
+
+        return noted
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "pybeam":
@@ -66,8 +79,9 @@ def decoded(model, backend: str) -> tuple[list[pybeam.Result], set[str]]:
     """Results, with attention where the model has it, and the operators that were called for them."""
     algorithm = pybeam.fixed_beam(3, n_best=2, max_length=6)
     requests = random_features(3) if model.takes_features else sources(3)
-    decoder = pybeam.Decoder(model, algorithm, backend=backend, alignment=model.has_attention)
-    with OurOperators() as called:
+    with OurOperators() as called, pytest.MonkeyPatch.context() as patch:
+        called.note_programs(patch)
+        decoder = pybeam.Decoder(model, algorithm, backend=backend, alignment=model.has_attention)
         return decoder.decode(requests), called.names
 
 

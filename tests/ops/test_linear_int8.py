@@ -69,6 +69,7 @@ def test_inputs_of_rows():
     assert scale[:3].tolist() == [1, 0, 0] and scale[3].isnan()
 
 
+@pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 401])
 @pytest.mark.parametrize(("num_columns", "depth"), SHAPES)
 def test_bits_of_the_oracle(isa, num_rows, num_columns, depth):

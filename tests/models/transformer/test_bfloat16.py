@@ -35,6 +35,7 @@ def decode(model, name, sources, schedule=None):
     return pybeam.Decoder(model, ALGORITHMS[name], schedule or pybeam.Fifo(64)).decode(sources)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sources, name):
     schedules = (pybeam.Batch(1), pybeam.Batch(8), pybeam.Streaming(4), pybeam.Fifo(3))
