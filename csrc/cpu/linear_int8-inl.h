@@ -4,32 +4,53 @@
 // Smaller rows count as zero: the inverse of their scale is no float.
 constexpr float kLeastMagnitude = 0x1p-100f;
 
+// The largest |x| of a row, NaN if it holds NaN or infinities.
+inline float magnitude_of(const float* x, int64_t depth) {
+    constexpr int kChains = 2;  // a chain of its own would wait for every sum
+    const Vec zero = broadcast(0.0f);
+    Vec most[kChains], never[kChains];  // x * 0 is NaN for NaN and infinities
+    for (int i = 0; i < kChains; ++i) most[i] = never[i] = zero;
+    const auto note = [&](int i, Vec a) {
+        most[i] = max(sub(zero, negative_abs(a)), most[i]);
+        never[i] = fma(a, zero, never[i]);
+    };
+    int64_t k = 0;
+    for (; k + kChains * kWidth <= depth; k += kChains * kWidth) {
+        for (int i = 0; i < kChains; ++i) note(i, load(x + k + i * kWidth));
+    }
+    for (; k < depth; k += kWidth) note(0, load_some(x + k, depth - k, 0.0f));
+    const bool is_finite = sum(add(never[0], never[1])) == 0.0f;
+    return is_finite ? largest(max(most[0], most[1])) : NAN;
+}
+
 // q = round(x * 127 / max |x|). A row with NaN or infinities gets the scale NaN, so that all its
 // products are NaN.
 inline void quantise_row(const float* x, int64_t depth, const Int8Row& out) {
-    const Vec zero = broadcast(0.0f);
-    Vec most = zero, never = zero;  // x * 0 is NaN for NaN and infinities
-    for_columns(depth, [&](int64_t column, int64_t count) {
-        const Vec a = load_some(x + column, count, 0.0f);
-        most = max(sub(zero, negative_abs(a)), most);
-        never = fma(a, zero, never);
-    });
-    const float magnitude = largest(most);
-    const bool is_finite = sum(never) == 0.0f;
-    const bool is_zero = !is_finite || magnitude < kLeastMagnitude;
-    *out.scale = is_finite ? (is_zero ? 0.0f : magnitude / 127.0f) : NAN;
-    const Vec inverse = broadcast(is_zero ? 0.0f : 127.0f / magnitude);
-    int8_t block[kWidth];
-    for_columns(depth, [&](int64_t column, int64_t count) {
-        const Vec a = is_zero ? zero : mul(load_some(x + column, count, 0.0f), inverse);
-        if (count >= kWidth) return store_rounded(out.values + column, a);
-        store_rounded(block, a);
-        for (int64_t i = 0; i < count; ++i) out.values[column + i] = block[i];
-    });
+    const float magnitude = magnitude_of(x, depth);
     for (int64_t k = depth; k < (depth + 3) / 4 * 4; ++k) out.values[k] = 0;
-    int32_t total = 0;
-    for (int64_t k = 0; k < depth; ++k) total += out.values[k];
-    *out.offset = kIsBiased ? -128 * total : 0;
+    if (!(magnitude >= kLeastMagnitude)) {
+        *out.scale = std::isnan(magnitude) ? NAN : 0.0f;
+        *out.offset = 0;
+        std::memset(out.values, 0, depth);
+        return;
+    }
+    *out.scale = magnitude / 127.0f;
+    const Vec inverse = broadcast(127.0f / magnitude);
+    Vec total = broadcast(0.0f);  // exact: a sum of small integers
+    int64_t k = 0;
+    for (; k + kWidth <= depth; k += kWidth) {
+        const Vec q = round(mul(load(x + k), inverse));
+        total = add(total, q);
+        store_rounded(out.values + k, q);
+    }
+    if (k < depth) {
+        int8_t block[kWidth];
+        const Vec q = round(mul(load_some(x + k, depth - k, 0.0f), inverse));
+        total = add(total, q);
+        store_rounded(block, q);
+        std::memcpy(out.values + k, block, depth - k);
+    }
+    *out.offset = kIsBiased ? -128 * static_cast<int32_t>(sum(total)) : 0;
 }
 
 // Rows of int8 and what makes numbers of their products.

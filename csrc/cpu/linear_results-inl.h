@@ -22,14 +22,16 @@ struct Results {
     int64_t stride;
     const float* bias;
     const float* residual;  // like y
+    bool has_relu;          // the activation that costs nothing here
 
     Results from(int64_t column) const {
         return {y + column, stride, bias == nullptr ? nullptr : bias + column,
-                residual == nullptr ? nullptr : residual + column};
+                residual == nullptr ? nullptr : residual + column, has_relu};
     }
     void put(int64_t row, int64_t column, Vec sum) const {
         if (bias != nullptr) sum = add(sum, load(bias + column));
         if (residual != nullptr) sum = add(sum, load(residual + row * stride + column));
+        if (has_relu) sum = relu(sum);
         store(y + row * stride + column, sum);
     }
 };
@@ -51,13 +53,14 @@ class PanelResults {
     // Where the sums of a block of rows go, before they are finished.
     Results of(int64_t row) {
         float* y = row_of(row);
-        if (num_columns_ < kPanel) return {copy_, kPanel, bias_.data, nullptr};
-        return {y, params_.num_columns, bias_.data, params_.adds ? y : nullptr};
+        const bool has_relu = params_.activation == Activation::kRelu;
+        if (num_columns_ < kPanel) return {copy_, kPanel, bias_.data, nullptr, has_relu};
+        return {y, params_.num_columns, bias_.data, params_.adds ? y : nullptr, has_relu};
     }
 
     void finish(int64_t row, int64_t num_rows) {
         const Results results = of(row);
-        activate(params_.activation, num_rows, results.y, results.stride);
+        if (!results.has_relu) activate(params_.activation, num_rows, results.y, results.stride);
         if (num_columns_ == kPanel) return;
         for (int64_t r = 0; r < num_rows; ++r) {
             float* y = row_of(row + r);
