@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -24,6 +25,7 @@ constexpr int64_t kWorthTeam = 1 << 22;
 constexpr int64_t kRowsOfTask = 8;
 // Larger memory is given back after the call.
 constexpr size_t kMostKeptBytes = size_t{64} << 20;
+constexpr size_t kAlignment = 64;  // of a cache line
 
 struct NoNorm {};
 
@@ -32,8 +34,8 @@ struct Buffers {
     Buffers(const LayersParams& params, char* memory) {
         const int64_t rows = params.num_rows;
         const auto take = [&](int64_t bytes) {
-            char* taken = memory;
-            memory += (bytes + 63) / 64 * 64;
+            char* taken = memory == nullptr ? nullptr : memory + size;
+            size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
             return taken;
         };
         const auto floats = [&](int64_t size) {
@@ -47,16 +49,13 @@ struct Buffers {
         scale = floats(1);
         offset = reinterpret_cast<int32_t*>(floats(1));
         prepared = take(rows * largest_stride(params));
-        size = memory;
     }
 
     // Memory needed, in bytes.
-    static size_t bytes(const LayersParams& params) {
-        return reinterpret_cast<size_t>(Buffers(params, nullptr).size);
-    }
+    static size_t bytes(const LayersParams& params) { return Buffers(params, nullptr).size; }
 
     static int64_t largest_stride(const LayersParams& params) {
-        // bfloat16 takes most: two bytes a number
+        // bfloat16 takes most: two bytes a number or more
         const int64_t depth = std::max(params.size, params.inner_size);
         return prepared_stride(WeightType::kBFloat16, depth);
     }
@@ -64,7 +63,32 @@ struct Buffers {
     float *x, *normal, *qkv, *attended, *inner, *scale;
     int32_t* offset;
     char* prepared;
-    char* size;
+    size_t size = 0;  // of all
+};
+
+// Memory of a call, without meaning at first. What is not large is kept for this thread's next
+// call, because fresh memory costs a page fault every few rows.
+class Memory {
+  public:
+    explicit Memory(size_t bytes) {
+        static thread_local std::unique_ptr<char[]> kept;
+        static thread_local size_t kept_size = 0;
+        const size_t size = bytes + kAlignment;
+        if (size > kMostKeptBytes) {
+            once_ = std::make_unique_for_overwrite<char[]>(size);
+        } else if (size > kept_size) {
+            kept = std::make_unique_for_overwrite<char[]>(size);
+            kept_size = size;
+        }
+        char* start = once_ != nullptr ? once_.get() : kept.get();
+        data_ = start + (kAlignment - reinterpret_cast<size_t>(start) % kAlignment) % kAlignment;
+    }
+
+    char* data() const { return data_; }
+
+  private:
+    std::unique_ptr<char[]> once_;
+    char* data_;
 };
 
 // What one member of the team does: the same as the others, with some of the tasks.
@@ -288,13 +312,8 @@ void check(const LayersParams& params) {
 void launch_layers(const LayersParams& params) {
     if (params.num_rows == 0) return;
     check(params);
-    static thread_local std::vector<char> kept;
-    std::vector<char> once;
-    const size_t bytes = Buffers::bytes(params) + 64;
-    std::vector<char>& memory = bytes > kMostKeptBytes ? once : kept;
-    if (memory.size() < bytes) memory.resize(bytes);
-    const size_t start = reinterpret_cast<size_t>(memory.data());
-    const Buffers buffers(params, memory.data() + (64 - start % 64) % 64);
+    const Memory memory(Buffers::bytes(params));
+    const Buffers buffers(params, memory.data());
     // rows behind the last offset are padding, which attention leaves as it is
     const int64_t counted = params.own.offset[params.own.num_sources];
     std::memset(buffers.attended + counted * params.size, 0,
