@@ -58,8 +58,8 @@ using Attend = void (*)(const TreeAttentionParams& params, const AttendTask& tas
 using MultiplyRows = void (*)(const LinearParams& params, int64_t panel, int64_t first,
                               int64_t last);
 
-// Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth. The result
-// is float32, or pairs of bfloat16 where an instruction multiplies them.
+// Rounds x [depth] to bfloat16, to nearest and ties to even; a zero follows an odd depth. The
+// result is float32, or pairs of bfloat16 where an instruction multiplies them.
 using RoundRow = void (*)(const float* x, int64_t depth, void* out);
 
 // Quantises x [depth] to int8; zeros fill the last group of four.
