@@ -15,16 +15,8 @@ ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16")
 SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest):
-    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    before = native.isa()
-    try:
-        native.set_isa(request.param)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    yield request.param
-    native.set_isa(before)
+# the fixture takes fewer, which differ in their float products
+every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 
 
 def layer_of(num_columns: int, depth: int, has_bias: bool = True, activation=None) -> PackedLinear:
@@ -69,6 +61,7 @@ def test_inputs_of_rows():
     assert scale[:3].tolist() == [1, 0, 0] and scale[3].isnan()
 
 
+@every_isa
 @pytest.mark.thinned(together=2)
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 401])
 @pytest.mark.parametrize(("num_columns", "depth"), SHAPES)
@@ -83,6 +76,7 @@ def test_bits_of_the_oracle(isa, num_rows, num_columns, depth):
         assert torch.equal(layer.add(residual, x), expected)
 
 
+@every_isa
 @pytest.mark.parametrize("depth", [4, 256, 1021])
 def test_the_largest_sums_do_not_saturate(isa, depth):
     q = torch.full((64, depth), -127, dtype=torch.int8)
@@ -94,12 +88,14 @@ def test_the_largest_sums_do_not_saturate(isa, depth):
         assert (y[:, ::2] == expected).all() and (y[:, 1::2] == -expected).all()
 
 
+@every_isa
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_activations(isa, activation):
     layer, x = layer_of(70, 33, activation=activation), torch.randn(9, 33)
     torch.testing.assert_close(layer(x), oracle_of(layer)(x), rtol=1e-5, atol=2e-6)
 
 
+@every_isa
 def test_rows_of_zeros_and_of_no_numbers(isa):
     layer = layer_of(70, 33)
     x = torch.randn(6, 33)
@@ -115,12 +111,14 @@ def test_rows_of_zeros_and_of_no_numbers(isa):
     assert torch.equal(y.nan_to_num(7.0), oracle_of(layer)(x).nan_to_num(7.0))
 
 
+@every_isa
 def test_numbers_near_the_largest(isa):
     x = torch.tensor([[3e38, -3e38, 1e38], [2.0**-99, 2.0**-100, 2.0**-101]])
     layer = layer_of(5, 3, has_bias=False)
     assert torch.equal(layer(x), oracle_of(layer)(x))
 
 
+@every_isa
 @pytest.mark.parametrize("depth", [15, 16])
 def test_strided_rows(isa, depth):
     layer = layer_of(70, depth)
@@ -128,6 +126,7 @@ def test_strided_rows(isa, depth):
     assert torch.equal(layer(x), layer(x.contiguous()))
 
 
+@every_isa
 @pytest.mark.parametrize("num_threads", THREAD_COUNTS)
 def test_a_row_alone_is_the_row_among_others(isa, num_threads):
     """Bit for bit, whatever the batch and the number of threads."""
