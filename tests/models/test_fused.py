@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -90,6 +92,21 @@ def test_any_team(tmp_path, one_by_one, kind, dtype):
         assert decoded(model, requests, ALGORITHMS["fixed"], schedule) == expected
     one_by_one()
     assert decoded(model, requests, ALGORITHMS["fixed"], schedule) == expected
+
+
+def test_teams_of_several_callers(tmp_path):
+    """Threads of Python that decode with one model at the same time have a team each."""
+    sizes = dict(d_model=64, encoder_ffn_dim=512, decoder_ffn_dim=512, vocab_size=4000)
+    save_tiny_model(tmp_path, "m2m_100", 0, **sizes)
+    model, requests = load_model(tmp_path, device="cpu", dtype="int8"), sources(16)
+    expected = decoded(model, requests, ALGORITHMS["fixed"], pybeam.Batch(16))
+
+    def decode(_: int) -> list:
+        torch.set_num_threads(2)
+        return decoded(model, requests, ALGORITHMS["fixed"], pybeam.Batch(16))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(found == expected for found in pool.map(decode, range(6)))
 
 
 def test_other_backends_have_no_such_program(model):
