@@ -113,7 +113,7 @@ def with_cell(name: str, index: int, value: torch.Tensor):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be Float"),
+        (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be float32"),
         (dict(inputs=torch.randn(2, D + 1)), ValueError, r"`x` must be \[2, 8\]"),
         (dict(inputs=(ints(1, 2), ints(0))), ValueError, r"`position` must be \[2\]"),
         (dict(inputs=(ints(1, VOCAB), ints(0, 0))), RuntimeError, "`token` must be from 0 to 69"),

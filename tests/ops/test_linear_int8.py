@@ -146,7 +146,7 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
         ("scale", lambda _: None, "`scale` must be given for int8 weights alone"),
         ("scale", lambda s: s[:69], r"`scale` must be \[70\]"),
-        ("scale", lambda s: s.double(), "`scale` must be Float"),
+        ("scale", lambda s: s.double(), "`scale` must be float32"),
     ],
 )
 def test_wrong_arguments(name, change, message):

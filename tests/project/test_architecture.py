@@ -157,19 +157,14 @@ def test_functions_stay_readable(path):
             )
 
 
-def test_torch_headers_stand_where_operators_are():
-    users = [
-        name_of(p) for p in KERNELS if re.search(r"#include <(torch|ATen|c10)/", p.read_text())
-    ]
-    registrations = {"csrc/cuda/registration.cpp", "csrc/registration.cpp"}
-    assert registrations < set(users)
-    assert all(name.startswith("csrc/ops/") for name in {*users} - registrations)
-    includers = [
-        p
-        for p in KERNELS
-        if re.search(r'#include "(\.\./)?ops/', p.read_text()) and p.suffix != ".h"
-    ]
-    assert {name_of(p) for p in includers} == registrations
+def test_one_file_holds_the_headers_of_torch():
+    is_torch = re.compile(r"#include <(torch|ATen|c10)/")
+    assert [name_of(p) for p in KERNELS if is_torch.search(p.read_text())] == ["csrc/torch.h"]
+    is_operator = re.compile(r'#include "(\.\./)?(ops/|torch\.h)')
+    users = {
+        name_of(p) for p in KERNELS if p.suffix == ".cpp" and is_operator.search(p.read_text())
+    }
+    assert users == {"csrc/cuda/registration.cpp", "csrc/registration.cpp", "csrc/torch.cpp"}
 
 
 def test_suffixes_of_kernels_mean_one_thing():
