@@ -77,7 +77,6 @@ gpu-test gpu-bench gpu-e2e: SHELL := bash
 
 gpu-build:
 	@mkdir -p $(GPU_OUT)
-	@ln -sfn ../triton_kernels pybeam/triton_kernels
 	@$(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
 	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \
 	    PYBEAM_NO_CUDA=1 $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
@@ -96,7 +95,7 @@ gpu-e2e: gpu-build
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
