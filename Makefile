@@ -14,7 +14,7 @@ PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 # Two stamps, so that a build without a compiler is done again when there is one.
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
-PYTHONS := pybeam tests benchmarks examples $(wildcard setup.py)
+PYTHONS := pybeam pybeam_search.py tests benchmarks examples setup.py
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
 demo test test-all: export OMP_WAIT_POLICY ?= passive

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
@@ -105,13 +105,7 @@ def main() -> None:
             f"pybeam: {reason}\n",
             file=sys.stderr,
         )
-    setup(
-        # the name `triton_kernels` belongs to another distribution
-        packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
-        package_dir={"pybeam.triton_kernels": "triton_kernels"},
-        package_data={"pybeam": ["py.typed"]},
-        **(extension() if reason is None else {}),
-    )
+    setup(**(extension() if reason is None else {}))
 
 
 if __name__ == "__main__":
