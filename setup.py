@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 
 # One build runs with these versions and all newer ones: LibTorch's stable ABI, Python's limited API.
 OLDEST_TORCH = "0x020b000000000000"
@@ -99,13 +99,7 @@ def main() -> None:
             f"pybeam: {reason}\n",
             file=sys.stderr,
         )
-    setup(
-        # the name `triton_kernels` belongs to another distribution
-        packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
-        package_dir={"pybeam.triton_kernels": "triton_kernels"},
-        package_data={"pybeam": ["py.typed"]},
-        **(extension() if reason is None else {}),
-    )
+    setup(**(extension() if reason is None else {}))
 
 
 if __name__ == "__main__":

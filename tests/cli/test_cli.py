@@ -259,7 +259,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
         shutil.copy(MODEL / name, tmp_path)
     for command in ("translate", "profile"):
         assert main([command, "--model", str(tmp_path)]) == 1
-        assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
+        assert "pip install 'pybeam-search[onnx]'" in capfd.readouterr().err
 
 
 def test_output_must_not_be_the_input(translate, tmp_path):

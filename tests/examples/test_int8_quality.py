@@ -90,7 +90,7 @@ def test_exact_match_of_logical_forms(name, step):
 
 
 def test_the_example_recordings_are_understood():
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     extract, tokenizer = load_feature_extractor(SPEECH), pybeam.load_tokenizer(SPEECH)
     sounds = [ROOT / "examples" / "speech" / f"{name}.wav" for name in ("first", "second")]
     sources = [extract(read_wav(path, extract.sampling_rate)) for path in sounds]
@@ -102,7 +102,7 @@ def test_the_example_recordings_are_understood():
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs `apt-get install espeak-ng`")
 def test_word_errors_of_spoken_numbers():
     jiwer = pytest.importorskip("jiwer", reason="needs `pip install jiwer`")
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     extract, tokenizer = load_feature_extractor(SPEECH), pybeam.load_tokenizer(SPEECH)
     pairs = list(recordings("test", 100, seed=2, noise_db=(0.0, 20.0)))
     outputs = outputs_of(SPEECH, [extract(samples) for samples, _ in pairs])
