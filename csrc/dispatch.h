@@ -5,6 +5,11 @@
 
 #include "params/types.h"
 
+// Tiles need Linux, which grants them to a process, and a compiler that knows them.
+#if defined(__x86_64__) && defined(__linux__) && __has_include(<amxint8intrin.h>)
+#define PYBEAM_HAS_TILES
+#endif
+
 namespace pybeam {
 
 struct TreeAttentionParams;
@@ -107,12 +112,15 @@ extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
 extern const Kernels kAvx512Bf16Kernels;
 #endif
+#ifdef PYBEAM_HAS_TILES
+extern const Kernels kAmxInt8Kernels;
+#endif
 
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16". Throws
-// std::runtime_error if the CPU lacks it.
+// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8".
+// Throws std::runtime_error if the CPU lacks it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

@@ -11,7 +11,7 @@ from pybeam.backends.torch_layers import quantise_rows
 from pybeam.models.linear import PackedLinear
 from support.threads import THREAD_COUNTS
 
-ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16")
+ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8")
 SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 
