@@ -16,7 +16,7 @@ from support.speech_models import random_features
 from support.threads import every_thread_count
 
 KINDS = ("m2m_100", "bart", "Speech2Text", "Whisper", "ensemble")
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "float16", "bfloat16", "int8")
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=9),
     "fixed": pybeam.fixed_beam(5, n_best=5, max_length=9),
@@ -232,6 +232,13 @@ def test_a_model_that_computes_in_16_bits_has_a_cache_of_them(directories, monke
         message = rf"`cross_cache_dtype` must be 'auto' for a model that computes in torch.{dtype}"
         with pytest.raises(ValueError, match=message):
             load_model(path, device="cpu", dtype=dtype, cross_cache_dtype=cache)
+
+
+def test_a_float32_model_on_a_gpu_refuses_it(directories):
+    model = load_model(directories("m2m_100"), device="cpu")
+    model.device = torch.device("cuda")
+    with pytest.raises(ValueError, match=r"computes in torch.float32 on cuda, but is torch.bfloat"):
+        model.with_cross_cache(torch.bfloat16)
 
 
 def test_it_is_not_exported(tmp_path, directories):
