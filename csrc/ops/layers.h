@@ -62,7 +62,7 @@ inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_
     const int64_t num_sources = cells[1].size(0), num_slots = cells[2].size(0);
     const int64_t max_cells = cells[2].size(1);
     TreeAttentionParams params{};
-    params.dtype = DType::kFloat32;
+    params.dtype = params.cell_dtype = DType::kFloat32;
     params.offset = state<int32_t>("offset", cells[0], ScalarType::kInt32, {num_sources + 1});
     params.slot = state<int32_t>("slot", cells[1], ScalarType::kInt32, {num_sources});
     params.cell = state<int32_t>("cell", cells[2], ScalarType::kInt32, {num_slots, max_cells});
@@ -86,13 +86,15 @@ inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_
 }
 
 inline LayerPool pool_of(const char* name, const OptionalTensor& pool, int64_t num_layers,
-                         int64_t num_heads, int64_t head_size) {
+                         int64_t num_heads, int64_t head_size, bool may_be_rounded) {
     if (!pool.has_value()) return {};
     check_dim(name, *pool, 5);
     const int64_t num_cells = pool->size(1);
-    float* data = state<float>(name, *pool, ScalarType::kFloat32,
-                               {num_layers, num_cells, 2, num_heads, head_size});
-    return {data, num_cells, pool->stride(0), true};
+    const bool is_rounded = may_be_rounded && pool->scalar_type() == ScalarType::kBFloat16;
+    void* data = state<void>(name, *pool, is_rounded ? ScalarType::kBFloat16 : ScalarType::kFloat32,
+                             {num_layers, num_cells, 2, num_heads, head_size});
+    const DType dtype = is_rounded ? DType::kBFloat16 : DType::kFloat32;
+    return {data, dtype, num_cells, pool->stride(0), true};
 }
 
 // The shapes and facts of a stack.
@@ -216,8 +218,8 @@ class LayerProgram {
         params.num_rows = num_rows;
         const int64_t columns = shape_.num_columns == 0 ? size_ : shape_.num_columns;
         params.out = state<float>("out", out, ScalarType::kFloat32, {num_rows, columns});
-        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, head_size);
-        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, head_size);
+        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, head_size, false);
+        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, head_size, true);
         const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
         params.own = attention_of(cells.own, num_rows, heads, head_size, num_cells, shape_.scale);
         if (cells.cell.has_value()) {

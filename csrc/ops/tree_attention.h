@@ -6,11 +6,14 @@
 
 namespace pybeam {
 
-// Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H.
+// Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H. Keys and values
+// of float32 queries may be bfloat16.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
     check_dim("query", query, 3);
     check_dim("key", key, 3);
-    const ScalarType dtype = query.scalar_type();
+    const bool is_rounded =
+        query.scalar_type() == ScalarType::kFloat32 && key.scalar_type() == ScalarType::kBFloat16;
+    const ScalarType dtype = is_rounded ? ScalarType::kBFloat16 : query.scalar_type();
     check_tensor("key", key, dtype, {key.size(0), key.size(1), query.size(2)});
     check_tensor("value", value, dtype, key.sizes());
     for (const Tensor* tensor : {&query, &key, &value}) {
@@ -47,6 +50,7 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.value = value.data_ptr();
     params.out = out.data_ptr();
     params.dtype = float_type("query", query);
+    params.cell_dtype = float_type("key", key);
     params.query_row_stride = query.stride(0);
     params.query_head_stride = query.stride(1);
     params.key_cell_stride = key.stride(0);

@@ -222,6 +222,7 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--repetition-penalty", "inf"], "--repetition-penalty must be finite"),
         (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
         (["--dtype", "float7"], "float7"),
+        (["--cross-cache-dtype", "int8"], "int8"),
         (["--width", "129"], "129"),
         (["--beams", "3"], "--beams"),
     ],
