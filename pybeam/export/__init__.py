@@ -28,7 +28,8 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     - ``search.onnx``: the whole of `pybeam.fixed_beam`, for any ONNX runtime. LSTMs have none, nor has
       Whisper, because it needs a prefix and this graph takes none.
 
-    docs/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is fixed.
+    docs/reference/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is
+    fixed.
 
     Args:
         model: a built-in transformer, for text or for speech, or an LSTM, with float32 weights, on any
