@@ -1,7 +1,8 @@
-"""Links to a public name also where a signature has the module that the name stands in."""
+"""Links to public names: from code in a text, and from signatures, which have a name's own module."""
 
 from __future__ import annotations
 
+import re
 from inspect import ismodule
 from typing import Any
 
@@ -9,6 +10,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
 
 import pybeam
 
@@ -18,6 +20,26 @@ PUBLIC = {
     for name in pybeam.__all__
     if not ismodule(value := getattr(pybeam, name))
 }
+
+# `pybeam.drafts.pad()` and `fixed_beam(5)`, but not `examples.demo`
+IN_TEXT = re.compile(r"(pybeam\.[\w.]+|" + "|".join(pybeam.__all__) + r")(\(.*\))?")
+
+
+class LinkCode(SphinxTransform):
+    """Make a link of code that is a public name; one that is documented nowhere stays as it is."""
+
+    default_priority = 400  # before references are looked up
+
+    def apply(self, **_: Any) -> None:
+        for code in list(self.document.findall(nodes.literal)):
+            found = IN_TEXT.fullmatch(code.astext())
+            if found is None or isinstance(code.parent, nodes.reference | pending_xref):
+                continue
+            name = found[1] if found[1].startswith("pybeam.") else f"pybeam.{found[1]}"
+            where = dict(refdomain="py", reftype="obj", reftarget=name, refwarn=False)
+            link = pending_xref("", refdoc=self.env.docname, refexplicit=True, **where)
+            code.replace_self(link)
+            link += code
 
 
 def resolve(
@@ -35,5 +57,6 @@ def resolve(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_transform(LinkCode)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True}
