@@ -15,15 +15,15 @@ PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 # Two stamps, so that a build without a compiler is done again when there is one.
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
-PYTHONS := pybeam pybeam_search.py tests benchmarks examples release setup.py
+PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
 EXTRAS  := graph,onnx,speech
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-oldest: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-oldest docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest build data bench lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+.PHONY: help demo test test-all test-oldest build data bench docs docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -33,6 +33,8 @@ help:
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
+	@echo "make docs      run every example of the documentation, build its site in docs/_build/html and check its links;"
+	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
@@ -59,6 +61,17 @@ bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks one-request
 	@$(BIN)/python -m benchmarks e2e
 	@$(BIN)/python -m benchmarks.plots
+
+# All warnings are errors; -n: a link to a name that does not exist is one.
+SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
+
+docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
+	@$(BIN)/python -m pytest -q tests/project/test_pages.py
+	@$(SPHINX) -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+docs-links: build $(VENV)/.extra-docs
+	@$(SPHINX) -b linkcheck docs docs/_build/links
 
 # mypy reads the types of the packages that pybeam needs
 lint: build $(VENV)/.extra-lint
@@ -103,7 +116,7 @@ gpu-e2e: gpu-build
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) docs/_build build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
@@ -144,4 +157,4 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.stamp-python
 	@$(PIP) -r $(VENV)/extra-$*.txt
 	@touch $@
 
-$(VENV)/.extra-test $(VENV)/.extra-bench: | $(BUILT)
+$(VENV)/.extra-test $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
 
+__all__ = ["export_onnx"]
+
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
 
@@ -28,7 +30,8 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     - ``search.onnx``: the whole of `pybeam.fixed_beam`, for any ONNX runtime. LSTMs have none, nor has
       Whisper, because it needs a prefix and this graph takes none.
 
-    docs/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is fixed.
+    docs/reference/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is
+    fixed.
 
     Args:
         model: a built-in transformer, for text or for speech, or an LSTM, with float32 weights, on any

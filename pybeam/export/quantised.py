@@ -40,7 +40,7 @@ def quantize(
     ``scale = max |W| / 127`` in float32 for every output. ``model.safetensors`` holds q under the name of W
     and the scales under that name with ``.scale`` behind it. All other tensors stay as they are, tensors
     that the model does not use are left out, and ``config.json`` gets a `quantization_config`. All other
-    files are copied, but not folders and other formats of weights. docs/int8.md has the layout.
+    files are copied, but not folders and other formats of weights. docs/reference/int8.md has the layout.
 
     Args:
         directory: a directory that `load_model` takes, of a transformer or an LSTM.

@@ -235,7 +235,7 @@ def _first(op: Builder, is_one: Value, num: Value) -> Value:
 
 
 def record_search(op: Builder, model: Transformer) -> Recorded:
-    """Record the whole search. docs/onnx.md describes its inputs and outputs."""
+    """Record the whole search. docs/reference/onnx.md describes its inputs and outputs."""
     source, length = source_inputs(model)
     width, max_length = value("width", INT), value("max_length", INT)
     length_penalty = value("length_penalty", FLOAT)

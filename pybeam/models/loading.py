@@ -62,7 +62,7 @@ def load_model(
             weights that float16 holds exactly are kept in float16, so that of the dtypes that keep
             float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
             while they are read, a scale per output, and the inputs of every matrix product, a scale per
-            row; see docs/int8.md. Elsewhere the whole model computes in this dtype.
+            row; see docs/reference/int8.md. Elsewhere the whole model computes in this dtype.
         cross_cache_dtype: dtype in which decoders of transformers keep keys and values of encoder states:
             "auto", "float32", "bfloat16", or the `torch.dtype` of that name. "auto" is that of activations.
             "bfloat16" is for transformers that compute in float32 on a CPU, whatever the dtype of their

@@ -1,7 +1,6 @@
 """The example parsers: transitions beside plain Python, the laws of search, and what the weights can do."""
 
 import random
-import re
 
 import pytest
 import torch
@@ -205,13 +204,3 @@ def test_the_weights_build_the_recorded_trees():
             right.append(treebank.num_correct(sentence, *built))
         assert (right[0], max(right)) == recorded
     assert (directory / "model.safetensors").stat().st_size < 3e6
-
-
-def test_the_code_of_the_documentation_runs(monkeypatch, capsys):
-    text = (EXAMPLES.parent / "docs" / "parsing.md").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == text.count("```python") == 3
-    monkeypatch.chdir(EXAMPLES.parent)
-    for code, printed in blocks:
-        exec(code, {})
-        assert capsys.readouterr().out == printed

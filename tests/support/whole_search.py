@@ -1,6 +1,6 @@
 """Search with any finishing rule and any stop rule in plain Python: one source, one row after another.
 
-It is written from docs/semantics.md and the contracts of `pybeam.ops.select` and `pybeam.stopping`. It
+It is written from docs/why/semantics.md and the contracts of `pybeam.ops.select` and `pybeam.stopping`. It
 shares no code with the library. Scores are float32, so that exact comparison is possible.
 """
 

@@ -15,14 +15,13 @@ from pybeam.models import Ensemble
 from pybeam.models.onnx.model import OnnxModel
 from support.example_model import ALGORITHMS, LINES, assert_agree
 from support.onnx_search import assert_finds_the_same, hypotheses
-from support.paths import MODEL, ROOT
+from support.paths import MODEL
 from support.tiny_models import KINDS, save_tiny_model
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 
-DOCS = ROOT / "docs" / "onnx.md"
 # one of every architecture, activation and kind of table; the others differ in what torch alone sees
 QUICK = ("m2m_100-pad0", "mbart-scaled", "bart-gelu_new", "marian-separate", "fsmt")
 
@@ -208,16 +207,3 @@ def test_missing_packages_are_named(original, folder, tmp_path, monkeypatch, pac
         monkeypatch.delitem(sys.modules, f"pybeam.export.{module}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'pybeam-search\[onnx\]'"):
         export_onnx(original, tmp_path) if package == "onnx_ir" else pybeam.load_model(folder)
-
-
-def test_examples_of_the_documentation(tmp_path, monkeypatch, capsys):
-    text = DOCS.read_text("utf-8")
-    examples = re.findall(r"<!-- example: \w+ -->\n```python\n(.*?)```", text, re.S)
-    assert len(examples) == 2
-    (tmp_path / "examples").symlink_to(MODEL.parents[1])
-    monkeypatch.chdir(tmp_path)
-    for example in examples:
-        assert len([line for line in example.splitlines() if line]) <= 10
-        exec(compile(example, str(DOCS), "exec"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and all("light" in line for line in lines)

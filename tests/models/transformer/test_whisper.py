@@ -1,7 +1,6 @@
 """Whisper as a built-in model beside transformers' own."""
 
 import json
-import re
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from pybeam import backends
 from pybeam.cli import main
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription, read_wav
-from support.paths import ROOT
 from support.session_driver import straight_line
 from support.speech_models import (
     WHISPER_GENERATION,
@@ -27,7 +25,6 @@ from support.speech_models import (
     write_wav,
 )
 
-DOCS = ROOT / "docs" / "speech.md"
 SOURCES = random_features(6, seed=3)  # all lengths, odd ones too
 
 
@@ -229,13 +226,3 @@ def test_command_line(saved, tmp_path, capfd):
     assert all(texts) and output.out.split("\n") == [texts[0], "", texts[1], ""]
     assert main([*command, str(paths[0])]) == 1
     assert "--language must be one" in capfd.readouterr().err
-
-
-def test_the_example_of_the_docs(saved, tmp_path, monkeypatch, capsys):
-    """A tiny model in place of the one it would download."""
-    _, code = re.findall(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.S)
-    (tmp_path / "whisper-tiny").symlink_to(saved[0])
-    write_wav(tmp_path / "speech.wav", tone(9000, seed=1), 16000)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, DOCS, "exec"), {})
-    assert capsys.readouterr().out.strip()

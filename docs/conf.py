@@ -1,0 +1,56 @@
+"""The documentation site: `make docs` builds it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
+
+import pybeam  # noqa: E402
+
+project = "pybeam"
+author = "the pybeam authors"
+project_copyright = author
+release = version = pybeam.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "command_line",
+    "measured",
+    "public_names",
+]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+smartquotes = False  # they make one dash of the two of an option
+myst_heading_anchors = 4
+# notebooks are shown with the outputs that they were saved with; `make docs` runs them beforehand
+nb_execution_mode = "off"
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Options", "params_style")]
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 88
+# `name` in a docstring is a link where the name is public, and code elsewhere
+default_role = "py:obj"
+
+nitpicky = True
+nitpick_ignore_regex = [("py:obj", ".*"), ("py:class", ".*")]
+
+html_theme = "furo"
+html_title = f"pybeam {release}"
+html_static_path = ["_static"]
+html_css_files = ["pybeam.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+linkcheck_timeout = 20
+linkcheck_retries = 2
