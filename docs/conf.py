@@ -32,7 +32,6 @@ myst_heading_anchors = 4
 nb_execution_mode = "off"
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Options", "params_style")]

@@ -17,11 +17,11 @@ MAX_CANDIDATES_ON_GPU = 256
 class Finishing(IntEnum):
     """How a candidate that ends in EOS finishes (kernel data of `select`)."""
 
-    NONE = 0  # EOS is a token like any other
-    HELD = 1  # it stays in the beam as a no-op; a leading run of ended candidates is popped
-    # at rank < width it finishes and its place is refilled; at rank >= width it is dropped
+    NONE = 0  #: EOS is a token like any other
+    HELD = 1  #: it stays in the beam as a no-op; a leading run of ended candidates is popped
+    #: at rank < width it finishes and its place is refilled; at rank >= width it is dropped
     REFILL = 2
-    SHRINK = 3  # it finishes and leaves the beam; nothing takes its place
+    SHRINK = 3  #: it finishes and leaves the beam; nothing takes its place
 
 
 class Certificate(IntEnum):
@@ -63,12 +63,13 @@ class Survivors(NamedTuple):
     are its next beam. The rest is filled with token -1, parent -1, score and log_prob -inf.
     """
 
-    token: Tensor  # [S, C] int32
-    parent: Tensor  # [S, C] int32, entry of the beam it continues
-    score: Tensor  # [S, C] float32 (float64 on the reference backend with float64 logits)
-    log_prob: Tensor  # [S, C] log-probability of `token`; 0 for a held entry
+    token: Tensor  #: [S, C] int32
+    parent: Tensor  #: [S, C] int32, entry of the beam it continues
+    score: Tensor  #: [S, C] float32 (float64 on the reference backend with float64 logits)
+    log_prob: Tensor  #: [S, C] log-probability of `token`; 0 for a held entry
     # a tuple's method of that name is hidden
-    count: Tensor  # type: ignore[assignment]  # [S] int32
-    num_finished: Tensor  # [S] int32
-    # [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
+    #: [S] int32
+    count: Tensor  # type: ignore[assignment]
+    num_finished: Tensor  #: [S] int32
+    #: [S] bool, a row of this beam holds a NaN or +inf; the beam then has no survivors
     has_nan: Tensor

@@ -151,7 +151,7 @@ class Decoder:
         """Decode requests; returns results in their order.
 
         Args:
-            requests: sources (lists or 1-D tensors of token ids, feature tensors) or `Request`s.
+            requests: sources (lists or 1-D tensors of token ids, feature tensors) or `Request` objects.
             on_error: what to do about requests that fail, after all others have finished: "raise" raises
                 `DecodeError`, which holds all results; "return" returns them, with `Result.error` set.
 

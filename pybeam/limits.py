@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+__all__ = ["PrefixRule", "SourceLimit"]
+
 
 @dataclass(frozen=True)
 class SourceLimit:
     """A `max_length` that follows the source: ``floor(ratio * |x| + constant)``, at least 1.
 
     It is never more than the model's positions. fairseq's max_len_a and max_len_b are such a limit, and
-    FireRedASR's is |x|.
+    FireRedASR's is ``|x|``.
 
     Args:
         ratio: tokens per source id, 0 or more.
@@ -34,7 +36,7 @@ class SourceLimit:
                 raise ValueError(f"`{name}` must be finite and not negative, but is {value}")
 
     def tokens(self, source_length: int) -> int:
-        """The limit for a source of so many ids."""
+        """The limit for a source of `source_length` ids."""
         return max(1, math.floor(self.ratio * source_length + self.constant))
 
 

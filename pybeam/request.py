@@ -31,9 +31,10 @@ class Request:
         target: an output to score instead of searching for one: ids without EOS, which is scored
             at its end. The result has one hypothesis, the target after the prefix. Limits of the search
             do not apply. See `Decoder.score`.
-        width, threshold, max_candidates, relative_threshold, local_threshold, n_best, min_length,
-        max_length, scoring, ended_only: override the algorithm's. None keeps the algorithm's;
-            ``math.inf`` switches a threshold off.
+        width, n_best, min_length, max_length, scoring, ended_only: override the algorithm's; None keeps
+            the algorithm's.
+        threshold, max_candidates, relative_threshold, local_threshold: the same; ``math.inf`` switches a
+            threshold off.
         processors: from `pybeam.processors`. Each replaces the algorithm's processor of its class.
     """
 

@@ -12,6 +12,8 @@ from numbers import Real
 
 from pybeam.arguments import ArgumentError
 
+__all__ = ["Scoring", "gnmt", "power", "raw", "reward"]
+
 MAX_ALPHA = 10
 
 
@@ -103,7 +105,7 @@ class Scoring:
         Args:
             score: its accumulated log-probability.
             length: its generated tokens, EOS included.
-            source_length: |x|.
+            source_length: ``|x|``.
             has_ended: whether it ended in EOS; False: it was cut at its limit.
         """
         length += 0.0 if has_ended else self.cut_length_offset

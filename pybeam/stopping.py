@@ -10,6 +10,8 @@ from numbers import Real
 from pybeam.arguments import ArgumentError
 from pybeam.contracts import Certificate, Top
 
+__all__ = ["Stop", "count", "end", "length_ratio", "mean_length_ratio", "optimal", "top_finished"]
+
 
 @dataclass(frozen=True)
 class Stop:

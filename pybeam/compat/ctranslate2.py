@@ -15,6 +15,8 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 from pybeam.stopping import Stop
 
+__all__ = ["beam_search"]
+
 
 class HardPrefix(PrefixRule):
     """The rule of a forced prefix.

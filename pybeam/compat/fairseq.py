@@ -12,6 +12,8 @@ from pybeam.scoring import power, raw
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 
+__all__ = ["beam_search"]
+
 
 # the parameters are the options of the system that this reproduces
 def beam_search(
@@ -45,7 +47,7 @@ def beam_search(
         beam: rows of the beam, 1 to 128.
         nbest: hypotheses to return, at most `beam`.
         max_len_a, max_len_b: there are at most ``floor(max_len_a * |x| + max_len_b)`` tokens before EOS, and
-            no more than the model's positions. |x| is the length of this source; in fairseq it is that of
+            no more than the model's positions. ``|x|`` is the length of this source; in fairseq it is that of
             the longest source in the batch.
         min_len: tokens before EOS may be generated.
         normalize_scores, lenpen: see above.

@@ -10,6 +10,8 @@ from pybeam.scoring import Scoring, raw
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import variable_beam
 
+__all__ = ["beam_search"]
+
 
 class CutScoring(Scoring):
     """A scoring that counts the EOS which a hypothesis cut at its limit never got.

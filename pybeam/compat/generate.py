@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
     from transformers.utils import ModelOutput
 
+__all__ = ["generate"]
+
 # options about speed or memory, which do not change the result: any value will do
 NO_MATTER = {
     "bos_token_id",

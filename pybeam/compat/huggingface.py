@@ -18,6 +18,8 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
+__all__ = ["beam_search"]
+
 
 # the parameters are the options of the system that this reproduces
 def beam_search(

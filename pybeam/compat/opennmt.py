@@ -15,6 +15,8 @@ from pybeam.search.beams import build_algorithm
 from pybeam.search.options import SearchOptions
 from pybeam.stopping import top_finished
 
+__all__ = ["beam_search"]
+
 
 # the parameters are the options of the system that this reproduces
 def beam_search(

@@ -16,7 +16,7 @@ class RequestQueue:
 
     Any thread may `put`. Whenever the schedule admits sources, the stream takes the requests that have
     arrived, the longest first. It never waits for more while something is being decoded. With nothing to
-    decode it sleeps until a request comes. It ends when the queue is closed and everything has been decoded.
+    decode it sleeps until a request comes. It ends when the queue is closed and everything has been decoded::
 
         queue = pybeam.RequestQueue()
         threading.Thread(target=serve, args=[queue]).start()  # puts requests, closes at the end

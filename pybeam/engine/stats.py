@@ -21,7 +21,16 @@ RANGE_PREFIX = "pybeam::"  # how the names of ranges in a trace begin
 class Stats:
     """Counts of one decode or stream call: the columns of the papers' tables.
 
-    `expansions` counts rows sent through the model. Held hypotheses are not sent.
+    Attributes:
+        sources: results so far, errors included.
+        steps: passes of the search loop.
+        expansions: rows sent through the model, in all steps together. Held hypotheses are not sent.
+        refills: times that sources were admitted.
+        stop_reasons: results by `Result.stop_reason`.
+        seconds: of the call, while it computes: a stream's caller may take its time.
+        phase_seconds: host seconds of each phase of a step, by name. On a GPU they are the time in which the
+            host launches the work or waits for it.
+        pages: pages of 16 cells that the pool of keys and values has. It never shrinks.
     """
 
     sources: int = 0
@@ -31,7 +40,7 @@ class Stats:
     stop_reasons: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    pages: int = 0  # pages that the pool of keys and values has; it never shrinks
+    pages: int = 0
 
     def count(self, result: Result) -> Result:
         """Count a result, and return it."""
@@ -41,6 +50,7 @@ class Stats:
 
     @property
     def expansions_per_step(self) -> float:
+        """Rows that a step sends through the model, on average."""
         return self.expansions / self.steps if self.steps else 0.0
 
 

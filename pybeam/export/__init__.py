@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
 
+__all__ = ["export_onnx"]
+
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
 

@@ -111,20 +111,20 @@ class Session(ABC):
 class Model(ABC):
     """Weights and facts: all that the engine knows about a model."""
 
-    vocab_size: int
-    start_id: int  # the token every hypothesis starts from; not part of the output
-    eos_id: int
-    other_eos_ids: tuple[int, ...] = ()  # other tokens that end a hypothesis
-    max_positions: int | None  # positions of the decoder, None for no limit
-    device: torch.device
-    pad_id: int | None = None  # the padding token, if there is one
-    # whether rows of one step may continue each other. They may not if state moves with rows (`advance`),
-    # or if a row cannot see the rows of its own step.
+    vocab_size: int  #: logits per row
+    start_id: int  #: the token every hypothesis starts from; not part of the output
+    eos_id: int  #: the token that ends a hypothesis
+    other_eos_ids: tuple[int, ...] = ()  #: other tokens that end a hypothesis
+    max_positions: int | None  #: positions of the decoder, None for no limit
+    device: torch.device  #: where logits are computed
+    pad_id: int | None = None  #: the padding token, if there is one
+    #: whether rows of one step may continue each other. They may not if state moves with rows (`advance`),
+    #: or if a row cannot see the rows of its own step.
     can_draft = True
-    # whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
+    #: whether a step may be captured in a CUDA graph: no sizes that depend on data, nothing read back
     can_capture = False
-    has_attention = False  # whether its sessions have `attention`
-    takes_features = False  # whether sources are features of sound, not token ids
+    has_attention = False  #: whether its sessions have `attention`
+    takes_features = False  #: whether sources are features of sound, not token ids
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ class Model(ABC):
 
     @abstractmethod
     def source_length(self, source: Any) -> int:
-        """|x| of a checked source: the queue is sorted by it, and rewards are counted with it."""
+        """``|x|`` of a checked source: the queue is sorted by it, and rewards are counted with it."""
 
     def prompt(self, source: Any) -> Tensor | None:
         """Return the tokens [P] int32 on the host that hypotheses of this checked source continue, or None.

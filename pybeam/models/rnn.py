@@ -130,6 +130,8 @@ class RnnSources(Model):
 class Rnn(RnnSources):
     """An LSTM that reads the source, and a second one that writes and attends to what the first has read.
 
+    Made by `pybeam.load_model`.
+
     The decoder starts from the encoder's final state. With ``s_e`` the encoder's last layer at position e and
     ``d_t`` the decoder's: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
     ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There is no

@@ -22,20 +22,20 @@ class Rows:
     """
 
     tree: TokenTree
-    slot: Tensor  # [A] int32, place of each source
-    offset: Tensor  # [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1]
-    token: Tensor  # [R] int32, last token of each row
-    position: Tensor  # [R] int32, tokens before it, so 0 for the start token
-    row_slot: Tensor  # [R] int32, place of each row's source
-    entry: Tensor  # [R] int32, the row's entry in its beam: its bit in the tree's masks
-    node: Tensor  # [R] int32, its node in the tree
-    cell: Tensor  # [R] int32, the cell its key and value go to; -1 for padding
-    longest: int  # no row has more tokens, start included
-    prefix_length: Tensor  # [S] int32, by slot: tokens of the prefix, scored or not
-    max_length: Tensor  # [S] int32, by slot: generated tokens, EOS included, at which rows are cut
-    eos_ids: tuple[int, ...]  # see `Model.eos_ids`
-    beam_score: Tensor | None = None  # [S, K] float32, by slot and entry: what ranks it
-    # [S, P] int32, by slot: `Model.prompt`, padded with -1 on the left; kept where there are processors
+    slot: Tensor  #: [A] int32, place of each source
+    offset: Tensor  #: [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1]
+    token: Tensor  #: [R] int32, last token of each row
+    position: Tensor  #: [R] int32, tokens before it, so 0 for the start token
+    row_slot: Tensor  #: [R] int32, place of each row's source
+    entry: Tensor  #: [R] int32, the row's entry in its beam: its bit in the tree's masks
+    node: Tensor  #: [R] int32, its node in the tree
+    cell: Tensor  #: [R] int32, the cell its key and value go to; -1 for padding
+    longest: int  #: no row has more tokens, start included
+    prefix_length: Tensor  #: [S] int32, by slot: tokens of the prefix, scored or not
+    max_length: Tensor  #: [S] int32, by slot: generated tokens, EOS included, at which rows are cut
+    eos_ids: tuple[int, ...]  #: see `Model.eos_ids`
+    beam_score: Tensor | None = None  #: [S, K] float32, by slot and entry: what ranks it
+    #: [S, P] int32, by slot: `Model.prompt`, padded with -1 on the left; kept where there are processors
     prompt: Tensor | None = None
 
     @property

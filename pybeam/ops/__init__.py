@@ -19,6 +19,8 @@ from pybeam import arguments, backends
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.ops import checks
 
+__all__ = ["backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
+
 # the options of `select` that are one number per beam
 PER_BEAM = dict(
     max_candidates=torch.int32,

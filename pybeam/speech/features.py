@@ -154,6 +154,13 @@ def load_feature_extractor(
     It reads `preprocessor_config.json`, or else the `feature_extractor` of `processor_config.json`, where
     transformers 5 writes it.
 
+    Args:
+        path: the directory.
+
+    Returns:
+        A function of samples [n] float32, from -1 to 1, that returns features [E, F] float32. Its
+        `sampling_rate` is in Hz.
+
     Raises:
         ValueError: the file is missing, or describes features that pybeam does not compute.
         ImportError: the package kaldi-native-fbank is missing, for features of Speech2Text.
@@ -215,6 +222,10 @@ EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
 
 def read_wav(path: str | os.PathLike[str], sampling_rate: int) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a WAV file: 16-bit PCM, one channel, at this rate.
+
+    Args:
+        path: the file.
+        sampling_rate: the rate that it must have, in Hz, such as a feature extractor's.
 
     Raises:
         OSError: the file cannot be opened.

@@ -43,7 +43,7 @@ def load_transcription(
 
     Args:
         path: the directory.
-        language: the spoken language, such as "en" or "<|en|>"; None: the file's, if it has one.
+        language: the spoken language, such as ``en`` or ``<|en|>``; None: the file's, if it has one.
         task: "transcribe", or "translate" into English; None: the file's, or else "transcribe".
 
     Raises:

@@ -72,7 +72,7 @@ def _windows(length: np.ndarray, convolution: Convolution) -> tuple[np.ndarray, 
 class SpeechTransformer(SpeechSources, Transformer):
     """Speech2Text (fairseq's S2T) or Whisper; made by `pybeam.load_model`.
 
-    A source is a float tensor of features [E, F], one line per frame, as `pybeam.speech` makes them. |x|,
+    A source is a float tensor of features [E, F], one line per frame, as `pybeam.speech` makes them. ``|x|``,
     by which lengths are limited and rewarded, is the number of the encoder's positions, not of frames.
 
     Every recording gets what it gets alone, whereas batches of transformers also convolve the padding of
