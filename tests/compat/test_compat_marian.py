@@ -1,4 +1,4 @@
-"""The search that docs/coming-from/marian.md gives against Marian's loop in plain Python, on random models."""
+"""The search of docs/coming-from/marian.md against Marian's loop in plain Python, on random models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNK = 3
 
 
 def marian(logits, *, beam_size: int, normalize: float, limit: int, allow_unk: bool) -> list[tuple]:
-    """(final score, tokens) of all hypotheses, best first; `toHyps`, `purgeBeams` and `History::add` of Marian."""
+    """(final score, tokens) of all hypotheses, best first."""
     live, found = [((), 0.0)], []
     length = 0
     while live:
