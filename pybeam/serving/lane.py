@@ -59,9 +59,11 @@ class Lane(Arrivals):
         limits: Limits,
         clock: Callable[[], float],
         listener: Listener | None,
+        on_end: Callable[[Lane], None],
     ) -> None:
         self.name, self.decoder = name, decoder
         self._limits, self._clock, self._listener = limits, clock, listener
+        self._on_end = on_end
         self._changed = threading.Condition()
         self._waiting = WaitingLine(limits.ageing)
         self._taken: dict[int, Ticket] = {}
@@ -185,7 +187,7 @@ class Lane(Arrivals):
             since = self._busy_since
             left = most if since is None else since + most - self._clock()
             if left > 0:
-                return left
+                return min(left, most / 4)
             was_stalled, self._is_stalled = self._is_stalled, True
         if not was_stalled:
             log.error("%s", self._stalled_message())
@@ -207,14 +209,25 @@ class Lane(Arrivals):
                 self._busy_since, self._load = None, Load()
                 self._changed.wait()
                 self._pace.begin(self._clock())
-            ticket = self._waiting.pop(self._beat())
+            now, late = self._beat(), []
+            while (ticket := self._waiting.pop(now)) is not None and self._is_hopeless(ticket, now):
+                late.append(ticket)
             if ticket is not None:
                 self._taken[ticket.index] = ticket
+        self._drop(late)
         if ticket is None:
             return None
-        now = self._clock()
         self._hear("on_started", ticket.cost, now - ticket.submitted)
         return ticket.index, ticket.request
+
+    def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
+        """Whether a request is not expected to meet its deadline if it begins now.
+
+        What is alone begins in any case: expectations come from others and may be wrong.
+        """
+        if ticket.deadline is None or ticket.wants_best or not (self._taken or self._waiting):
+            return False
+        return now + self._pace.seconds_of(ticket.cost) > ticket.deadline
 
     def between_steps(self, load: Load) -> Mapping[int, Exception]:
         self._expire()
@@ -253,6 +266,10 @@ class Lane(Arrivals):
                 elif (ticket := self._taken.get(index)) is not None:
                     error = Interrupted() if ticket.wants_best else _too_late(ticket)
                     self._leaving.setdefault(index, error)
+        self._drop(expired)
+
+    def _drop(self, expired: list[Ticket]) -> None:
+        """Tell the callers of requests that waited that it is too late."""
         for ticket in expired:
             self._left(ticket, "deadline")
             _resolve(ticket, _too_late(ticket))
@@ -267,12 +284,13 @@ class Lane(Arrivals):
                 self._stats = self.decoder.stats
                 for item in stream:
                     self._deliver(item)
-                return
+                break
             except BaseException as error:
                 log.exception("the engine of model %r failed, and starts anew", self.name)
                 if not self._fail_taken(error):
                     # a stream that fails before it takes a request would fail for ever
                     self.cancel_all(error)
+        self._on_end(self)
 
     def _deliver(self, item: Result | Partial) -> None:
         """Hand out what the engine's stream yields."""
@@ -281,7 +299,9 @@ class Lane(Arrivals):
             return
         now = self._clock()
         if isinstance(item, Partial):
-            self._hear("on_certain", len(item.tokens), now - ticket.submitted)
+            if len(item.tokens) > ticket.num_certain:
+                ticket.num_certain = len(item.tokens)
+                self._hear("on_certain", ticket.num_certain, now - ticket.submitted)
             if ticket.tell is not None:
                 ticket.tell(item)
             return

@@ -98,7 +98,15 @@ class Service:
     def _lane(self, name: str, decoder: Decoder) -> Lane:
         if not isinstance(decoder, Decoder):
             raise TypeError(f"`decoders` must hold Decoders, but {name!r} is {type(decoder)}")
-        return Lane(name, decoder, self._limits, self._clock, self._listener)
+        return Lane(name, decoder, self._limits, self._clock, self._listener, self._forget)
+
+    def _forget(self, lane: Lane) -> None:
+        """Free what a lane holds that has been replaced and has nothing more to do."""
+        with self._lock:
+            if lane not in self._old:
+                return
+            self._old.remove(lane)
+        lane.decoder.release()
 
     def start(self, *, warm_up: bool = True) -> Service:
         """Start the engines. Returns the service.
@@ -199,7 +207,9 @@ class Service:
                 which it is to be done; None: no limit. `priority`: an int, higher ones first. `client`:
                 whom it counts for when clients take turns, such as a key or an address; None: all without
                 one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
-                `DeadlineExceeded`; "best" gives the best so far, if there is any, see `ServedResult`.
+                `DeadlineExceeded`, and the request does not even begin if it is not expected to be done
+                in time while there are others; "best" gives the best so far, if there is any, see
+                `ServedResult`.
 
         The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled`, what the engine raised, or
         TypeError or ValueError, if this request is bad. Others do not hear of it.
@@ -275,7 +285,7 @@ class Service:
                 raise ServiceClosed("the service is not running, so no model can be replaced")
             lane.start()
             old, self._lanes[model] = self._lanes[model], lane
-            self._old = [one for one in self._old if not one.join(0)] + [old]
+            self._old.append(old)
         old.close()
 
     def _lane_of(self, model: str | None) -> Lane:
