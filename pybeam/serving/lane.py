@@ -69,7 +69,7 @@ class Lane(Arrivals):
         self._taken: dict[int, Ticket] = {}
         self._leaving: dict[int, Exception] = {}
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
-        self._num_submitted = 0
+        self._num_submitted = self._num_taken = 0
         self._is_closed = self._is_stalled = False
         self._busy_since: float | None = (
             None  # when the engine was last between two steps; None: it sleeps
@@ -214,6 +214,7 @@ class Lane(Arrivals):
                 late.append(ticket)
             if ticket is not None:
                 self._taken[ticket.index] = ticket
+                self._num_taken += 1
         self._drop(late)
         if ticket is None:
             return None
@@ -279,6 +280,7 @@ class Lane(Arrivals):
     def _run(self) -> None:
         requests: Any = self
         while True:
+            num_taken = self._num_taken
             try:
                 stream = self.decoder.stream(requests)
                 self._stats = self.decoder.stats
@@ -287,7 +289,8 @@ class Lane(Arrivals):
                 break
             except BaseException as error:
                 log.exception("the engine of model %r failed, and starts anew", self.name)
-                if not self._fail_taken(error):
+                self._fail_taken(error)
+                if self._num_taken == num_taken:
                     # a stream that fails before it takes a request would fail for ever
                     self.cancel_all(error)
         self._on_end(self)
@@ -313,15 +316,14 @@ class Lane(Arrivals):
         self._left(ticket, reason, item)
         _resolve(ticket, answer)
 
-    def _fail_taken(self, error: BaseException) -> int:
-        """Give the error to all whose requests the engine had taken. Returns how many they were."""
+    def _fail_taken(self, error: BaseException) -> None:
+        """Give the error to all whose requests the engine had taken."""
         with self._changed:
             taken, self._taken = self._taken, {}
             self._leaving = {}
         for ticket in taken.values():
             self._left(ticket, "error")
             _resolve(ticket, error)
-        return len(taken)
 
     def _left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
         ticket.enter("wait", self._clock())
