@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import InvalidStateError
@@ -59,11 +60,12 @@ class Lane(Arrivals):
         limits: Limits,
         clock: Callable[[], float],
         listener: Listener | None,
+        ring_by: Callable[[float], None],
         on_end: Callable[[Lane], None],
     ) -> None:
         self.name, self.decoder = name, decoder
         self._limits, self._clock, self._listener = limits, clock, listener
-        self._on_end = on_end
+        self._ring_by, self._on_end = ring_by, on_end
         self._changed = threading.Condition()
         self._waiting = WaitingLine(limits.ageing)
         self._taken: dict[int, Ticket] = {}
@@ -99,6 +101,8 @@ class Lane(Arrivals):
                 if ticket.deadline is not None:
                     heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
                 self._changed.notify()
+            if ticket.deadline is not None:
+                self._ring_by(ticket.deadline)
         except QueueFull as error:
             self._hear("on_rejected", error.limit)
             raise
@@ -176,23 +180,24 @@ class Lane(Arrivals):
                 phase_seconds=dict(stats.phase_seconds),
             )
 
-    # the watchdog
+    # the alarm
 
-    def check(self) -> float | None:
-        """Notice a step that does not end. Returns the seconds until this should be asked again, or None."""
-        most = self._limits.max_step_seconds
-        if most is None:
-            return None
+    def look(self) -> float:
+        """Notice deadlines that have passed, and a step that does not end. Returns when to look again."""
+        self._expire()
+        most, now = self._limits.max_step_seconds, self._clock()
         with self._changed:
-            since = self._busy_since
-            left = most if since is None else since + most - self._clock()
-            if left > 0:
-                return min(left, most / 4)
-            was_stalled, self._is_stalled = self._is_stalled, True
-        if not was_stalled:
+            again = self._deadlines[0][0] if self._deadlines else math.inf
+            if most is None:
+                return again
+            since, was_stalled = self._busy_since, self._is_stalled
+            has_stalled = since is not None and now >= since + most
+            self._is_stalled = was_stalled or has_stalled
+        if has_stalled and not was_stalled:
             log.error("%s", self._stalled_message())
             self.cancel_all(EngineStalled(self._stalled_message()))
-        return most
+        # a step that begins now is noticed a quarter too late
+        return min(again, now + most / 4)
 
     def _stalled_message(self) -> str:
         return (
@@ -205,9 +210,10 @@ class Lane(Arrivals):
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         self._expire()
         with self._changed:
-            while may_wait and not len(self._waiting) and not self._is_closed:
+            while may_wait and not self._waiting and not self._is_closed:
                 self._busy_since, self._load = None, Load()
                 self._changed.wait()
+            if may_wait:
                 self._pace.begin(self._clock())
             now, late = self._beat(), []
             while (ticket := self._waiting.pop(now)) is not None and self._is_hopeless(ticket, now):
@@ -258,6 +264,7 @@ class Lane(Arrivals):
         if not self._deadlines:
             return
         expired: list[Ticket] = []
+        leaving: list[Ticket] = []
         with self._changed:
             now = self._clock()
             while self._deadlines and self._deadlines[0][0] <= now:
@@ -265,9 +272,14 @@ class Lane(Arrivals):
                 if (ticket := self._waiting.remove(index)) is not None:
                     expired.append(ticket)
                 elif (ticket := self._taken.get(index)) is not None:
+                    leaving.append(ticket)
                     error = Interrupted() if ticket.wants_best else _too_late(ticket)
                     self._leaving.setdefault(index, error)
         self._drop(expired)
+        for ticket in leaving:
+            if not ticket.wants_best:
+                # its caller need not wait until the step has ended
+                _resolve(ticket, _too_late(ticket))
 
     def _drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is too late."""

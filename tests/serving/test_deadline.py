@@ -66,6 +66,23 @@ def test_it_passes_while_it_runs():
     assert service.status().cache_use == 0
 
 
+def test_nobody_waits_for_a_step_when_time_is_over():
+    """By the clock on the wall: callers hear of it while the step still waits at the gate."""
+    model, service = gated(schedule=pybeam.Fifo(1))
+    model.shut()
+    runs, waits = (service.submit(REQUESTS[i], timeout=0.02) for i in (0, 1))
+    model.until_a_step_waits()
+    for future in (runs, waits):
+        with pytest.raises(DeadlineExceeded):
+            future.result(WAIT_SECONDS)
+    assert not model.gate.is_set()
+    other = service.submit(REQUESTS[2])
+    model.open()
+    assert answers([other]) == expected()[2:3]
+    service.close()
+    assert service.status().cache_use == 0
+
+
 def test_the_best_so_far_is_taken():
     clock = Clock()
     model, service = gated(name="greedy", clock=clock)
