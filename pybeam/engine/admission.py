@@ -26,7 +26,7 @@ class Admission:
     """The queue of one stream: requests become sources here, or results at once.
 
     Args:
-        arrivals: the requests, read a window ahead (`Schedule.queue_window`).
+        arrivals: the requests, read a window ahead (`Schedule.queue_window`), or less if their order counts.
         workspace: decodes them.
         wants_log_probs: whether hypotheses have log-probabilities.
         wants_partials: whether every request hears what is certain.
@@ -45,6 +45,10 @@ class Admission:
         self._work, self._schedule = workspace, schedule
         self._model, self._algorithm = workspace.model, workspace.algorithm
         self._wants_log_probs, self._wants_partials = wants_log_probs, wants_partials
+        self._window = schedule.queue_window
+        if arrivals.keeps_order:
+            # few, because those that come later may be in a hurry; several, to be encoded together
+            self._window = min(ENCODE_AHEAD, max(1, schedule.n // 4))
         self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
@@ -95,7 +99,7 @@ class Admission:
     def read(self, *, may_wait: bool) -> Iterator[Result]:
         """Take the next window of requests, longest sources first; bad requests become results."""
         window: list[Source] = []
-        while len(window) < self._schedule.queue_window:
+        while len(window) < self._window:
             waits = may_wait and not window
             arrived = self._arrivals.next(waits)
             if arrived is None:

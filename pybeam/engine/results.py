@@ -102,7 +102,7 @@ class FinishedBatch(NamedTuple):
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
     """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
-    if not isinstance(error, Interrupted) or source.target or source.algorithm.ended_only:
+    if not isinstance(error, Interrupted) or source.target:
         return False
     return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
 

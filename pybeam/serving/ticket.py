@@ -22,6 +22,7 @@ class Ticket:
         watch, tell: what it hears before its result, and who is told.
         future: what the caller holds. It stays pending until it has a result, so that it can be cancelled.
         index: its number on its lane.
+        num_certain: tokens that were certain when it last heard.
         tag: its place in the fair order of clients.
     """
 
@@ -36,6 +37,7 @@ class Ticket:
     tell: Callable[[Partial], None] | None = None
     future: Future[ServedResult] = field(default_factory=Future)
     index: int = -1
+    num_certain: int = 0
     tag: float = 0.0
     _phase: Phase = "wait"
     _since: float = 0.0
