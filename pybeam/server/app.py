@@ -43,7 +43,13 @@ def build_service(
 ) -> Service:
     """Make the service of these models, with metrics that listen to it."""
     decoders = {name: model.decoder for name, model in models.items()}
-    return Service(decoders, max_waiting=settings.max_waiting, listener=metrics)
+    return Service(
+        decoders,
+        max_waiting=settings.max_waiting,
+        max_waiting_work=settings.max_waiting_work,
+        width_by_load=dict(settings.width_by_load) or None,
+        listener=metrics,
+    )
 
 
 def build_app(
