@@ -1,8 +1,8 @@
 """Look at every page of the built site in Chromium: `make docs-look`.
 
 It saves a screenshot of each page, on a desktop and on a phone, in the light and in the dark, to
-docs/_build/look. It fails if a page is wider than its window or if a figure is missing. Chromium is the one on
-the path (`apt-get install chromium`), or that of `playwright install chromium`.
+docs/_build/look. It fails if a page is wider than its window or if a figure is missing. Chromium is the
+one on the path (`apt-get install chromium`), or that of `playwright install chromium`.
 """
 
 from __future__ import annotations
