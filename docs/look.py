@@ -29,8 +29,9 @@ FAULTS = """() => {
     const reaches = e => !e.matches('.headerlink') && right(e) > edge + 1;
     const out = [...document.querySelectorAll('article *')].filter(e => reaches(e) && !scrolls(e));
     const broken = [...document.images].filter(e => e.complete && !e.naturalWidth);
+    const first = (wide ? out : []).sort((a, b) => right(b) - right(a)).slice(0, 3);
     return [...(wide ? [`${content.scrollWidth} > ${content.clientWidth}`] : []),
-        ...(wide ? out : []).sort((a, b) => right(b) - right(a)).slice(0, 3).map(e => e.tagName + ' ' + e.textContent.slice(0, 60)),
+        ...first.map(e => e.tagName + ' ' + e.textContent.slice(0, 60)),
         ...broken.map(e => 'no figure ' + e.getAttribute('src'))];
 }"""
 

@@ -22,7 +22,7 @@ PUBLIC = {
 }
 
 # `pybeam.drafts.pad()` and `fixed_beam(5)`, but not `examples.demo`
-IN_TEXT = re.compile(r"(pybeam\.[\w.]+|" + "|".join(pybeam.__all__) + r")(\(.*\))?")
+IN_TEXT = re.compile(r"(pybeam\.[\w.]+|(?:" + "|".join(pybeam.__all__) + r")(\.\w+)?)(\(.*\))?")
 
 
 def _in_text(code: str) -> str | None:
