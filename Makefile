@@ -20,7 +20,7 @@ PYTHONS := pybeam tests benchmarks examples docs $(wildcard setup.py)
 demo test test-all docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all build data bench docs docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+.PHONY: help demo test test-all build data bench docs docs-look docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -30,6 +30,7 @@ help:
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
 	@echo "make docs      run every example of the documentation, build its site in docs/_build/html and check its links;"
+	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
@@ -61,6 +62,9 @@ docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
 	@$(BIN)/python -m pytest -q tests/project/test_pages.py
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+docs-look: docs $(VENV)/.extra-look
+	@$(BIN)/python docs/look.py
 
 docs-links: build $(VENV)/.extra-docs
 	@$(SPHINX) -b linkcheck docs docs/_build/links

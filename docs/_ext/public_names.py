@@ -1,7 +1,8 @@
-"""Links to a public name also where a signature has the module that the name stands in."""
+"""Links to public names: from code in a text, and from signatures, which have a name's own module."""
 
 from __future__ import annotations
 
+import re
 from inspect import ismodule
 from typing import Any
 
@@ -9,6 +10,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
 
 import pybeam
 
@@ -19,21 +21,50 @@ PUBLIC = {
     if not ismodule(value := getattr(pybeam, name))
 }
 
+# `pybeam.drafts.pad()` and `fixed_beam(5)`, but not `examples.demo`
+IN_TEXT = re.compile(r"(pybeam\.[\w.]+|(?:" + "|".join(pybeam.__all__) + r")(\.\w+)?)(\(.*\))?")
+
+
+def _in_text(code: str) -> str | None:
+    """The full name that a piece of code is, or calls."""
+    found = IN_TEXT.fullmatch(code)
+    if found is None:
+        return None
+    return found[1] if found[1].startswith("pybeam.") else f"pybeam.{found[1]}"
+
+
+class LinkCode(SphinxTransform):
+    """Make a link of code that is a public name; one that is documented nowhere stays as it is."""
+
+    default_priority = 400  # before references are looked up
+
+    def apply(self, **_: Any) -> None:
+        for code in list(self.document.findall(nodes.literal)):
+            name = _in_text(code.astext())
+            if name is None or isinstance(code.parent, nodes.reference | pending_xref):
+                continue
+            where = dict(refdomain="py", reftype="obj", reftarget=name, refwarn=False)
+            link = pending_xref("", refdoc=self.env.docname, refexplicit=True, **where)
+            code.replace_self(link)
+            link += code
+
 
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> Any:
-    home, dot, member = node.get("reftarget", ""), "", ""
-    if home not in PUBLIC:
-        home, dot, member = home.rpartition(".")
-    if node.get("refdomain") != "py" or home not in PUBLIC:
+    asked = node.get("reftarget", "")
+    target = _in_text(asked)
+    for home in (asked, asked.rpartition(".")[0]):
+        if home in PUBLIC:
+            target = PUBLIC[home] + asked.removeprefix(home)
+    if node.get("refdomain") != "py" or target in (None, asked):
         return None
-    target = f"{PUBLIC[home]}{dot}{member}"
     return env.domains["py"].resolve_xref(
         env, node["refdoc"], app.builder, node["reftype"], target, node, content
     )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_transform(LinkCode)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True}
