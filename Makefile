@@ -9,23 +9,27 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 
 BIN     := $(VENV)/bin
+OLDEST  := $(VENV)-oldest
 # -qq: errors only
 PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 # Two stamps, so that a build without a compiler is done again when there is one.
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
-PYTHONS := pybeam tests benchmarks examples docs $(wildcard setup.py)
+PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.py
+# every extra that a command of README.md needs
+EXTRAS  := graph,onnx,speech
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all docs: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-oldest docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all build data bench docs docs-look docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+.PHONY: help demo test test-all test-oldest build data bench docs docs-look docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests"
+	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
@@ -46,6 +50,10 @@ test: build $(VENV)/.extra-test
 test-all: build $(VENV)/.extra-test
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal
 
+# The kernels are those of `make build`: the same torch, and packages as old as they may be.
+test-oldest: build $(OLDEST)/.stamp
+	@PYTHONPATH=$(CURDIR) PYBEAM_EXPECT_NATIVE=1 $(OLDEST)/bin/python -m pytest -q -m "not slow" $$(cat release/smoke.txt)
+
 data: build
 	@$(BIN)/python -m benchmarks.data $(if $(FROM),--from $(FROM))
 
@@ -59,7 +67,7 @@ bench: build $(VENV)/.extra-bench
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
-	@$(BIN)/python -m pytest -q tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
@@ -94,10 +102,9 @@ gpu-test gpu-bench gpu-e2e: SHELL := bash
 
 gpu-build:
 	@mkdir -p $(GPU_OUT)
-	@ln -sfn ../triton_kernels pybeam/triton_kernels
-	@$(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
+	@PYBEAM_CUDA=1 $(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
 	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \
-	    PYBEAM_NO_CUDA=1 $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
+	    $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
 
 gpu-test: gpu-build
 	@$(RUN_FOR) 400 $(PYTHON) -m pytest -q --device cuda -W default -p no:cacheprovider \
@@ -113,7 +120,7 @@ gpu-e2e: gpu-build
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 clean:
-	rm -rf $(VENV) docs/_build build dist *.egg-info pybeam/_C*.so pybeam/triton_kernels .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) docs/_build build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
@@ -133,8 +140,16 @@ $(VENV)/.stamp-tools: $(VENV)/.stamp-torch
 
 $(BUILT): $(VENV)/.stamp-tools pyproject.toml $(wildcard setup.py) $(SOURCES)
 	@echo "[4/4] compiling the C++ kernels and installing pybeam (about a minute)"
-	@$(PIP) -e . --no-build-isolation
+	@$(PIP) -e ".[$(EXTRAS)]" --no-build-isolation
 	@$(BIN)/pybeam info
+	@touch $@
+
+$(OLDEST)/.stamp: pyproject.toml release/oldest.py
+	@echo "[oldest] installing $(TORCH) and the oldest packages that pyproject.toml allows"
+	@$(PYTHON) release/oldest.py > /dev/null
+	@$(PYTHON) -m venv --clear $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check $$($(PYTHON) release/oldest.py)
 	@touch $@
 
 # The extras of pyproject.toml, without building pybeam a second time.

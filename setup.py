@@ -2,13 +2,14 @@
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 
+# One build runs with these versions and all newer ones: LibTorch's stable ABI, Python's limited API.
+OLDEST_TORCH = "0x020b000000000000"
+OLDEST_PYTHON = "0x030b0000"
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
 
@@ -16,15 +17,6 @@ def compiler() -> list[str]:
     """The command of the C++ compiler that the build will call, such as `ccache g++`; empty: none."""
     commands = ((os.environ.get("CXX") or "c++").split(), ["g++"])
     return next((command for command in commands if shutil.which(command[0])), [])
-
-
-def has_openmp(cxx: list[str]) -> bool:
-    """Whether this compiler builds and links a program with OpenMP. Apple's clang does not."""
-    with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory, "openmp.cpp")
-        source.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n")
-        command = [*cxx, "-fopenmp", str(source), "-o", str(source.with_suffix(""))]
-        return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def reason_not_to_build() -> str | None:
@@ -44,7 +36,7 @@ def how_to_go_on(has_cuda: bool, cxx: list[str]) -> str:
     remedies = []
     if has_cuda:
         remedies.append(
-            "the CUDA kernels need the CUDA toolkit of torch's own version: set PYBEAM_NO_CUDA=1 to "
+            "the CUDA kernels need a CUDA build of torch and a toolkit of its version: unset PYBEAM_CUDA to "
             "build without them (Triton's kernels run on a GPU all the same)"
         )
     remedies += [
@@ -59,42 +51,44 @@ def extension() -> dict:
     import torch
     import torch.utils.cpp_extension as cpp
 
-    has_cuda = torch.version.cuda and cpp.CUDA_HOME and os.environ.get("PYBEAM_NO_CUDA") != "1"
+    # a toolkit of another version than torch's may lie about, so nobody gets CUDA without asking
+    has_cuda = os.environ.get("PYBEAM_CUDA") == "1"
     if has_cuda and not torch.cuda.is_available():
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0a")
     files = sorted(p for p in Path("csrc").rglob("*.*") if has_cuda or "cuda" not in p.parts)
     # never -march=native: dispatch.cpp chooses the instruction set at run time
     # GCC 12 finds uninitialized variables in its own AVX-512 header
     flags = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
-    cxx = compiler()
-    openmp = ["-fopenmp"] if has_openmp(cxx) else []
-    if not openmp:
-        print(
-            f"pybeam: {' '.join(cxx)} has no OpenMP; the kernels will use one thread",
-            file=sys.stderr,
-        )
+    cpp.min_supported_cpython = OLDEST_PYTHON
     module = (cpp.CUDAExtension if has_cuda else cpp.CppExtension)(
         "pybeam._C",
         [str(p) for p in files if p.suffix in (".cpp", ".cu")],
         depends=[str(p) for p in files if p.suffix in (".h", ".cuh")],
-        extra_compile_args={"cxx": [*flags, *openmp], "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
-        extra_link_args=openmp,
+        define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *([("USE_CUDA", None)] * has_cuda)],
+        extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
+        py_limited_api=True,
     )
 
     class Build(cpp.BuildExtension):
         def build_extensions(self) -> None:
+            for stale in Path("pybeam").glob("_C.cpython-*"):
+                stale.unlink()  # built for one version of Python, it would be imported first
             try:
                 super().build_extensions()
             except Exception as error:
                 print(
                     f"\npybeam: the C++ extension could not be built: {error}\n"
                     f"pybeam: the compiler's messages stand above. What you can do:\n"
-                    f"{how_to_go_on(bool(has_cuda), cxx)}\n",
+                    f"{how_to_go_on(bool(has_cuda), compiler())}\n",
                     file=sys.stderr,
                 )
                 raise
 
-    return {"ext_modules": [module], "cmdclass": {"build_ext": Build}}
+    return {
+        "ext_modules": [module],
+        "cmdclass": {"build_ext": Build},
+        "options": {"bdist_wheel": {"py_limited_api": "cp311"}},
+    }
 
 
 def main() -> None:
@@ -105,13 +99,7 @@ def main() -> None:
             f"pybeam: {reason}\n",
             file=sys.stderr,
         )
-    setup(
-        # the name `triton_kernels` belongs to another distribution
-        packages=sorted({*find_packages(include=["pybeam", "pybeam.*"]), "pybeam.triton_kernels"}),
-        package_dir={"pybeam.triton_kernels": "triton_kernels"},
-        package_data={"pybeam": ["py.typed"]},
-        **(extension() if reason is None else {}),
-    )
+    setup(**(extension() if reason is None else {}))
 
 
 if __name__ == "__main__":

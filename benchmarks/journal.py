@@ -19,7 +19,7 @@ import torch
 from tabulate import tabulate
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "pybeam", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")
+PACKAGES = ("torch", "pybeam-search", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")
 # instruction sets that change what a kernel or a peer does
 ISAS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),

@@ -42,6 +42,7 @@ ISAS = {
     "avx512": ("float32", "float16", "bfloat16", "int8"),
     "avx512_vnni": ("int8",),
     "avx512_bf16": ("bfloat16",),
+    "amx_int8": ("int8",),
 }
 PEAK_ROWS, PEAK_SIZE = 384, 512
 

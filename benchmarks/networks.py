@@ -42,9 +42,9 @@ class Networks:
                 perturb(corpus.MODEL, target, NOISE, seed=int(name.removeprefix("member ")))
         return target
 
-    def ours(self, name: str, dtype: str | None = None):
-        """The network in pybeam."""
-        options = dict(device=self._device, dtype=dtype or self._dtype)
+    def ours(self, name: str, dtype: str | None = None, kept: str = "auto"):
+        """The network in pybeam; its cross cache is `kept` in that dtype."""
+        options = dict(device=self._device, dtype=dtype or self._dtype, cross_cache_dtype=kept)
 
         def load():
             members = [f"member {i}" for i in range(MEMBERS)] if name == "ensemble" else [name]
@@ -53,7 +53,7 @@ class Networks:
                 directories if name == "ensemble" else directories[0], **options
             )
 
-        return self._once(("pybeam", name, dtype), load)
+        return self._once(("pybeam", name, dtype, kept), load)
 
     def transformers(self, name: str):
         return self._once(

@@ -70,6 +70,8 @@ def beside_peers() -> dict[str, Case]:
         ),
         "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),
         **_int8(batch, fifo),
+        "cross-cache-5": _cross_caches("float32", batch),
+        "int8-cross-cache-5": _cross_caches("int8", batch),
         "schedules-5": Case(_schedules(5, 16)),
         "schedules-50": Case(_schedules(50, 64), lines=200),
         "thresholds-5": _thresholds(5, (1.1, 1.6, 2.0)),
@@ -110,6 +112,16 @@ def _int8(batch, fifo) -> dict[str, Case]:
             has_floor=True,
         ),
     }
+
+
+def _cross_caches(dtype: str, batch) -> Case:
+    """Keys and values of encoder states in float32 and in bfloat16."""
+    return Case(
+        {
+            f"pybeam {dtype} fixed 5, {kept} cross cache": Ours(fixed(5), batch, dtype, kept)
+            for kept in ("float32", "bfloat16")
+        }
+    )
 
 
 def _schedules(width: int, n: int) -> dict[str, Ours]:

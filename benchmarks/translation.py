@@ -24,11 +24,12 @@ WARM_UP_LINES = 64
 
 @dataclass(frozen=True)
 class Ours:
-    """A search in pybeam; a `dtype` of its own beats the run's."""
+    """A search in pybeam; a `dtype` of its own beats the run's. `kept` is that of the cross cache."""
 
     algorithm: object
     schedule: object
     dtype: str | None = None
+    kept: str = "auto"
 
     @property
     def n(self) -> int:
@@ -36,10 +37,11 @@ class Ours:
 
     def key(self, network: str) -> tuple:
         """Of its weights."""
-        return "pybeam", network, self.dtype
+        return "pybeam", network, self.dtype, self.kept
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
-        return Decoding(setup.networks.ours(network, self.dtype), self.algorithm, self.schedule)
+        model = setup.networks.ours(network, self.dtype, self.kept)
+        return Decoding(model, self.algorithm, self.schedule)
 
 
 @dataclass(frozen=True)

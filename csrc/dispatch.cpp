@@ -5,9 +5,23 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#ifdef PYBEAM_HAS_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace pybeam {
 namespace {
+
+#ifdef PYBEAM_HAS_TILES
+// Whether this CPU has tiles and the kernel lets this process use them. It grants them for good,
+// and signal handlers then need larger stacks of their own.
+bool has_tiles() {
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+    return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 bool is_supported(const Kernels& kernels) {
     if (&kernels == &kGenericKernels) return true;
@@ -23,7 +37,11 @@ bool is_supported(const Kernels& kernels) {
     if (&kernels == &kAvx512Kernels) return has_avx512;
     const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
     if (&kernels == &kAvx512VnniKernels) return has_vnni;
-    return has_vnni && __builtin_cpu_supports("avx512bf16");
+    const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
+#ifdef PYBEAM_HAS_TILES
+    if (&kernels == &kAmxInt8Kernels) return has_bf16 && has_tiles();
+#endif
+    return has_bf16;
 #else
     return false;
 #endif
@@ -31,6 +49,9 @@ bool is_supported(const Kernels& kernels) {
 
 // Best first.
 constexpr const Kernels* kAllKernels[] = {
+#ifdef PYBEAM_HAS_TILES
+    &kAmxInt8Kernels,
+#endif
 #ifdef __x86_64__
     &kAvx512Bf16Kernels, &kAvx512VnniKernels, &kAvx512Kernels, &kAvxVnniKernels, &kAvx2Kernels,
 #endif
@@ -52,8 +73,8 @@ const Kernels* find_kernels(const char* name) {
                                  best_kernels()->name);
     }
     throw std::runtime_error(
-        "the instruction set must be generic, avx2, avx_vnni, avx512, avx512_vnni or avx512_bf16, "
-        "but is " +
+        "the instruction set must be generic, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16 or "
+        "amx_int8, but is " +
         std::string(name));
 }
 

@@ -5,6 +5,11 @@
 
 #include "params/types.h"
 
+// Tiles need Linux, which grants them to a process, and a compiler that knows them.
+#if defined(__x86_64__) && defined(__linux__) && __has_include(<amxint8intrin.h>)
+#define PYBEAM_HAS_TILES
+#endif
+
 namespace pybeam {
 
 struct TreeAttentionParams;
@@ -83,7 +88,8 @@ struct Kernels {
     int64_t vector_width;
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
-    Attend attend[3];
+    Attend attend[3];               // by DType of queries and cells
+    Attend attend_rounded;          // float32 queries over bfloat16 cells
     MultiplyRows multiply_rows[4];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
@@ -107,12 +113,15 @@ extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VnniKernels;
 extern const Kernels kAvx512Bf16Kernels;
 #endif
+#ifdef PYBEAM_HAS_TILES
+extern const Kernels kAmxInt8Kernels;
+#endif
 
 // The best instruction set of this CPU, or the one in the environment variable PYBEAM_ISA.
 const Kernels& kernels();
 
-// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16". Throws
-// std::runtime_error if the CPU lacks it.
+// Choose "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8".
+// Throws std::runtime_error if the CPU lacks it.
 void set_isa(const char* name);
 
 }  // namespace pybeam

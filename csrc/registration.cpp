@@ -1,6 +1,5 @@
 // Every operator: its schema, and its CPU implementation, which checks, allocates and launches.
 #include <Python.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -19,6 +18,7 @@
 #include "ops/select.h"
 #include "ops/tree.h"
 #include "ops/tree_attention.h"
+#include "torch.h"
 
 namespace pybeam {
 namespace {
@@ -34,7 +34,7 @@ void choose_isa(const std::string& name) { set_isa(name.c_str()); }
 }  // namespace
 }  // namespace pybeam
 
-TORCH_LIBRARY(pybeam, m) {
+STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "select(Tensor logits, Tensor score, Tensor offset, Tensor width, Tensor? is_ended, "
         "Tensor? max_candidates, Tensor? margin, Tensor? local_margin, Tensor? best_finished, "
@@ -80,32 +80,40 @@ TORCH_LIBRARY(pybeam, m) {
     m.def("glu(Tensor x) -> Tensor");
     m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
-    m.def("isa() -> str", &pybeam::isa);
-    m.def("set_isa(str name) -> ()", &pybeam::choose_isa);
-    m.def("bfloat16_products() -> str", &pybeam::bfloat16_way);
-    m.def("set_bfloat16_products(str name) -> ()", &pybeam::choose_bfloat16_way);
+    m.def("isa() -> str");
+    m.def("set_isa(str name) -> ()");
+    m.def("bfloat16_products() -> str");
+    m.def("set_bfloat16_products(str name) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
-    m.impl("select", &pybeam::select);
-    m.impl("tree_attention", &pybeam::tree_attention);
-    m.impl("tree_append", &pybeam::tree_append);
-    m.impl("tree_release", &pybeam::tree_release);
-    m.impl("beam_open", &pybeam::beam_open);
-    m.impl("beam_read", &pybeam::beam_read);
-    m.impl("beam_commit", &pybeam::beam_commit);
-    m.impl("beam_close", &pybeam::beam_close);
-    m.impl("draft_open", &pybeam::draft_open);
-    m.impl("draft_commit", &pybeam::draft_commit);
-    m.impl("gather_rows", &pybeam::gather_rows);
-    m.impl("scatter_rows", &pybeam::scatter_rows);
-    m.impl("backtrace", &pybeam::backtrace);
-    m.impl("linear", &pybeam::linear);
-    m.impl("embed", &pybeam::embed);
-    m.impl("layer_norm", &pybeam::layer_norm);
-    m.impl("glu", &pybeam::glu);
-    m.impl("lstm_cell", &pybeam::lstm_cell);
-    m.impl("mixture", &pybeam::mixture);
+STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
+    pybeam::implement<&pybeam::select>(m, "select");
+    pybeam::implement<&pybeam::tree_attention>(m, "tree_attention");
+    pybeam::implement<&pybeam::tree_append>(m, "tree_append");
+    pybeam::implement<&pybeam::tree_release>(m, "tree_release");
+    pybeam::implement<&pybeam::beam_open>(m, "beam_open");
+    pybeam::implement<&pybeam::beam_read>(m, "beam_read");
+    pybeam::implement<&pybeam::beam_commit>(m, "beam_commit");
+    pybeam::implement<&pybeam::beam_close>(m, "beam_close");
+    pybeam::implement<&pybeam::draft_open>(m, "draft_open");
+    pybeam::implement<&pybeam::draft_commit>(m, "draft_commit");
+    pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");
+    pybeam::implement<&pybeam::scatter_rows>(m, "scatter_rows");
+    pybeam::implement<&pybeam::backtrace>(m, "backtrace");
+    pybeam::implement<&pybeam::linear>(m, "linear");
+    pybeam::implement<&pybeam::embed>(m, "embed");
+    pybeam::implement<&pybeam::layer_norm>(m, "layer_norm");
+    pybeam::implement<&pybeam::glu>(m, "glu");
+    pybeam::implement<&pybeam::lstm_cell>(m, "lstm_cell");
+    pybeam::implement<&pybeam::mixture>(m, "mixture");
+}
+
+// They take no tensor, so no device chooses among them.
+STABLE_TORCH_LIBRARY_IMPL(pybeam, CompositeExplicitAutograd, m) {
+    pybeam::implement<&pybeam::isa>(m, "isa");
+    pybeam::implement<&pybeam::choose_isa>(m, "set_isa");
+    pybeam::implement<&pybeam::bfloat16_way>(m, "bfloat16_products");
+    pybeam::implement<&pybeam::choose_bfloat16_way>(m, "set_bfloat16_products");
 }
 
 // `import pybeam._C` loads the library, which registers the operators.

@@ -9,6 +9,7 @@ Everything here is imported when it is first asked for, so that `import pybeam` 
 """
 
 from importlib import import_module
+from os import path as _path
 from typing import TYPE_CHECKING, Any
 
 # for type checkers and editors; `_HOMES` below says the same to Python
@@ -62,6 +63,14 @@ if TYPE_CHECKING:
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
 
 __version__ = "0.1.0"
+
+# a file of PyPI's other `pybeam`, see pybeam_search.py
+if _path.exists(_path.join(_path.dirname(__file__), "beam_file.py")):
+    import warnings as _warnings
+
+    from pybeam_search import in_the_way as _in_the_way
+
+    _warnings.warn(_in_the_way(), stacklevel=2)
 
 _MODULES = (
     "compat",

@@ -196,7 +196,8 @@ class Member {
 
     void write_cells(size_t layer) {
         const int64_t size = 2 * p_.size;  // of a key and a value
-        float* const pool = p_.own_pool.data + layer * p_.own_pool.layer_stride;
+        float* const pool =
+            static_cast<float*>(p_.own_pool.data) + layer * p_.own_pool.layer_stride;
         for_rows([&](int64_t row) {
             if (p_.cell[row] < 0) return;
             std::memcpy(pool + p_.cell[row] * size, b_.qkv + row * 3 * p_.size + p_.size,
@@ -206,9 +207,11 @@ class Member {
 
     void attend(TreeAttentionParams params, size_t layer, const LayerPool& pool, const float* query,
                 int64_t query_stride) {
-        const float* key = pool.data + layer * pool.layer_stride;
+        const int64_t item = pool.dtype == DType::kFloat32 ? sizeof(float) : sizeof(BFloat16);
+        const char* key = static_cast<const char*>(pool.data) + layer * pool.layer_stride * item;
         params.key = key;
-        params.value = key + p_.size;
+        params.value = key + p_.size * item;
+        params.cell_dtype = pool.dtype;
         params.key_cell_stride = params.value_cell_stride = 2 * p_.size;
         run_attention(params, query, query_stride);
     }

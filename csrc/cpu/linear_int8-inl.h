@@ -62,15 +62,16 @@ struct Int8Inputs {
     Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth}; }
 };
 
-// y = x W^T for kRows rows and kSumsVecs * kWidth columns. Integers are summed exactly, and what
-// follows is the same on every instruction set: products and sums are rounded one by one.
-template <int kRows>
+// y = x W^T for kRows rows and kSumsVecs * kWidth columns; first(row, column) are the sums before.
+// Integers are summed exactly, and what follows is the same on every instruction set: products and
+// sums are rounded one by one.
+template <int kRows, class First>
 inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* column_scale,
-                          const Results& results) {
+                          const First& first, const Results& results) {
     Sums acc[kRows][kSumsVecs];
     const int8_t* row[kRows];
     for (int r = 0; r < kRows; ++r) {
-        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = broadcast_sums(x.rows.offset[r]);
+        for (int c = 0; c < kSumsVecs; ++c) acc[r][c] = first(r, c * kWidth);
         row[r] = x.rows.values + r * x.rows.stride;
     }
     for (int64_t k = 0; k < x.depth; ++k) {
@@ -93,16 +94,26 @@ inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* 
     }
 }
 
-// The same for all columns of a panel and the rows `first .. last`.
-inline void multiply(const Int8Inputs& x, const Bytes* panel, int64_t first, int64_t last,
-                     PanelResults& results) {
+// The same for all columns of a panel and the rows `first .. last`; sums(row, column) come before.
+template <class SumsBefore>
+inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
+                           int64_t first, int64_t last, PanelResults& results) {
     static_assert(kPanel % (kSumsVecs * kWidth) == 0);
     RowBlocks<kSumsRows>(last - first).for_each([&](auto rows, int64_t begin) {
         const int64_t row = first + begin;
         for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
-            multiply_pass<rows()>(x.from(row), panel + c, x.column_scale + c,
-                                  results.of(row).from(c));
+            multiply_pass<rows()>(
+                x.from(row), panel + c, x.column_scale + c,
+                [&](int r, int64_t column) { return sums(row + r, c + column); },
+                results.of(row).from(c));
         }
         results.finish(row, rows());
     });
+}
+
+// The same for a whole product.
+inline void multiply(const Int8Inputs& x, const Bytes* panel, int64_t first, int64_t last,
+                     PanelResults& results) {
+    const auto offset = [&](int64_t row, int64_t) { return broadcast_sums(x.rows.offset[row]); };
+    multiply_after(offset, x, panel, first, last, results);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../params/linear.h"
+#include "numbers.h"
 
 namespace pybeam {
 
@@ -50,6 +51,9 @@ const Kernels* faster_kernels() {
     return pairs * kWorthPairs < widened ? &kAvx512Bf16Kernels : &kAvx512VnniKernels;
 }
 
+// Whether they have an instruction for pairs.
+bool has_pairs(const Kernels& kernels) { return kernels.rounded_pair_bytes == sizeof(Pair); }
+
 const Kernels* find(const char* name) {
     if (std::strcmp(name, kPairs) == 0) return &kAvx512Bf16Kernels;
     if (std::strcmp(name, kFloat32) == 0) return &kAvx512VnniKernels;
@@ -69,7 +73,7 @@ std::atomic<const Kernels*>& chosen() {
 
 const Kernels& pair_kernels() {
     const Kernels& all = kernels();
-    return &all == &kAvx512Bf16Kernels ? *chosen().load(std::memory_order_relaxed) : all;
+    return has_pairs(all) ? *chosen().load(std::memory_order_relaxed) : all;
 }
 
 const char* bfloat16_products() {
@@ -78,7 +82,7 @@ const char* bfloat16_products() {
 
 void set_bfloat16_products(const char* name) {
     const Kernels* found = find(name);
-    if (found == &kAvx512Bf16Kernels && &kernels() != found) {
+    if (found == &kAvx512Bf16Kernels && !has_pairs(kernels())) {
         throw std::runtime_error("the instruction set " + std::string(kernels().name) +
                                  " has no products of pairs; choose avx512_bf16 first");
     }

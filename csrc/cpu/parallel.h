@@ -1,12 +1,15 @@
-// Runs independent tasks on torch's OpenMP threads, or on one thread if the compiler has no OpenMP.
+// Runs independent tasks on torch's threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+
+#include "../threads.h"
 
 namespace pybeam {
 
 // Less work than this many multiply-adds stays on one thread. A thread does as many in the
-// microseconds that OpenMP needs to wake a second one and to wait for it.
+// microseconds that it takes to wake a second one and to wait for it.
 constexpr int64_t kWorthThreads = 32768;
 
 inline int threads_for(int64_t work, int64_t num_tasks, int num_threads) {
@@ -21,10 +24,17 @@ void parallel_for(int num_threads, int64_t num_tasks, const Task& task) {
         for (int64_t i = 0; i < num_tasks; ++i) task(i);
         return;
     }
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic) num_threads(num_threads)
-#endif
-    for (int64_t i = 0; i < num_tasks; ++i) task(i);
+    struct Shared {
+        const Task& task;
+        int64_t num_tasks;
+        std::atomic<int64_t> next{0};
+    } shared{task, num_tasks};
+    // each thread takes the next task, so that none waits for a slow one
+    const auto work = [](int64_t, int64_t, void* context) {
+        auto& own = *static_cast<Shared*>(context);
+        for (int64_t i = own.next++; i < own.num_tasks; i = own.next++) own.task(i);
+    };
+    run_on_threads(num_threads, work, &shared);
 }
 
 // Calls body(row) for every row, where one costs as much as `row_work` multiply-adds.

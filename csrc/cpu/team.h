@@ -5,27 +5,33 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+
+#include "../threads.h"
 
 namespace pybeam {
 
 class Team {
   public:
     // Calls body(team) on every member. Members call `for_each` with the same tasks in the same
-    // order. The threads are OpenMP's, as everywhere, and are released in the end.
+    // order. The threads are torch's, as everywhere, and are released in the end.
     template <class Body>
     static void run(int num_threads, const Body& body) {
         Shared shared;
         if (num_threads <= 1) return body(Team(&shared, 1));
         shared.is_crowded = num_threads > static_cast<int>(std::thread::hardware_concurrency());
-#ifdef _OPENMP
-#pragma omp parallel num_threads(num_threads)
-        body(Team(&shared, omp_get_num_threads()));
-#else
-        body(Team(&shared, 1));
-#endif
+        struct Call {
+            const Body& body;
+            Shared& shared;
+            int64_t num_threads;
+        } call{body, shared, num_threads};
+        // there may be fewer members than threads were asked for; the first one knows how many
+        const auto join = [](int64_t begin, int64_t end, void* context) {
+            auto& [body, shared, num_threads] = *static_cast<Call*>(context);
+            if (begin == 0) shared.size = static_cast<int>((num_threads + end - 1) / end);
+            shared.spin([&shared] { return shared.size > 0; });
+            body(Team(&shared, shared.size));
+        };
+        run_on_threads(num_threads, join, &call);
     }
 
     // Calls task(i) for i < num_tasks, and returns when all members are done with theirs. What
@@ -47,14 +53,26 @@ class Team {
         alignas(64) std::atomic<int64_t> next{0};
         alignas(64) std::atomic<int> arrived{0};
         alignas(64) std::atomic<uint32_t> phase{0};
+        std::atomic<int> size{0};
         bool is_crowded = false;  // there are more members than cores
+
+        template <class Condition>
+        void spin(const Condition& is_over) const {
+            // about as long as a phase takes; who still waits then may keep the others from running
+            constexpr int kPauses = 1 << 10;
+            for (int i = 0; !is_over(); ++i) {
+                if (i < kPauses && !is_crowded) {
+                    pause();
+                } else {
+                    std::this_thread::yield();
+                }
+            }
+        }
     };
 
     Team(Shared* shared, int size) : shared_(shared), size_(size) {}
 
     void wait() const {
-        // about as long as a phase takes; who still waits then may keep the others from running
-        constexpr int kPauses = 1 << 10;
         const uint32_t phase = shared_->phase.load();
         if (++shared_->arrived == size_) {
             shared_->arrived = 0;
@@ -62,13 +80,7 @@ class Team {
             ++shared_->phase;
             return;
         }
-        for (int i = 0; shared_->phase.load() == phase; ++i) {
-            if (i < kPauses && !shared_->is_crowded) {
-                pause();
-            } else {
-                std::this_thread::yield();
-            }
-        }
+        shared_->spin([this, phase] { return shared_->phase.load() != phase; });
     }
 
     static void pause() {

@@ -5,14 +5,16 @@ constexpr int kStreams = 4;
 
 inline int64_t padded(int64_t size) { return (size + kWidth - 1) / kWidth * kWidth; }
 
-// Keys or values of one tile and head: float32 rows of `padded(head_size)`.
+// Keys or values of one tile and head: rows of `padded(head_size)`, which are widened to float32
+// when they are loaded.
+template <class C>
 struct Cells {
-    const float* row[kTileCells];
+    const C* row[kTileCells];
 };
 
-// Copies one row as float32, times `scale`, with zeros up to a whole vector.
+// Copies a query as float32, times `scale`, with zeros up to a whole vector.
 template <class T>
-inline void copy_row(const T* row, int64_t size, float scale, float* out) {
+inline void copy_query(const T* row, int64_t size, float scale, float* out) {
     const int64_t whole = size / kWidth * kWidth;
     const Vec vec_scale = broadcast(scale);
     for (int64_t d = 0; d < whole; d += kWidth) store(out + d, mul(load(row + d), vec_scale));
@@ -20,25 +22,26 @@ inline void copy_row(const T* row, int64_t size, float scale, float* out) {
     for (int64_t d = size; d < padded(size); ++d) out[d] = 0.0f;
 }
 
-// Points to the rows if they are float32 and whole vectors, and copies them otherwise. The first
-// cell fills them up to whole groups of kCells.
-template <class T>
-inline Cells tile_of(const T* data, int64_t stride, const int32_t* cell, int64_t num_cells,
-                     int64_t size, float* copy) {
-    Cells cells;
+// Points to the rows if they are whole vectors, and copies them with zeros up to one otherwise. The
+// first cell fills them up to whole groups of kCells.
+template <class C>
+inline Cells<C> tile_of(const C* data, int64_t stride, const int32_t* cell, int64_t num_cells,
+                        int64_t size, C* copy) {
+    Cells<C> cells;
     for (int64_t u = 0; u < (num_cells + kCells - 1) / kCells * kCells; ++u) {
-        const T* row = data + int64_t{cell[u < num_cells ? u : 0]} * stride;
-        if constexpr (std::is_same_v<T, float>) cells.row[u] = row;
-        if (std::is_same_v<T, float> && size % kWidth == 0) continue;
-        cells.row[u] = copy + u * padded(size);
-        copy_row(row, size, 1.0f, copy + u * padded(size));
+        cells.row[u] = data + int64_t{cell[u < num_cells ? u : 0]} * stride;
+        if (size % kWidth == 0) continue;
+        C* own = copy + u * padded(size);
+        std::memcpy(own, cells.row[u], size * sizeof(C));
+        std::memset(own + size, 0, (padded(size) - size) * sizeof(C));
+        cells.row[u] = own;
     }
     return cells;
 }
 
 // Scores of kRows queries, one after another, against kCells keys.
-template <int kRows>
-inline void score_cells(const float* query, const float* const* key, int64_t size, float* scores,
+template <int kRows, class C>
+inline void score_cells(const float* query, const C* const* key, int64_t size, float* scores,
                         int64_t scores_stride) {
     Vec acc[kRows][kCells];
     for (int r = 0; r < kRows; ++r) {
@@ -58,15 +61,15 @@ inline void score_cells(const float* query, const float* const* key, int64_t siz
 }
 
 // out[r] += sum over u of weights[r][u] * value[u], for kVecs vectors from d on.
-template <int kRows, int kVecs>
-inline void mix_values(const float* weights, int64_t weights_stride, const Cells& values,
+template <int kRows, int kVecs, class C>
+inline void mix_values(const float* weights, int64_t weights_stride, const Cells<C>& values,
                        int64_t num_cells, int64_t size, int64_t d, float* out) {
     Vec acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r) {
         for (int i = 0; i < kVecs; ++i) acc[r][i] = load(out + r * size + d + i * kWidth);
     }
     for (int64_t u = 0; u < num_cells; ++u) {
-        const float* value = values.row[u] + d;
+        const C* value = values.row[u] + d;
         Vec v[kVecs];
         for (int i = 0; i < kVecs; ++i) v[i] = load(value + i * kWidth);
         for (int r = 0; r < kRows; ++r) {
@@ -79,8 +82,8 @@ inline void mix_values(const float* weights, int64_t weights_stride, const Cells
     }
 }
 
-template <int kRows>
-inline void mix_values(const float* weights, int64_t weights_stride, const Cells& values,
+template <int kRows, class C>
+inline void mix_values(const float* weights, int64_t weights_stride, const Cells<C>& values,
                        int64_t num_cells, int64_t size, float* out) {
     int64_t d = 0;
     for (; d + 4 * kWidth <= size; d += 4 * kWidth) {
@@ -130,8 +133,9 @@ inline float exp_scores(float* scores, int64_t num_cells) {
 }
 
 // Where one task finds its inputs. Its queries are (key head, row of the task) pairs, heads
-// outermost; a row of the task is a pair of a row and a head that reads the key head.
-template <class T>
+// outermost; a row of the task is a pair of a row and a head that reads the key head. T is the type
+// of queries and results, C that of cells.
+template <class T, class C>
 struct TaskView {
     TaskView(const TreeAttentionParams& params, const AttendTask& task)
         : params(params),
@@ -151,11 +155,11 @@ struct TaskView {
         return static_cast<const T*>(params.query) + row(i) * params.query_row_stride +
                head(h, i) * params.query_head_stride;
     }
-    const T* key(int64_t h) const {
-        return static_cast<const T*>(params.key) + (task.first_head + h) * params.key_head_stride;
+    const C* key(int64_t h) const {
+        return static_cast<const C*>(params.key) + (task.first_head + h) * params.key_head_stride;
     }
-    const T* value(int64_t h) const {
-        return static_cast<const T*>(params.value) +
+    const C* value(int64_t h) const {
+        return static_cast<const C*>(params.value) +
                (task.first_head + h) * params.value_head_stride;
     }
     T* out(int64_t h, int64_t i) const {
@@ -175,22 +179,22 @@ struct TaskView {
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
 // plain reads: processors drop prefetch instructions when many are under way, but not reads.
-template <class T>
-inline void read_rows(const T* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
+template <class C>
+inline void read_rows(const C* data, int64_t cell_stride, int64_t head_stride, const int32_t* cell,
                       int64_t num_heads, int64_t head_size) {
-    constexpr int64_t kLine = 64 / sizeof(T);
+    constexpr int64_t kLine = 64 / sizeof(C);
     for (int64_t h = 0; h < num_heads; ++h) {
         for (int64_t d = 0; d < head_size; d += kLine) {
             for (int s = 0; s < kStreams; ++s) {
-                const T* line = data + cell[s] * cell_stride + h * head_stride + d;
+                const C* line = data + cell[s] * cell_stride + h * head_stride + d;
                 asm volatile("" : : "r"(*reinterpret_cast<const char*>(line)));
             }
         }
     }
 }
 
-template <class T>
-inline void read_tile(const TaskView<T>& view, int64_t begin) {
+template <class T, class C>
+inline void read_tile(const TaskView<T, C>& view, int64_t begin) {
     constexpr int64_t kApart = kTileCells / kStreams;
     const TreeAttentionParams& p = view.params;
     const int64_t last = view.tile_size(begin) - 1;
@@ -207,16 +211,17 @@ inline void read_tile(const TaskView<T>& view, int64_t begin) {
 }
 
 // scores[query][u] of all cells.
-template <class T>
-inline void score_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks,
-                      const float* query, float* copy, float* scores, int64_t stride) {
+template <class T, class C>
+inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blocks,
+                      const float* query, C* copy, float* scores, int64_t stride) {
     const int64_t size = padded(view.params.head_size);
     for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin);
         if (view.num_rows > 1) read_tile(view, begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
-            const Cells keys = tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin,
-                                       num_cells, view.params.head_size, copy);
+            const Cells<C> keys =
+                tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin, num_cells,
+                        view.params.head_size, copy);
             const float* head_query = query + h * view.num_rows * size;
             float* head_scores = scores + h * view.num_rows * stride + begin;
             for (int64_t u = 0; u < num_cells; u += kCells) {
@@ -230,17 +235,18 @@ inline void score_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks
 }
 
 // out[query] = sum over u of weights[query][u] * value[u].
-template <class T>
-inline void mix_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks,
-                    const float* weights, int64_t stride, float* copy, float* out) {
+template <class T, class C>
+inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blocks,
+                    const float* weights, int64_t stride, C* copy, float* out) {
     const int64_t size = padded(view.params.head_size);
     const int64_t out_size = view.num_heads * view.num_rows * size;
     for (int64_t i = 0; i < out_size; i += kWidth) store(out + i, broadcast(0.0f));
     for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
         const int64_t num_cells = view.tile_size(begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
-            const Cells values = tile_of(view.value(h), view.params.value_cell_stride,
-                                         view.cell + begin, num_cells, view.params.head_size, copy);
+            const Cells<C> values =
+                tile_of(view.value(h), view.params.value_cell_stride, view.cell + begin, num_cells,
+                        view.params.head_size, copy);
             const float* head_weights = weights + h * view.num_rows * stride + begin;
             float* head_out = out + h * view.num_rows * size;
             blocks.for_each([&](auto rows, int64_t first) {
@@ -251,19 +257,19 @@ inline void mix_all(const TaskView<T>& view, const RowBlocks<kMaxRows>& blocks,
     }
 }
 
-template <class T>
+template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
-    const TaskView<T> view(params, task);
+    const TaskView<T, C> view(params, task);
     const int64_t size = padded(params.head_size), stride = padded(view.num_cells);
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;
     float* out = query + num_queries * size;
-    float* copy = out + num_queries * size;
-    float* scores = copy + kTileCells * size;
+    float* scores = out + num_queries * size + kTileCells * size;
+    C* copy = reinterpret_cast<C*>(out + num_queries * size);
     for (int64_t h = 0; h < view.num_heads; ++h) {
         for (int64_t i = 0; i < view.num_rows; ++i) {
-            copy_row(view.query(h, i), params.head_size, params.scale,
-                     query + (h * view.num_rows + i) * size);
+            copy_query(view.query(h, i), params.head_size, params.scale,
+                       query + (h * view.num_rows + i) * size);
         }
     }
     const RowBlocks<kMaxRows> blocks(view.num_rows);

@@ -95,7 +95,10 @@ void AttentionTasks::run(int64_t i) const {
     const int64_t rows = params_.offset[task.source + 1] - params_.offset[task.source];
     task.last = std::min(task.first + kMostRows, rows * group);
     if (task.first >= task.last) return;
-    kernels().attend[static_cast<int>(params_.dtype)](params_, task, scratch.data());
+    const bool is_rounded = params_.cell_dtype != params_.dtype;
+    const Attend attend =
+        is_rounded ? kernels().attend_rounded : kernels().attend[static_cast<int>(params_.dtype)];
+    attend(params_, task, scratch.data());
 }
 
 void launch_tree_attention(const TreeAttentionParams& params) {

@@ -1,12 +1,6 @@
 // The CUDA implementations of the operators: check, allocate, launch. Nothing here waits for the
 // device, so nothing here can check values that serve as addresses.
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <torch/library.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <bit>
@@ -14,12 +8,46 @@
 #include <mutex>
 
 #include "../ops/select.h"
+#include "../torch.h"
 #include "params.cuh"
 
 namespace pybeam::cuda {
 namespace {
 
-using c10::cuda::CUDAStream;
+void check_cuda(cudaError_t error) {
+    PYBEAM_CHECK(error == cudaSuccess, "CUDA error: ", cudaGetErrorString(error));
+}
+
+// A stream of a device.
+struct Stream {
+    int device;
+    cudaStream_t stream;
+
+    static Stream current(int device) {
+        void* stream = nullptr;
+        check_torch(aoti_torch_get_current_cuda_stream(device, &stream), "name its CUDA stream");
+        return {device, static_cast<cudaStream_t>(stream)};
+    }
+};
+
+// Makes a device the current one while it lives.
+class DeviceGuard {
+  public:
+    explicit DeviceGuard(int device) {
+        check_torch(aoti_torch_create_cuda_guard(device, &guard_), "choose a CUDA device");
+    }
+    ~DeviceGuard() { aoti_torch_delete_cuda_guard(guard_); }
+    DeviceGuard(const DeviceGuard&) = delete;
+
+  private:
+    CUDAGuardHandle guard_ = nullptr;
+};
+
+Tensor new_zeros(int64_t num_words, const Stream& stream) {
+    Tensor words = empty({num_words}, ScalarType::kInt32, {Device::kCuda, stream.device});
+    check_cuda(cudaMemsetAsync(words.data_ptr(), 0, num_words * sizeof(uint32_t), stream.stream));
+    return words;
+}
 
 constexpr int64_t kSlabWords = int64_t{1} << 20;
 constexpr int64_t kLeastPiece = 1024;
@@ -31,10 +59,10 @@ constexpr int64_t kLeastPiece = 1024;
 class ZeroedWords {
   public:
     // Returns nullptr if there are no more words and a capture forbids allocating some.
-    uint32_t* piece(const CUDAStream& stream, int64_t num_words, bool is_captured) {
+    uint32_t* piece(const Stream& stream, int64_t num_words, bool is_captured) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (is_captured) return take(stream, num_words, true);
-        Piece& own = by_stream_[{stream.device_index(), stream.stream()}];
+        Piece& own = by_stream_[{stream.device, stream.stream}];
         if (own.num_words < num_words) {
             const auto size =
                 std::bit_ceil(static_cast<uint64_t>(std::max(num_words, kLeastPiece)));
@@ -49,9 +77,9 @@ class ZeroedWords {
         int64_t num_words = 0;
     };
 
-    uint32_t* take(const CUDAStream& stream, int64_t num_words, bool is_captured) {
+    uint32_t* take(const Stream& stream, int64_t num_words, bool is_captured) {
         num_words = (num_words + 31) / 32 * 32;  // whole cache lines
-        Piece& free = free_[stream.device_index()];
+        Piece& free = free_[stream.device];
         if (free.num_words < num_words) {
             if (is_captured) return nullptr;
             free = new_slab(stream, std::max(num_words, kSlabWords));
@@ -62,18 +90,17 @@ class ZeroedWords {
         return words;
     }
 
-    static Piece new_slab(const CUDAStream& stream, int64_t num_words) {
-        const auto options = at::TensorOptions().dtype(at::kInt).device(stream.device());
+    static Piece new_slab(const Stream& stream, int64_t num_words) {
         // never freed: at exit the device may be gone before static objects are
-        const Tensor* slab = new Tensor(at::zeros({num_words}, options));
+        const Tensor* slab = new Tensor(new_zeros(num_words, stream));
         // wait, so that other streams find zeros too
-        C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+        check_cuda(cudaStreamSynchronize(stream.stream));
         return {static_cast<uint32_t*>(slab->data_ptr()), num_words};
     }
 
     std::mutex mutex_;
-    std::map<c10::DeviceIndex, Piece> free_;
-    std::map<std::pair<c10::DeviceIndex, cudaStream_t>, Piece> by_stream_;
+    std::map<int, Piece> free_;
+    std::map<std::pair<int, cudaStream_t>, Piece> by_stream_;
 };
 
 ZeroedWords& zeroed_words() {
@@ -83,7 +110,7 @@ ZeroedWords& zeroed_words() {
 
 int num_multiprocessors(int device) {
     int count = 0;
-    C10_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
     return count;
 }
 
@@ -91,45 +118,38 @@ SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& of
                      const Tensor& width, const OptionalTensor& is_ended,
                      const OptionalTensor& max_candidates, const OptionalTensor& margin,
                      const OptionalTensor& local_margin, const OptionalTensor& best_finished,
-                     const OptionalTensor& forced, const OptionalTensor& ban_eos,
-                     at::IntArrayRef eos_ids, int64_t finishing, int64_t capacity, bool normalise) {
-    const c10::cuda::CUDAGuard guard(logits.device());
+                     const OptionalTensor& forced, const OptionalTensor& ban_eos, IntList eos_ids,
+                     int64_t finishing, int64_t capacity, bool normalise) {
+    const int device = logits.device().index;
+    const DeviceGuard guard(device);
     const SelectCall call(logits, score, offset, width, is_ended, max_candidates, margin,
                           local_margin, best_finished, forced, ban_eos, eos_ids, finishing,
                           capacity, normalise);
-    TORCH_CHECK_VALUE(logits.size(1) <= kMaxVocab, "`logits` has too many columns");
+    PYBEAM_CHECK_VALUE(logits.size(1) <= kMaxVocab, "`logits` has too many columns");
     SelectParams params{call.params, call.num_entries};
-    params.plan = plan_select(params, params.num_entries, num_multiprocessors(logits.get_device()));
+    params.plan = plan_select(params, params.num_entries, num_multiprocessors(device));
 
-    const CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-    const bool is_captured =
-        c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+    const Stream stream = Stream::current(device);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(stream.stream, &capture));
+    const bool is_captured = capture != cudaStreamCaptureStatusNone;
     const int64_t num_words = select_counters(params);
     Tensor zeros;
     params.counter = zeroed_words().piece(stream, num_words, is_captured);
     if (params.counter == nullptr) {
-        zeros = at::zeros({num_words}, width.options());
+        zeros = new_zeros(num_words, stream);
         params.counter = static_cast<uint32_t*>(zeros.data_ptr());
     }
     const Tensor scratch =
-        at::empty({select_scratch_bytes(params)}, logits.options().dtype(at::kByte));
+        empty({select_scratch_bytes(params)}, ScalarType::kUInt8, logits.device());
     params.scratch = data<char>(scratch);
-    C10_CUDA_CHECK(launch_select(params, stream));
+    check_cuda(launch_select(params, stream.stream));
     return call.results;
-}
-
-void has_no_kernel(const c10::OperatorHandle& op, torch::jit::Stack*) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
-                                " has no CUDA C++ kernel; call it with backend=\"triton\"");
 }
 
 }  // namespace
 }  // namespace pybeam::cuda
 
-TORCH_LIBRARY_IMPL(pybeam, CUDA, m) {
-    m.impl("select", &pybeam::cuda::select);
-    for (const char* name : {"tree_attention", "tree_append", "tree_release", "gather_rows",
-                             "scatter_rows", "backtrace"}) {
-        m.impl(name, torch::CppFunction::makeFromBoxedFunction<&pybeam::cuda::has_no_kernel>());
-    }
+STABLE_TORCH_LIBRARY_IMPL(pybeam, CUDA, m) {
+    pybeam::implement<&pybeam::cuda::select>(m, "select");
 }

@@ -1,9 +1,6 @@
 // All that is done to beams: open, then in every step read, choose, commit and report, then close.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -52,19 +49,18 @@ class BeamProgram {
   public:
     enum Row { kOffset, kToken, kDepth, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
 
-    BeamProgram(std::vector<Tensor> tree, std::vector<Tensor> beams, const BeamRules& rules)
-        : tree_arrays_(std::move(tree)), beam_arrays_(std::move(beams)), rules_(rules) {
-        tree_ = tree_of(tree_arrays_);
-        beams_ = beams_of(beam_arrays_);
+    // The arrays must live as long as the program.
+    BeamProgram(TensorList tree, TensorList beams, const BeamRules& rules)
+        : tree_(tree_of(tree)), beams_(beams_of(beams)), rules_(rules) {
         check_same_slots(tree_, beams_);
     }
 
     // Opens slots [A] with lines of numbers [A, kNumInts] and [A, kNumFloats].
     void open(const std::vector<int32_t>& slots, const std::vector<int32_t>& ints,
               const std::vector<float>& floats, int32_t start_id) {
-        TORCH_CHECK_VALUE(ints.size() == slots.size() * Beams::kNumInts &&
-                              floats.size() == slots.size() * Beams::kNumFloats,
-                          "`ints` and `floats` must have a line per slot");
+        PYBEAM_CHECK_VALUE(ints.size() == slots.size() * Beams::kNumInts &&
+                               floats.size() == slots.size() * Beams::kNumFloats,
+                           "`ints` and `floats` must have a line per slot");
         BeamOpenParams params{};
         params.beams = beams_;
         params.tree = tree_;
@@ -83,17 +79,20 @@ class BeamProgram {
         launch_beam_close(params);
     }
 
-    // The first `counts` finished hypotheses of each slot, as `FinishedArrays.packed` in Python.
-    Tensor finished(const std::vector<int32_t>& slots, const std::vector<int32_t>& counts,
-                    int64_t capacity, bool wants_log_probs) {
-        TORCH_CHECK_VALUE(counts.size() == slots.size(), "there must be a count per slot");
-        TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+    // Writes the first `counts` finished hypotheses of each slot into a table [hypotheses,
+    // columns], as `FinishedArrays.packed` in Python. room(hypotheses, columns) returns memory for
+    // it.
+    template <class Room>
+    void finished(const std::vector<int32_t>& slots, const std::vector<int32_t>& counts,
+                  int64_t capacity, bool wants_log_probs, const Room& room) {
+        PYBEAM_CHECK_VALUE(counts.size() == slots.size(), "there must be a count per slot");
+        PYBEAM_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
         std::vector<int32_t> owner, node;
         std::vector<int64_t> place;
         for (size_t i = 0; i < slots.size(); ++i) {
-            TORCH_CHECK(slots[i] >= 0 && slots[i] < beams_.num_slots, "`slot` is out of range");
-            TORCH_CHECK(counts[i] >= 0 && counts[i] <= beams_.max_finished,
-                        "there are more finished hypotheses than there is room for");
+            PYBEAM_CHECK(slots[i] >= 0 && slots[i] < beams_.num_slots, "`slot` is out of range");
+            PYBEAM_CHECK(counts[i] >= 0 && counts[i] <= beams_.max_finished,
+                         "there are more finished hypotheses than there is room for");
             for (int32_t j = 0; j < counts[i]; ++j) {
                 owner.push_back(slots[i]);
                 place.push_back(slots[i] * beams_.max_finished + j);
@@ -118,9 +117,9 @@ class BeamProgram {
             params.tokens_out = path.data() + i * of_path;
             launch_backtrace(params);
         }
-        constexpr int64_t kNumFixed = Beams::kNumFinishedInts + Beams::kNumFinishedFloats + 1;
-        Tensor packed = at::empty({num, kNumFixed + num_paths * capacity}, at::kInt);
-        int32_t* out = data<int32_t>(packed);
+        constexpr int64_t kNumFixed =
+            int64_t{Beams::kNumFinishedInts} + int64_t{Beams::kNumFinishedFloats} + 1;
+        int32_t* out = room(num, kNumFixed + num_paths * capacity);
         for (int64_t i = 0; i < num; ++i) {
             constexpr int kInts = Beams::kNumFinishedInts, kFloats = Beams::kNumFinishedFloats;
             out = std::copy_n(beams_.finished_ints + place[i] * kInts, kInts, out);
@@ -131,14 +130,13 @@ class BeamProgram {
                 out = std::copy_n(path.data() + k * of_path + i * capacity, capacity, out);
             }
         }
-        return packed;
     }
 
     // Reads the rows of these slots into int32 arrays: the offsets [A + 1], all others [R].
     void read(const Tensor& slot, int64_t num_rows,
               const std::array<int32_t*, kNumRowArrays>& rows) {
         stage_ = Stage::kNone;
-        const Argument<int32_t> given("slot", slot, at::kInt, {slot.numel()});
+        const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
         num_sources_ = slot.numel();
         const bool is_held = rules_.finishing == Finishing::kHeld;
         const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
@@ -177,13 +175,13 @@ class BeamProgram {
 
     // Selects the survivors of the beams that were read. Nothing changes.
     void choose(const Tensor& logits) {
-        TORCH_CHECK(stage_ != Stage::kNone, "`choose` needs a `read` before it");
+        PYBEAM_CHECK(stage_ != Stage::kNone, "`choose` needs a `read` before it");
         stage_ = Stage::kRead;
-        TORCH_CHECK_VALUE(logits.device().is_cpu(), "`logits` must be on cpu, but is on ",
-                          logits.device());
+        PYBEAM_CHECK_VALUE(logits.device() == Device{}, "`logits` must be on cpu, but is on ",
+                           logits.device());
         check_dim("logits", logits, 2);
         check_unit_stride("logits", logits);
-        TORCH_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
+        PYBEAM_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
         const bool is_held = rules_.finishing == Finishing::kHeld;
         capacity_ = beams_.max_entries * (rules_.finishing == Finishing::kRefill ? 2 : 1);
         const int64_t num_survivors = num_sources_ * capacity_;
@@ -208,7 +206,7 @@ class BeamProgram {
         params.num_rows = logits.size(0);
         params.num_beams = num_sources_;
         params.capacity = capacity_;
-        params.num_threads = at::get_num_threads();
+        params.num_threads = num_threads();
         params.token_out = token_.room(num_survivors);
         params.parent_out = parent_.room(num_survivors);
         params.score_out = survivor_score_.room(num_survivors);
@@ -223,7 +221,7 @@ class BeamProgram {
 
     // Turns the survivors into the next beams.
     void commit() {
-        TORCH_CHECK(stage_ == Stage::kChosen, "`commit` needs a `choose` before it");
+        PYBEAM_CHECK(stage_ == Stage::kChosen, "`commit` needs a `choose` before it");
         stage_ = Stage::kNone;
         BeamCommitParams params{};
         params.beams = beams_;
@@ -237,7 +235,7 @@ class BeamProgram {
         params.append.num_sources = num_sources_;
         params.append.capacity = capacity_;
         params.append.eos_id = rules_.eos.id[0];
-        params.append.num_threads = at::get_num_threads();
+        params.append.num_threads = num_threads();
         params.survivor_score = survivor_score_.get();
         params.eos_token = rules_.eos.count > 1 ? eos_token_.get() : nullptr;
         params.has_nan = has_nan_.get();
@@ -255,11 +253,11 @@ class BeamProgram {
 
     // Writes the report [1 + (kWaited + 1) * A] on these slots; `BeamState.report` says what it is.
     void report(const Tensor& slot, int32_t* out) const {
-        const Argument<int32_t> given("slot", slot, at::kInt, {slot.numel()});
+        const Argument<int32_t> given("slot", slot, ScalarType::kInt32, {slot.numel()});
         *out++ = *tree_.num_free_pages;
         for (int64_t a = 0; a < slot.numel(); ++a) {
             const int64_t p = static_cast<const int32_t*>(given)[a];
-            TORCH_CHECK(p >= 0 && p < beams_.num_slots, "`slot` is out of range");
+            PYBEAM_CHECK(p >= 0 && p < beams_.num_slots, "`slot` is out of range");
             out = std::copy_n(beams_.ints + p * Beams::kNumInts, +Beams::kWaited, out);
             *out++ = tree_.num_pages[p];
         }
@@ -281,7 +279,6 @@ class BeamProgram {
         }
     }
 
-    std::vector<Tensor> tree_arrays_, beam_arrays_;  // own the memory
     Tree tree_;
     Beams beams_;
     BeamRules rules_;

@@ -1,8 +1,6 @@
 // The operators on beams.
 #pragma once
 
-#include <ATen/ops/empty.h>
-
 #include <tuple>
 #include <vector>
 
@@ -29,7 +27,7 @@ struct BeamArrays {
     };
 };
 
-inline Beams beams_of(at::TensorList arrays) {
+inline Beams beams_of(TensorList arrays) {
     using A = BeamArrays;
     check_size("beams", arrays, A::kNumArrays);
     const Tensor &prefix = arrays[A::kPrefix], &score = arrays[A::kScore];
@@ -42,36 +40,39 @@ inline Beams beams_of(at::TensorList arrays) {
     beams.max_prefix = prefix.size(1);
     beams.max_entries = score.size(1);
     beams.max_finished = finished.size(1);
-    const at::IntArrayRef of_entries = score.sizes();
-    beams.ints = state<int32_t>("ints", arrays[A::kInts], at::kInt, {num_slots, Beams::kNumInts});
-    beams.floats =
-        state<float>("floats", arrays[A::kFloats], at::kFloat, {num_slots, Beams::kNumFloats});
-    beams.prefix = state<int32_t>("prefix", prefix, at::kInt, {num_slots, beams.max_prefix});
-    beams.score = state<float>("score", score, at::kFloat, of_entries);
-    beams.is_alive = state<bool>("is_alive", arrays[A::kIsAlive], at::kBool, of_entries);
+    const IntList of_entries = score.sizes();
+    beams.ints =
+        state<int32_t>("ints", arrays[A::kInts], ScalarType::kInt32, {num_slots, Beams::kNumInts});
+    beams.floats = state<float>("floats", arrays[A::kFloats], ScalarType::kFloat32,
+                                {num_slots, Beams::kNumFloats});
+    beams.prefix =
+        state<int32_t>("prefix", prefix, ScalarType::kInt32, {num_slots, beams.max_prefix});
+    beams.score = state<float>("score", score, ScalarType::kFloat32, of_entries);
+    beams.is_alive = state<bool>("is_alive", arrays[A::kIsAlive], ScalarType::kBool, of_entries);
     beams.ended_length =
-        state<int32_t>("ended_length", arrays[A::kEndedLength], at::kInt, of_entries);
+        state<int32_t>("ended_length", arrays[A::kEndedLength], ScalarType::kInt32, of_entries);
     beams.eos_log_prob =
-        state<float>("eos_log_prob", arrays[A::kEosLogProb], at::kFloat, of_entries);
-    beams.eos_token = state<int32_t>("eos_token", arrays[A::kEosToken], at::kInt, of_entries);
-    beams.finished_ints = state<int32_t>("finished_ints", finished, at::kInt,
+        state<float>("eos_log_prob", arrays[A::kEosLogProb], ScalarType::kFloat32, of_entries);
+    beams.eos_token =
+        state<int32_t>("eos_token", arrays[A::kEosToken], ScalarType::kInt32, of_entries);
+    beams.finished_ints = state<int32_t>("finished_ints", finished, ScalarType::kInt32,
                                          {num_slots, beams.max_finished, Beams::kNumFinishedInts});
     beams.finished_floats =
-        state<float>("finished_floats", arrays[A::kFinishedFloats], at::kFloat,
+        state<float>("finished_floats", arrays[A::kFinishedFloats], ScalarType::kFloat32,
                      {num_slots, beams.max_finished, Beams::kNumFinishedFloats});
     return beams;
 }
 
 inline StopRule stop_of(bool keeps_best, int64_t top, int64_t certificate) {
-    TORCH_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
-    TORCH_CHECK_VALUE(certificate >= 0 && certificate <= 2, "`certificate` must be 0 to 2, but is ",
-                      certificate);
+    PYBEAM_CHECK_VALUE(top >= 0 && top <= 2, "`top` must be 0 to 2, but is ", top);
+    PYBEAM_CHECK_VALUE(certificate >= 0 && certificate <= 2,
+                       "`certificate` must be 0 to 2, but is ", certificate);
     return {keeps_best, static_cast<Top>(top), static_cast<Certificate>(certificate)};
 }
 
 inline void check_same_slots(const Tree& tree, const Beams& beams) {
-    TORCH_CHECK_VALUE(tree.num_slots == beams.num_slots && tree.max_rows == beams.max_entries,
-                      "`tree` and `beams` must have the same slots and rows");
+    PYBEAM_CHECK_VALUE(tree.num_slots == beams.num_slots && tree.max_rows == beams.max_entries,
+                       "`tree` and `beams` must have the same slots and rows");
 }
 
 // Checks the columns of slots [A] that are opened: a line of numbers per slot.
@@ -81,12 +82,12 @@ struct OpenArguments {
     int64_t num_sources;
 
     OpenArguments(const Tensor& slot, const Tensor& ints, const Tensor& floats)
-        : slot("slot", slot, at::kInt, {slot.numel()}),
-          ints("ints", ints, at::kInt, {slot.numel(), Beams::kNumInts}),
-          floats("floats", floats, at::kFloat, {slot.numel(), Beams::kNumFloats}),
+        : slot("slot", slot, ScalarType::kInt32, {slot.numel()}),
+          ints("ints", ints, ScalarType::kInt32, {slot.numel(), Beams::kNumInts}),
+          floats("floats", floats, ScalarType::kFloat32, {slot.numel(), Beams::kNumFloats}),
           num_sources(slot.numel()) {}
 
-    BeamOpenParams params(at::TensorList tree, at::TensorList beams, int64_t start_id) const {
+    BeamOpenParams params(TensorList tree, TensorList beams, int64_t start_id) const {
         BeamOpenParams params{};
         params.beams = beams_of(beams);
         params.tree = tree_of(tree);
@@ -100,15 +101,14 @@ struct OpenArguments {
     }
 };
 
-inline void beam_open(at::TensorList tree, at::TensorList beams, const Tensor& slot,
-                      const Tensor& ints, const Tensor& floats, int64_t start_id) {
+inline void beam_open(TensorList tree, TensorList beams, const Tensor& slot, const Tensor& ints,
+                      const Tensor& floats, int64_t start_id) {
     const OpenArguments arguments(slot, ints, floats);
     launch_beam_open(arguments.params(tree, beams, start_id));
 }
 
-inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList arrays,
-                                     const Tensor& slot, bool refills, int64_t num_rows,
-                                     int64_t num_entries) {
+inline std::vector<Tensor> beam_read(TensorList tree_arrays, TensorList arrays, const Tensor& slot,
+                                     bool refills, int64_t num_rows, int64_t num_entries) {
     check_dim("slot", slot, 1);
     BeamReadParams params{};
     params.beams = beams_of(arrays);
@@ -116,7 +116,7 @@ inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList 
     check_same_slots(tree, params.beams);
     const int64_t num_sources = slot.size(0);
 
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {num_sources});
     params.token = tree.token;
     params.row_node = tree.row_node;
     params.row_cell = tree.row_cell;
@@ -124,18 +124,24 @@ inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList 
     params.slot = slot_arg;
     params.num_sources = num_sources;
     params.refills = refills;
-    TORCH_CHECK_VALUE(num_rows >= 0 && num_entries >= 0,
-                      "`num_rows` and `num_entries` must not be negative");
+    PYBEAM_CHECK_VALUE(num_rows >= 0 && num_entries >= 0,
+                       "`num_rows` and `num_entries` must not be negative");
     params.num_rows = num_rows;
     params.num_entries = num_entries;
 
     std::vector<Tensor> results;
-    const auto result = [&](at::ScalarType dtype, int64_t size) {
-        return results.emplace_back(at::empty({size}, slot.options().dtype(dtype))).data_ptr();
+    const auto result = [&](ScalarType dtype, int64_t size) {
+        return results.emplace_back(empty({size}, dtype)).data_ptr();
     };
-    const auto ints = [&](int64_t size) { return static_cast<int32_t*>(result(at::kInt, size)); };
-    const auto floats = [&](int64_t size) { return static_cast<float*>(result(at::kFloat, size)); };
-    const auto bools = [&](int64_t size) { return static_cast<bool*>(result(at::kBool, size)); };
+    const auto ints = [&](int64_t size) {
+        return static_cast<int32_t*>(result(ScalarType::kInt32, size));
+    };
+    const auto floats = [&](int64_t size) {
+        return static_cast<float*>(result(ScalarType::kFloat32, size));
+    };
+    const auto bools = [&](int64_t size) {
+        return static_cast<bool*>(result(ScalarType::kBool, size));
+    };
     params.row_offset_out = ints(num_sources + 1);
     params.token_out = ints(num_rows);
     params.position_out = ints(num_rows);
@@ -157,17 +163,17 @@ inline std::vector<Tensor> beam_read(at::TensorList tree_arrays, at::TensorList 
     return results;
 }
 
-inline std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorList beams,
-                                              const Tensor& slot, at::TensorList arrays,
-                                              const OptionalTensor& eos_token, int64_t eos_id,
-                                              int64_t finishing, bool keeps_best, int64_t top,
-                                              int64_t certificate) {
+inline std::tuple<Tensor, Tensor> beam_commit(TensorList tree, TensorList beams, const Tensor& slot,
+                                              TensorList arrays, const OptionalTensor& eos_token,
+                                              int64_t eos_id, int64_t finishing, bool keeps_best,
+                                              int64_t top, int64_t certificate) {
     using A = SurvivorArrays;
     const SurvivorArguments survivors(slot, arrays);
-    const at::IntArrayRef of_survivors = arrays[A::kParent].sizes();
-    const Argument<float> score("score", arrays[A::kScore], at::kFloat, of_survivors);
-    const Argument<bool> has_nan("has_nan", arrays[A::kHasNan], at::kBool, {survivors.num_sources});
-    const Argument<int32_t> eos_token_arg("eos_token", eos_token, at::kInt, of_survivors);
+    const IntList of_survivors = arrays[A::kParent].sizes();
+    const Argument<float> score("score", arrays[A::kScore], ScalarType::kFloat32, of_survivors);
+    const Argument<bool> has_nan("has_nan", arrays[A::kHasNan], ScalarType::kBool,
+                                 {survivors.num_sources});
+    const Argument<int32_t> eos_token_arg("eos_token", eos_token, ScalarType::kInt32, of_survivors);
     BeamCommitParams params{};
     params.beams = beams_of(beams);
     params.append = survivors.params(tree_of(tree), eos_id);
@@ -178,17 +184,17 @@ inline std::tuple<Tensor, Tensor> beam_commit(at::TensorList tree, at::TensorLis
     params.finishing = finishing_of(finishing);
     params.stop = stop_of(keeps_best, top, certificate);
     const int64_t num_entries = survivors.num_sources * params.beams.max_entries;
-    Tensor source = at::empty({num_entries}, slot.options());
-    Tensor target = at::empty({num_entries}, slot.options());
+    Tensor source = empty({num_entries}, slot.scalar_type(), slot.device());
+    Tensor target = empty({num_entries}, slot.scalar_type(), slot.device());
     params.source_out = data<int32_t>(source);
     params.target_out = data<int32_t>(target);
     launch_beam_commit(params);
     return {source, target};
 }
 
-inline void beam_close(at::TensorList tree, at::TensorList beams, const Tensor& slot) {
+inline void beam_close(TensorList tree, TensorList beams, const Tensor& slot) {
     check_dim("slot", slot, 1);
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {slot.size(0)});
     BeamCloseParams params{};
     params.beams = beams_of(beams);
     params.release.tree = tree_of(tree);

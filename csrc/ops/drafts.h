@@ -12,7 +12,7 @@ struct DraftArrays {
     enum Array { kInts, kGuess, kNumArrays };
 };
 
-inline Drafts drafts_of(at::TensorList arrays, const Beams& beams) {
+inline Drafts drafts_of(TensorList arrays, const Beams& beams) {
     using A = DraftArrays;
     check_size("drafts", arrays, A::kNumArrays);
     const Tensor& guess = arrays[A::kGuess];
@@ -20,18 +20,18 @@ inline Drafts drafts_of(at::TensorList arrays, const Beams& beams) {
     Drafts drafts{};
     drafts.num_slots = beams.num_slots;
     drafts.max_guesses = guess.size(1);
-    drafts.ints = state<int32_t>("draft_ints", arrays[A::kInts], at::kInt,
+    drafts.ints = state<int32_t>("draft_ints", arrays[A::kInts], ScalarType::kInt32,
                                  {drafts.num_slots, Drafts::kNumInts});
-    drafts.guess = state<int32_t>("guess", guess, at::kInt, {drafts.num_slots, drafts.max_guesses});
+    drafts.guess =
+        state<int32_t>("guess", guess, ScalarType::kInt32, {drafts.num_slots, drafts.max_guesses});
     return drafts;
 }
 
-inline void draft_open(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
-                       const Tensor& slot, const Tensor& ints, const Tensor& floats,
-                       const Tensor& draft_ints, int64_t start_id, int64_t eos_id,
-                       int64_t vocab_size) {
+inline void draft_open(TensorList tree, TensorList beams, TensorList drafts, const Tensor& slot,
+                       const Tensor& ints, const Tensor& floats, const Tensor& draft_ints,
+                       int64_t start_id, int64_t eos_id, int64_t vocab_size) {
     const OpenArguments arguments(slot, ints, floats);
-    const Argument<int32_t> draft_arg("draft_ints", draft_ints, at::kInt,
+    const Argument<int32_t> draft_arg("draft_ints", draft_ints, ScalarType::kInt32,
                                       {arguments.num_sources, Drafts::kNumInts});
     DraftOpenParams params{};
     params.open = arguments.params(tree, beams, start_id);
@@ -42,19 +42,22 @@ inline void draft_open(at::TensorList tree, at::TensorList beams, at::TensorList
     launch_draft_open(params);
 }
 
-inline void draft_commit(at::TensorList tree, at::TensorList beams, at::TensorList drafts,
-                         const Tensor& slot, at::TensorList survivors,
-                         const OptionalTensor& eos_token, int64_t eos_id, int64_t vocab_size) {
+inline void draft_commit(TensorList tree, TensorList beams, TensorList drafts, const Tensor& slot,
+                         TensorList survivors, const OptionalTensor& eos_token, int64_t eos_id,
+                         int64_t vocab_size) {
     using A = SurvivorArrays;
     check_dim("slot", slot, 1);
     const int64_t num_sources = slot.size(0);
     const int64_t num_rows = checked_survivors(survivors)[A::kToken].size(0);
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
-    const Argument<int32_t> token_arg("token", survivors[A::kToken], at::kInt, {num_rows, 1});
-    const Argument<float> log_prob_arg("log_prob", survivors[A::kLogProb], at::kFloat,
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {num_sources});
+    const Argument<int32_t> token_arg("token", survivors[A::kToken], ScalarType::kInt32,
+                                      {num_rows, 1});
+    const Argument<float> log_prob_arg("log_prob", survivors[A::kLogProb], ScalarType::kFloat32,
                                        {num_rows, 1});
-    const Argument<bool> has_nan_arg("has_nan", survivors[A::kHasNan], at::kBool, {num_rows});
-    const Argument<int32_t> eos_token_arg("eos_token", eos_token, at::kInt, {num_rows, 1});
+    const Argument<bool> has_nan_arg("has_nan", survivors[A::kHasNan], ScalarType::kBool,
+                                     {num_rows});
+    const Argument<int32_t> eos_token_arg("eos_token", eos_token, ScalarType::kInt32,
+                                          {num_rows, 1});
     DraftCommitParams params{};
     params.tree = tree_of(tree);
     params.beams = beams_of(beams);

@@ -1,9 +1,6 @@
 // The operator `embed`.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include "../params/embed.h"
 #include "check.h"
 #include "linear.h"
@@ -15,22 +12,23 @@ inline EmbedParams embed_of(const Tensor& table, const OptionalTensor& scale, in
                             const Tensor& position_table, double embedding_scale) {
     check_dim("position_table", position_table, 2);
     const int64_t size = position_table.size(1);
-    const bool is_packed = table.dim() > 2, is_int8 = table.scalar_type() == at::kChar;
+    const bool is_packed = table.dim() > 2, is_int8 = table.scalar_type() == ScalarType::kInt8;
     if (is_packed) {
         check_packed(table, scale, vocab_size, size);
     } else {
         check_tensor("table", table, table.scalar_type(), {vocab_size, size});
         check_contiguous("table", table);
-        TORCH_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 alone");
+        PYBEAM_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 alone");
     }
     EmbedParams params{};
     params.weight = table.data_ptr();
     params.type = is_int8 ? WeightType::kInt8 : weight_type(table);
     params.is_packed = is_packed;
-    if (scale.has_value()) params.scale = state<float>("scale", *scale, at::kFloat, {vocab_size});
+    if (scale.has_value())
+        params.scale = state<float>("scale", *scale, ScalarType::kFloat32, {vocab_size});
     params.vocab_size = vocab_size;
-    params.position_table =
-        state<float>("position_table", position_table, at::kFloat, position_table.sizes());
+    params.position_table = state<float>("position_table", position_table, ScalarType::kFloat32,
+                                         position_table.sizes());
     params.num_positions = position_table.size(0);
     params.embedding_scale = static_cast<float>(embedding_scale);
     params.size = size;
@@ -43,14 +41,15 @@ inline Tensor embed(const Tensor& token, const Tensor& position, const Tensor& t
     check_dim("token", token, 1);
     const int64_t num_rows = token.size(0);
     EmbedParams params = embed_of(table, scale, vocab_size, position_table, embedding_scale);
-    const Argument<int32_t> token_arg("token", token, at::kInt, {num_rows});
-    const Argument<int32_t> position_arg("position", position, at::kInt, {num_rows});
-    Tensor y = at::empty({num_rows, params.size}, position_table.options());
+    const Argument<int32_t> token_arg("token", token, ScalarType::kInt32, {num_rows});
+    const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {num_rows});
+    Tensor y =
+        empty({num_rows, params.size}, position_table.scalar_type(), position_table.device());
     params.token = token_arg;
     params.position = position_arg;
     params.num_rows = num_rows;
     params.y = data<float>(y);
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_embed(params);
     return y;
 }

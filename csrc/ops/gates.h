@@ -1,9 +1,6 @@
 // The operators `glu` and `lstm_cell`.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include <tuple>
 
 #include "../params/gates.h"
@@ -14,32 +11,32 @@ namespace pybeam {
 // Checks that there are `parts` times as many columns as the result has.
 inline void check_gates(const char* name, const Tensor& x, int64_t parts) {
     check_dim(name, x, 2);
-    check_tensor(name, x, at::kFloat, x.sizes());
+    check_tensor(name, x, ScalarType::kFloat32, x.sizes());
     check_unit_stride(name, x);
-    TORCH_CHECK_VALUE(x.size(1) % parts == 0, "`", name, "` must have a multiple of ", parts,
-                      " columns, but has ", x.size(1));
+    PYBEAM_CHECK_VALUE(x.size(1) % parts == 0, "`", name, "` must have a multiple of ", parts,
+                       " columns, but has ", x.size(1));
 }
 
 inline Tensor glu(const Tensor& x) {
     check_gates("x", x, 2);
-    Tensor y = at::empty({x.size(0), x.size(1) / 2}, x.options());
+    Tensor y = empty({x.size(0), x.size(1) / 2}, x.scalar_type(), x.device());
     GluParams params{};
     params.x = data<float>(x);
     params.x_stride = x.stride(0);
     params.y = data<float>(y);
     params.num_rows = y.size(0);
     params.size = y.size(1);
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_glu(params);
     return y;
 }
 
 inline std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& cell) {
     check_gates("gates", gates, 4);
-    check_tensor("cell", cell, at::kFloat, {gates.size(0), gates.size(1) / 4});
+    check_tensor("cell", cell, ScalarType::kFloat32, {gates.size(0), gates.size(1) / 4});
     check_unit_stride("cell", cell);
-    Tensor hidden_out = at::empty(cell.sizes(), gates.options());
-    Tensor cell_out = at::empty(cell.sizes(), gates.options());
+    Tensor hidden_out = empty(cell.sizes(), gates.scalar_type(), gates.device());
+    Tensor cell_out = empty(cell.sizes(), gates.scalar_type(), gates.device());
     LstmCellParams params{};
     params.gates = data<float>(gates);
     params.gates_stride = gates.stride(0);
@@ -49,7 +46,7 @@ inline std::tuple<Tensor, Tensor> lstm_cell(const Tensor& gates, const Tensor& c
     params.cell_out = data<float>(cell_out);
     params.num_rows = cell.size(0);
     params.size = cell.size(1);
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_lstm_cell(params);
     return {hidden_out, cell_out};
 }

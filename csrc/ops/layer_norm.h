@@ -1,9 +1,6 @@
 // The operator `layer_norm`.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include "../params/layer_norm.h"
 #include "check.h"
 
@@ -12,12 +9,12 @@ namespace pybeam {
 inline Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          double epsilon) {
     check_dim("x", x, 2);
-    check_tensor("x", x, at::kFloat, x.sizes());
+    check_tensor("x", x, ScalarType::kFloat32, x.sizes());
     check_unit_stride("x", x);
     const int64_t size = x.size(1);
-    const Argument<float> weight_arg("weight", weight, at::kFloat, {size});
-    const Argument<float> bias_arg("bias", bias, at::kFloat, {size});
-    Tensor y = at::empty(x.sizes(), x.options());
+    const Argument<float> weight_arg("weight", weight, ScalarType::kFloat32, {size});
+    const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {size});
+    Tensor y = empty(x.sizes(), x.scalar_type(), x.device());
     LayerNormParams params{};
     params.x = data<float>(x);
     params.x_stride = x.stride(0);
@@ -27,7 +24,7 @@ inline Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bi
     params.y = data<float>(y);
     params.num_rows = x.size(0);
     params.size = size;
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_layer_norm(params);
     return y;
 }

@@ -1,9 +1,6 @@
 // The layers of a transformer in one call.
 #pragma once
 
-#include <ATen/Parallel.h>
-
-#include <utility>
 #include <vector>
 
 #include "../params/layers.h"
@@ -37,8 +34,8 @@ class WeightReader {
     }
 
     const Tensor& next() {
-        TORCH_CHECK_VALUE(next_ < weights_.size(),
-                          "`weights` has too few tensors: ", weights_.size());
+        PYBEAM_CHECK_VALUE(next_ < weights_.size(),
+                           "`weights` has too few tensors: ", weights_.size());
         return weights_[next_++];
     }
 
@@ -46,7 +43,7 @@ class WeightReader {
 
   private:
     static const float* numbers(const char* name, const Tensor& tensor, int64_t size) {
-        return state<float>(name, tensor, at::kFloat, {size});
+        return state<float>(name, tensor, ScalarType::kFloat32, {size});
     }
 
     const std::vector<Tensor>& weights_;
@@ -58,24 +55,24 @@ class WeightReader {
 inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_t num_rows,
                                         int64_t num_heads, int64_t head_size,
                                         int64_t num_pool_cells, double scale) {
-    TORCH_CHECK_VALUE(cells.size() == 4 || cells.size() == 6,
-                      "cells must be 4 or 6 tensors, but are ", cells.size());
+    PYBEAM_CHECK_VALUE(cells.size() == 4 || cells.size() == 6,
+                       "cells must be 4 or 6 tensors, but are ", cells.size());
     check_dim("slot", cells[1], 1);
     check_dim("cell", cells[2], 2);
     const int64_t num_sources = cells[1].size(0), num_slots = cells[2].size(0);
     const int64_t max_cells = cells[2].size(1);
     TreeAttentionParams params{};
-    params.dtype = DType::kFloat32;
-    params.offset = state<int32_t>("offset", cells[0], at::kInt, {num_sources + 1});
-    params.slot = state<int32_t>("slot", cells[1], at::kInt, {num_sources});
-    params.cell = state<int32_t>("cell", cells[2], at::kInt, {num_slots, max_cells});
-    params.num_cells = state<int32_t>("num_cells", cells[3], at::kInt, {num_slots});
+    params.dtype = params.cell_dtype = DType::kFloat32;
+    params.offset = state<int32_t>("offset", cells[0], ScalarType::kInt32, {num_sources + 1});
+    params.slot = state<int32_t>("slot", cells[1], ScalarType::kInt32, {num_sources});
+    params.cell = state<int32_t>("cell", cells[2], ScalarType::kInt32, {num_slots, max_cells});
+    params.num_cells = state<int32_t>("num_cells", cells[3], ScalarType::kInt32, {num_slots});
     if (cells.size() == 6) {
         check_dim("mask", cells[4], 3);
         params.mask_words = cells[4].size(2);
-        params.mask =
-            state<int64_t>("mask", cells[4], at::kLong, {num_slots, max_cells, params.mask_words});
-        params.entry = state<int32_t>("entry", cells[5], at::kInt, {num_rows});
+        params.mask = state<int64_t>("mask", cells[4], ScalarType::kInt64,
+                                     {num_slots, max_cells, params.mask_words});
+        params.entry = state<int32_t>("entry", cells[5], ScalarType::kInt32, {num_rows});
     }
     params.num_rows = num_rows;
     params.num_sources = num_sources;
@@ -89,13 +86,15 @@ inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_
 }
 
 inline LayerPool pool_of(const char* name, const OptionalTensor& pool, int64_t num_layers,
-                         int64_t num_heads, int64_t head_size) {
+                         int64_t num_heads, int64_t head_size, bool may_be_rounded) {
     if (!pool.has_value()) return {};
     check_dim(name, *pool, 5);
     const int64_t num_cells = pool->size(1);
-    float* data =
-        state<float>(name, *pool, at::kFloat, {num_layers, num_cells, 2, num_heads, head_size});
-    return {data, num_cells, pool->stride(0), true};
+    const bool is_rounded = may_be_rounded && pool->scalar_type() == ScalarType::kBFloat16;
+    void* data = state<void>(name, *pool, is_rounded ? ScalarType::kBFloat16 : ScalarType::kFloat32,
+                             {num_layers, num_cells, 2, num_heads, head_size});
+    const DType dtype = is_rounded ? DType::kBFloat16 : DType::kFloat32;
+    return {data, dtype, num_cells, pool->stride(0), true};
 }
 
 // The shapes and facts of a stack.
@@ -123,16 +122,16 @@ struct StackCells {
 // The layers of a transformer, whose weights are checked once.
 class LayerProgram {
   public:
-    LayerProgram(std::vector<Tensor> weights, const StackShape& shape)
-        : weights_(std::move(weights)), shape_(shape) {
-        TORCH_CHECK_VALUE(shape.num_layers >= 0 && shape.inner_size > 0 && shape.num_columns >= 0,
-                          "the numbers of a stack must be positive, but it has ", shape.num_layers,
-                          " layers of inner size ", shape.inner_size, " and ", shape.num_columns,
-                          " columns");
-        WeightReader reader(weights_);
+    // The weights must live as long as the program.
+    LayerProgram(const std::vector<Tensor>& weights, const StackShape& shape) : shape_(shape) {
+        PYBEAM_CHECK_VALUE(shape.num_layers >= 0 && shape.inner_size > 0 && shape.num_columns >= 0,
+                           "the numbers of a stack must be positive, but it has ", shape.num_layers,
+                           " layers of inner size ", shape.inner_size, " and ", shape.num_columns,
+                           " columns");
+        WeightReader reader(weights);
         read_embedding(reader);
-        TORCH_CHECK_VALUE(shape.num_heads > 0 && size_ % shape.num_heads == 0,
-                          "`num_heads` must divide ", size_, ", but is ", shape.num_heads);
+        PYBEAM_CHECK_VALUE(shape.num_heads > 0 && size_ % shape.num_heads == 0,
+                           "`num_heads` must divide ", size_, ", but is ", shape.num_heads);
         params_.is_pre_norm = shape.is_pre_norm;
         params_.activation = shape.activation;
         params_.epsilon = static_cast<float>(shape.epsilon);
@@ -141,21 +140,22 @@ class LayerProgram {
         params_.embedding_norm = reader.norm(size_);
         params_.final_norm = reader.norm(size_);
         params_.output = reader.linear(shape.num_columns, size_);
-        TORCH_CHECK_VALUE((params_.output.weight != nullptr) == (shape.num_columns > 0),
-                          "`weights` must have an output layer of ", shape.num_columns, " columns");
+        PYBEAM_CHECK_VALUE((params_.output.weight != nullptr) == (shape.num_columns > 0),
+                           "`weights` must have an output layer of ", shape.num_columns,
+                           " columns");
         for (int64_t i = 0; i < shape.num_layers; ++i) params_.layers.push_back(layer(reader, i));
-        TORCH_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights_.size());
+        PYBEAM_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
     }
 
     // Runs the layers on tokens at positions, both [rows].
     void run(const Tensor& out, const Tensor& token, const Tensor& position,
              const StackCells& cells) const {
-        TORCH_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
+        PYBEAM_CHECK_VALUE(shape_.num_tokens > 0, "`weights` must have a token table");
         check_dim("token", token, 1);
         const int64_t num_rows = token.size(0);
         EmbedParams embed = embed_;
-        embed.token = state<int32_t>("token", token, at::kInt, {num_rows});
-        embed.position = state<int32_t>("position", position, at::kInt, {num_rows});
+        embed.token = state<int32_t>("token", token, ScalarType::kInt32, {num_rows});
+        embed.position = state<int32_t>("position", position, ScalarType::kInt32, {num_rows});
         embed.num_rows = num_rows;
         embed.num_threads = 1;
         LayersParams params = params_of(out, num_rows, cells);
@@ -167,7 +167,7 @@ class LayerProgram {
     void run(const Tensor& out, const Tensor& x, const StackCells& cells) const {
         check_dim("x", x, 2);
         LayersParams params = params_of(out, x.size(0), cells);
-        params.x = state<float>("x", x, at::kFloat, {x.size(0), size_});
+        params.x = state<float>("x", x, ScalarType::kFloat32, {x.size(0), size_});
         params.embedding_norm = {};
         launch_layers(params);
     }
@@ -199,41 +199,40 @@ class LayerProgram {
                               layer.inner.weight != nullptr && layer.inner_out.weight != nullptr &&
                               (!shape_.has_cross || (layer.cross_query.weight != nullptr &&
                                                      layer.cross_out.weight != nullptr));
-        TORCH_CHECK_VALUE(is_whole, "`weights` lacks a matrix of layer ", i);
+        PYBEAM_CHECK_VALUE(is_whole, "`weights` lacks a matrix of layer ", i);
         const bool is_normed = layer.self_norm.weight != nullptr &&
                                layer.inner_norm.weight != nullptr &&
                                (!shape_.has_cross || layer.cross_norm.weight != nullptr);
-        TORCH_CHECK_VALUE(is_normed, "`weights` lacks a norm of layer ", i);
+        PYBEAM_CHECK_VALUE(is_normed, "`weights` lacks a norm of layer ", i);
         return layer;
     }
 
     LayersParams params_of(const Tensor& out, int64_t num_rows, const StackCells& cells) const {
         const int64_t layers = shape_.num_layers, heads = shape_.num_heads;
         const int64_t head_size = size_ / heads;
-        TORCH_CHECK_VALUE(cells.own_pool.has_value() == cells.cell.has_value(),
-                          "`own_pool` and `cell` go together");
-        TORCH_CHECK_VALUE(cells.cross_pool.has_value() == shape_.has_cross,
-                          "`cross_pool` must be given for a decoder alone");
+        PYBEAM_CHECK_VALUE(cells.own_pool.has_value() == cells.cell.has_value(),
+                           "`own_pool` and `cell` go together");
+        PYBEAM_CHECK_VALUE(cells.cross_pool.has_value() == shape_.has_cross,
+                           "`cross_pool` must be given for a decoder alone");
         LayersParams params = params_;
         params.num_rows = num_rows;
         const int64_t columns = shape_.num_columns == 0 ? size_ : shape_.num_columns;
-        params.out = state<float>("out", out, at::kFloat, {num_rows, columns});
-        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, head_size);
-        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, head_size);
+        params.out = state<float>("out", out, ScalarType::kFloat32, {num_rows, columns});
+        params.own_pool = pool_of("own_pool", cells.own_pool, layers, heads, head_size, false);
+        params.cross_pool = pool_of("cross_pool", cells.cross_pool, layers, heads, head_size, true);
         const int64_t num_cells = cells.own_pool.has_value() ? params.own_pool.num_cells : num_rows;
         params.own = attention_of(cells.own, num_rows, heads, head_size, num_cells, shape_.scale);
         if (cells.cell.has_value()) {
-            params.cell = state<int32_t>("cell", *cells.cell, at::kInt, {num_rows});
+            params.cell = state<int32_t>("cell", *cells.cell, ScalarType::kInt32, {num_rows});
         }
         if (shape_.has_cross) {
             params.cross = attention_of(cells.cross, num_rows, heads, head_size,
                                         params.cross_pool.num_cells, shape_.scale);
         }
-        params.num_threads = at::get_num_threads();
+        params.num_threads = num_threads();
         return params;
     }
 
-    std::vector<Tensor> weights_;
     StackShape shape_;
     int64_t size_ = 0;
     EmbedParams embed_{};

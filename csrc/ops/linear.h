@@ -1,8 +1,6 @@
 // The operator `linear`.
 #pragma once
 
-#include <ATen/Parallel.h>
-
 #include "../params/linear.h"
 #include "check.h"
 
@@ -12,7 +10,7 @@ namespace pybeam {
 constexpr int64_t kMostInt8Depth = 65536;
 
 inline WeightType weight_type(const Tensor& weight) {
-    if (weight.scalar_type() == at::kByte) return WeightType::kInt8;
+    if (weight.scalar_type() == ScalarType::kUInt8) return WeightType::kInt8;
     return static_cast<WeightType>(float_type("weight", weight));
 }
 
@@ -23,39 +21,40 @@ inline void check_packed(const Tensor& weight, const OptionalTensor& scale, int6
     const int64_t panels = (num_columns + kPanel - 1) / kPanel;
     const bool is_int8 = type == WeightType::kInt8;
     if (is_int8) {
-        TORCH_CHECK_VALUE(depth <= kMostInt8Depth, "`weight` must have a depth of at most ",
-                          kMostInt8Depth, " in int8, but has ", depth);
-        check_tensor("weight", weight, at::kByte, {panels, (depth + 3) / 4, kPanel, 4});
+        PYBEAM_CHECK_VALUE(depth <= kMostInt8Depth, "`weight` must have a depth of at most ",
+                           kMostInt8Depth, " in int8, but has ", depth);
+        check_tensor("weight", weight, ScalarType::kUInt8, {panels, (depth + 3) / 4, kPanel, 4});
     } else if (type == WeightType::kBFloat16) {
-        check_tensor("weight", weight, at::kBFloat16, {panels, (depth + 1) / 2, kPanel, 2});
+        check_tensor("weight", weight, ScalarType::kBFloat16, {panels, (depth + 1) / 2, kPanel, 2});
     } else {
         check_tensor("weight", weight, weight.scalar_type(), {panels, depth, kPanel});
     }
     check_contiguous("weight", weight);
-    TORCH_CHECK_VALUE(scale.has_value() == is_int8, "`scale` must be given for int8 weights alone");
+    PYBEAM_CHECK_VALUE(scale.has_value() == is_int8,
+                       "`scale` must be given for int8 weights alone");
 }
 
 inline void check_activation(int64_t activation) {
-    TORCH_CHECK_VALUE(activation >= 0 && activation < kNumActivations, "`activation` must be 0 to ",
-                      kNumActivations - 1, ", but is ", activation);
+    PYBEAM_CHECK_VALUE(activation >= 0 && activation < kNumActivations,
+                       "`activation` must be 0 to ", kNumActivations - 1, ", but is ", activation);
 }
 
 inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
                    const OptionalTensor& scale, const OptionalTensor& bias, int64_t activation,
                    bool adds) {
     check_activation(activation);
-    TORCH_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
-                      activation);
+    PYBEAM_CHECK_VALUE(!adds || activation == 0, "`activation` must be 0 where `adds`, but is ",
+                       activation);
     check_dim("y", y, 2);
     check_dim("x", x, 2);
     const int64_t num_rows = x.size(0), depth = x.size(1), num_columns = y.size(1);
-    check_tensor("x", x, at::kFloat, {num_rows, depth});
+    check_tensor("x", x, ScalarType::kFloat32, {num_rows, depth});
     check_unit_stride("x", x);
     check_packed(weight, scale, num_columns, depth);
-    check_tensor("y", y, at::kFloat, {num_rows, num_columns});
+    check_tensor("y", y, ScalarType::kFloat32, {num_rows, num_columns});
     check_contiguous("y", y);
-    const Argument<float> bias_arg("bias", bias, at::kFloat, {num_columns});
-    const Argument<float> scale_arg("scale", scale, at::kFloat, {num_columns});
+    const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {num_columns});
+    const Argument<float> scale_arg("scale", scale, ScalarType::kFloat32, {num_columns});
     LinearParams params{};
     params.x = data<float>(x);
     params.x_stride = x.stride(0);
@@ -69,7 +68,7 @@ inline void linear(const Tensor& y, const Tensor& x, const Tensor& weight,
     params.num_columns = num_columns;
     params.activation = static_cast<Activation>(activation);
     params.adds = adds;
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_linear(params);
 }
 

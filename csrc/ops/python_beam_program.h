@@ -1,6 +1,7 @@
 // `pybeam._C.BeamProgram`: the Python type of a `BeamProgram`.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -12,195 +13,215 @@ namespace pybeam {
 // An int32 tensor on the host that is handed out, and used again once nobody else holds it.
 class Lent {
   public:
-    Lent() = default;
-    Lent(const Lent&) = delete;
-    ~Lent() { Py_XDECREF(object_); }
-
     // Returns memory for so many numbers.
     int32_t* room(int64_t size) {
-        if (object_ == nullptr || size != size_ || is_held()) {
-            Py_XDECREF(object_);
-            object_ = nullptr;  // if the next line throws
-            object_ = THPVariable_Wrap(at::empty({size}, at::kInt));
-            if (object_ == nullptr) throw python_error();
+        if (!object_ || size != size_ || is_held()) {
+            object_ = new_ints({size});
             size_ = size;
+            data_ = data<int32_t>(tensor_of(object_.get()));
+            const Ref storage = checked(PyObject_CallMethod(object_.get(), "untyped_storage", ""));
+            storage_ = attribute(storage, "_cdata");
+            holders_ = num_holders();
         }
-        return data<int32_t>(THPVariable_Unpack(object_));
+        return data_;
     }
 
-    PyObject* lend() const { return Py_NewRef(object_); }
+    PyObject* lend() const { return Py_NewRef(object_.get()); }
 
   private:
+    // Somebody may hold the tensor, in Python or in C++, or another view of its memory.
     bool is_held() const {
-        if (Py_REFCNT(object_) > 1) return true;
-        const Tensor& tensor = THPVariable_Unpack(object_);
-        return tensor.use_count() > 1 || tensor.storage().use_count() > 1;
+        return Py_REFCNT(object_.get()) > 1 || holders_ == kUnknown || num_holders() > holders_;
     }
 
-    PyObject* object_ = nullptr;
+    // How many hold the tensor in C++, and how many its memory, the asking included.
+    int64_t num_holders() const {
+        const Torch& torch = Torch::get();
+        if (!torch.storage_use_count) return kUnknown;
+        const Ref own(PyObject_CallMethod(object_.get(), "_use_count", ""));
+        const Ref all(
+            PyObject_CallFunctionObjArgs(torch.storage_use_count.get(), storage_.get(), nullptr));
+        if (own && all) return PyLong_AsLongLong(own.get()) + PyLong_AsLongLong(all.get());
+        PyErr_Clear();
+        return kUnknown;
+    }
+
+    // This version of torch does not tell, so somebody may hold the memory.
+    static constexpr int64_t kUnknown = -1;
+
+    Ref object_, storage_;
+    int64_t holders_ = kUnknown;
+    int32_t* data_ = nullptr;
     int64_t size_ = 0;
 };
 
 struct PyBeamProgram {
-    PyObject_HEAD BeamProgram* program;
-    std::array<Lent, BeamProgram::kNumRowArrays>* rows;
-    Lent* report;
+    struct Parts {
+        Ref tree, beams;  // own the memory
+        BeamProgram program;
+        std::array<Lent, BeamProgram::kNumRowArrays> rows;
+        Lent report;
+    };
+
+    PyObject_HEAD Parts* parts;
 };
 
 // BeamProgram(tree, beams, eos_ids, finishing, keeps_best, top, certificate, refills, normalise)
 inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*) {
-    HANDLE_TH_ERRORS
-    PyObject *tree = nullptr, *beams = nullptr, *eos_ids = nullptr;
-    int finishing = 0, keeps_best = 0, top = 0, certificate = 0, refills = 0, normalise = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!ipiipp", &PyTuple_Type, &tree, &PyTuple_Type, &beams,
-                          &PyTuple_Type, &eos_ids, &finishing, &keeps_best, &top, &certificate,
-                          &refills, &normalise)) {
-        return nullptr;
-    }
-    std::vector<int64_t> eos;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(eos_ids); ++i) {
-        eos.push_back(int_of(PyTuple_GET_ITEM(eos_ids, i)));
-    }
-    const BeamRules rules{eos_of(eos), finishing_of(finishing),
-                          stop_of(keeps_best != 0, top, certificate), refills != 0, normalise != 0};
-    auto program = std::make_unique<BeamProgram>(tensors_of(tree), tensors_of(beams), rules);
-    auto* self = reinterpret_cast<PyBeamProgram*>(type->tp_alloc(type, 0));
-    if (self == nullptr) throw python_error();
-    self->program = program.release();
-    self->rows = new std::array<Lent, BeamProgram::kNumRowArrays>;
-    self->report = new Lent;
-    return reinterpret_cast<PyObject*>(self);
-    END_HANDLE_TH_ERRORS
+    return guarded([&]() -> PyObject* {
+        PyObject *tree = nullptr, *beams = nullptr, *eos_ids = nullptr;
+        int finishing = 0, keeps_best = 0, top = 0, certificate = 0, refills = 0, normalise = 0;
+        if (!PyArg_ParseTuple(args, "O!O!O!ipiipp", &PyTuple_Type, &tree, &PyTuple_Type, &beams,
+                              &PyTuple_Type, &eos_ids, &finishing, &keeps_best, &top, &certificate,
+                              &refills, &normalise)) {
+            return nullptr;
+        }
+        std::vector<int64_t> eos;
+        for (Py_ssize_t i = 0; i < PyTuple_Size(eos_ids); ++i) {
+            eos.push_back(int_of(PyTuple_GetItem(eos_ids, i)));
+        }
+        const BeamRules rules{eos_of(eos), finishing_of(finishing),
+                              stop_of(keeps_best != 0, top, certificate), refills != 0,
+                              normalise != 0};
+        auto parts = std::unique_ptr<PyBeamProgram::Parts>(
+            new PyBeamProgram::Parts{Ref(Py_NewRef(tree)),
+                                     Ref(Py_NewRef(beams)),
+                                     BeamProgram(tensors_of(tree), tensors_of(beams), rules),
+                                     {},
+                                     {}});
+        PyObject* self = allocate(type);
+        reinterpret_cast<PyBeamProgram*>(self)->parts = parts.release();
+        return self;
+    });
 }
 
-inline void delete_beam_program(PyBeamProgram* self) {
-    delete self->program;
-    delete self->rows;
-    delete self->report;
-    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+inline void delete_beam_program(PyObject* self) {
+    delete reinterpret_cast<PyBeamProgram*>(self)->parts;
+    deallocate(self);
 }
 
 // open(slots, ints, floats, start_id)
 inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::beam_open", {});
-    check_arguments(num_args, 4);
-    self->program->open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
-                        numbers_of<float>(args[2]), static_cast<int32_t>(int_of(args[3])));
-    Py_RETURN_NONE;
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        check_arguments(num_args, 4);
+        self->parts->program.open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
+                                  numbers_of<float>(args[2]),
+                                  static_cast<int32_t>(int_of(args[3])));
+        return Py_NewRef(Py_None);
+    });
 }
 
 // close(slots)
 inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::beam_close", {});
-    self->program->close(numbers_of<int32_t>(slots));
-    Py_RETURN_NONE;
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        self->parts->program.close(numbers_of<int32_t>(slots));
+        return Py_NewRef(Py_None);
+    });
 }
 
 // finished(slots, counts, capacity, wants_log_probs) -> the result of `FinishedArrays.packed`
 inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::backtrace", {});
-    check_arguments(num_args, 4);
-    return THPVariable_Wrap(self->program->finished(numbers_of<int32_t>(args[0]),
-                                                    numbers_of<int32_t>(args[1]), int_of(args[2]),
-                                                    PyObject_IsTrue(args[3]) != 0));
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        check_arguments(num_args, 4);
+        Ref table;
+        const auto room = [&](int64_t num_hypotheses, int64_t num_columns) {
+            table = new_ints({num_hypotheses, num_columns});
+            return data<int32_t>(tensor_of(table.get()));
+        };
+        self->parts->program.finished(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
+                                      int_of(args[2]), PyObject_IsTrue(args[3]) != 0, room);
+        return table.release();
+    });
 }
 
 // read(slot, num_rows) -> the tensors of `RowArrays`
 inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::beam_read", {});
-    check_arguments(num_args, 2);
-    const Tensor& slot = tensor_of(args[0]);
-    const int64_t num_rows = int_of(args[1]);
-    TORCH_CHECK_VALUE(num_rows >= 0, "`num_rows` must not be negative");
-    std::array<int32_t*, BeamProgram::kNumRowArrays> memory;
-    for (size_t i = 0; i < memory.size(); ++i) {
-        memory[i] = (*self->rows)[i].room(i == BeamProgram::kOffset ? slot.numel() + 1 : num_rows);
-    }
-    self->program->read(slot, num_rows, memory);
-    PyObject* result = PyTuple_New(static_cast<Py_ssize_t>(memory.size()));
-    if (result == nullptr) throw python_error();
-    for (size_t i = 0; i < memory.size(); ++i) {
-        PyTuple_SET_ITEM(result, static_cast<Py_ssize_t>(i), (*self->rows)[i].lend());
-    }
-    return result;
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        check_arguments(num_args, 2);
+        const Tensor slot = tensor_of(args[0]);
+        const int64_t num_rows = int_of(args[1]);
+        PYBEAM_CHECK_VALUE(num_rows >= 0, "`num_rows` must not be negative");
+        auto& rows = self->parts->rows;
+        std::array<int32_t*, BeamProgram::kNumRowArrays> memory;
+        for (size_t i = 0; i < memory.size(); ++i) {
+            memory[i] = rows[i].room(i == BeamProgram::kOffset ? slot.numel() + 1 : num_rows);
+        }
+        self->parts->program.read(slot, num_rows, memory);
+        Ref result = checked(PyTuple_New(static_cast<Py_ssize_t>(rows.size())));
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const auto place = static_cast<Py_ssize_t>(i);
+            if (PyTuple_SetItem(result.get(), place, rows[i].lend()) != 0) throw PythonError();
+        }
+        return result.release();
+    });
 }
 
 // choose(logits)
-inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* logits) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::select", {});
-    const Tensor kept = tensor_of(logits);
-    {
-        const Unlocked unlocked;
-        self->program->choose(kept);
-    }
-    Py_RETURN_NONE;
-    END_HANDLE_TH_ERRORS
+inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
+    return guarded([&] {
+        const Tensor logits = tensor_of(given);
+        {
+            const Unlocked unlocked;
+            self->parts->program.choose(logits);
+        }
+        return Py_NewRef(Py_None);
+    });
 }
 
 // commit()
 inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject*) {
-    HANDLE_TH_ERRORS
-    RECORD_FUNCTION("pybeam::beam_commit", {});
-    {
-        const Unlocked unlocked;
-        self->program->commit();
-    }
-    Py_RETURN_NONE;
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        {
+            const Unlocked unlocked;
+            self->parts->program.commit();
+        }
+        return Py_NewRef(Py_None);
+    });
 }
 
 // moves() -> the source and target entries of the last commit, see `Session.advance`
 inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
-    HANDLE_TH_ERRORS
-    const int64_t size = self->program->num_moves();
-    const Tensor source = at::empty({size}, at::kInt), target = at::empty({size}, at::kInt);
-    std::copy_n(self->program->source(), size, data<int32_t>(source));
-    std::copy_n(self->program->target(), size, data<int32_t>(target));
-    return Py_BuildValue("(NN)", THPVariable_Wrap(source), THPVariable_Wrap(target));
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        const BeamProgram& program = self->parts->program;
+        const int64_t size = program.num_moves();
+        const Ref source = new_ints({size}), target = new_ints({size});
+        std::copy_n(program.source(), size, data<int32_t>(tensor_of(source.get())));
+        std::copy_n(program.target(), size, data<int32_t>(tensor_of(target.get())));
+        return PyTuple_Pack(2, source.get(), target.get());
+    });
 }
 
 // report(slot) -> the report on these slots
 inline PyObject* beam_program_report(PyBeamProgram* self, PyObject* given) {
-    HANDLE_TH_ERRORS
-    const Tensor& slot = tensor_of(given);
-    self->program->report(slot, self->report->room(BeamProgram::report_size(slot)));
-    return self->report->lend();
-    END_HANDLE_TH_ERRORS
+    return guarded([&] {
+        const Tensor slot = tensor_of(given);
+        Lent& report = self->parts->report;
+        self->parts->program.report(slot, report.room(BeamProgram::report_size(slot)));
+        return report.lend();
+    });
 }
 
-inline PyMethodDef beam_program_methods[] = {
-    {"open", fast(&beam_program_open), METH_FASTCALL, nullptr},
-    {"close", reinterpret_cast<PyCFunction>(&beam_program_close), METH_O, nullptr},
-    {"finished", fast(&beam_program_finished), METH_FASTCALL, nullptr},
-    {"read", fast(&beam_program_read), METH_FASTCALL, nullptr},
-    {"choose", reinterpret_cast<PyCFunction>(&beam_program_choose), METH_O, nullptr},
-    {"commit", reinterpret_cast<PyCFunction>(&beam_program_commit), METH_NOARGS, nullptr},
-    {"moves", reinterpret_cast<PyCFunction>(&beam_program_moves), METH_NOARGS, nullptr},
-    {"report", reinterpret_cast<PyCFunction>(&beam_program_report), METH_O, nullptr},
-    {nullptr, nullptr, 0, nullptr},
-};
-
-// Adds the type to a module. Returns false, with an error set, if that fails.
 inline bool add_beam_program(PyObject* module) {
-    static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = "pybeam._C.BeamProgram";
-    type.tp_basicsize = sizeof(PyBeamProgram);
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
-    type.tp_new = &new_beam_program;
-    type.tp_dealloc = reinterpret_cast<destructor>(&delete_beam_program);
-    type.tp_methods = beam_program_methods;
-    return PyType_Ready(&type) == 0 &&
-           PyModule_AddObjectRef(module, "BeamProgram", reinterpret_cast<PyObject*>(&type)) == 0;
+    static PyMethodDef methods[] = {
+        {"open", method(&beam_program_open), METH_FASTCALL, nullptr},
+        {"close", method(&beam_program_close), METH_O, nullptr},
+        {"finished", method(&beam_program_finished), METH_FASTCALL, nullptr},
+        {"read", method(&beam_program_read), METH_FASTCALL, nullptr},
+        {"choose", method(&beam_program_choose), METH_O, nullptr},
+        {"commit", method(&beam_program_commit), METH_NOARGS, nullptr},
+        {"moves", method(&beam_program_moves), METH_NOARGS, nullptr},
+        {"report", method(&beam_program_report), METH_O, nullptr},
+        {nullptr, nullptr, 0, nullptr},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_new, slot_of(&new_beam_program)},
+        {Py_tp_dealloc, slot_of(&delete_beam_program)},
+        {Py_tp_methods, methods},
+        {0, nullptr},
+    };
+    static PyType_Spec spec{"pybeam._C.BeamProgram", sizeof(PyBeamProgram), 0, Py_TPFLAGS_DEFAULT,
+                            slots};
+    return add_type(module, spec, "BeamProgram");
 }
 
 }  // namespace pybeam

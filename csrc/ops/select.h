@@ -1,9 +1,6 @@
 // The operator `select`: its arguments and results on any device, and the launch on a CPU.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include <array>
 #include <tuple>
 
@@ -22,25 +19,27 @@ class SelectCall {
                const OptionalTensor& is_ended, const OptionalTensor& max_candidates,
                const OptionalTensor& margin, const OptionalTensor& local_margin,
                const OptionalTensor& best_finished, const OptionalTensor& forced,
-               const OptionalTensor& ban_eos, at::IntArrayRef eos_ids, int64_t finishing,
-               int64_t capacity, bool normalise)
+               const OptionalTensor& ban_eos, IntList eos_ids, int64_t finishing, int64_t capacity,
+               bool normalise)
         : num_entries(score.numel()),
           num_beams_(width.numel()),
           device_(logits.device()),
-          score_("score", score, at::kFloat, {num_entries}, device_),
-          offset_("offset", offset, at::kInt, {num_beams_ + 1}, device_),
-          width_("width", width, at::kInt, {num_beams_}, device_),
-          is_ended_("is_ended", is_ended, at::kBool, {num_entries}, device_),
-          max_candidates_("max_candidates", max_candidates, at::kInt, {num_beams_}, device_),
-          margin_("margin", margin, at::kFloat, {num_beams_}, device_),
-          local_margin_("local_margin", local_margin, at::kFloat, {num_beams_}, device_),
-          best_finished_("best_finished", best_finished, at::kFloat, {num_beams_}, device_),
-          forced_("forced", forced, at::kInt, {num_beams_}, device_),
-          ban_eos_("ban_eos", ban_eos, at::kBool, {num_beams_}, device_) {
+          score_("score", score, ScalarType::kFloat32, {num_entries}, device_),
+          offset_("offset", offset, ScalarType::kInt32, {num_beams_ + 1}, device_),
+          width_("width", width, ScalarType::kInt32, {num_beams_}, device_),
+          is_ended_("is_ended", is_ended, ScalarType::kBool, {num_entries}, device_),
+          max_candidates_("max_candidates", max_candidates, ScalarType::kInt32, {num_beams_},
+                          device_),
+          margin_("margin", margin, ScalarType::kFloat32, {num_beams_}, device_),
+          local_margin_("local_margin", local_margin, ScalarType::kFloat32, {num_beams_}, device_),
+          best_finished_("best_finished", best_finished, ScalarType::kFloat32, {num_beams_},
+                         device_),
+          forced_("forced", forced, ScalarType::kInt32, {num_beams_}, device_),
+          ban_eos_("ban_eos", ban_eos, ScalarType::kBool, {num_beams_}, device_) {
         check_dim("logits", logits, 2);
         check_unit_stride("logits", logits);
-        TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
-        TORCH_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
+        PYBEAM_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+        PYBEAM_CHECK_VALUE(logits.size(1) <= INT32_MAX, "`logits` has too many columns");
         params.logits = logits.data_ptr();
         params.dtype = float_type("logits", logits);
         params.row_stride = logits.stride(0);
@@ -70,25 +69,24 @@ class SelectCall {
 
   private:
     void allocate() {
-        const auto result = [this]<class T>(T*& pointer, at::ScalarType dtype,
-                                            at::IntArrayRef shape) {
-            Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype).device(device_));
+        const auto result = [this]<class T>(T*& pointer, ScalarType dtype, IntList shape) {
+            Tensor tensor = empty(shape, dtype, device_);
             pointer = data<T>(tensor);
             return tensor;
         };
         const std::array<int64_t, 2> survivors{num_beams_, params.capacity};
         const std::array<int64_t, 1> beams{num_beams_};
-        results = SelectResults{result(params.token_out, at::kInt, survivors),
-                                result(params.parent_out, at::kInt, survivors),
-                                result(params.score_out, at::kFloat, survivors),
-                                result(params.log_prob_out, at::kFloat, survivors),
-                                result(params.count_out, at::kInt, beams),
-                                result(params.num_finished_out, at::kInt, beams),
-                                result(params.has_nan_out, at::kBool, beams)};
+        results = SelectResults{result(params.token_out, ScalarType::kInt32, survivors),
+                                result(params.parent_out, ScalarType::kInt32, survivors),
+                                result(params.score_out, ScalarType::kFloat32, survivors),
+                                result(params.log_prob_out, ScalarType::kFloat32, survivors),
+                                result(params.count_out, ScalarType::kInt32, beams),
+                                result(params.num_finished_out, ScalarType::kInt32, beams),
+                                result(params.has_nan_out, ScalarType::kBool, beams)};
     }
 
     int64_t num_beams_;
-    at::Device device_;
+    Device device_;
     Argument<float> score_;
     Argument<int32_t> offset_, width_;
     Argument<bool> is_ended_;
@@ -103,15 +101,14 @@ inline SelectResults select(const Tensor& logits, const Tensor& score, const Ten
                             const OptionalTensor& max_candidates, const OptionalTensor& margin,
                             const OptionalTensor& local_margin, const OptionalTensor& best_finished,
                             const OptionalTensor& forced, const OptionalTensor& ban_eos,
-                            at::IntArrayRef eos_ids, int64_t finishing, int64_t capacity,
-                            bool normalise) {
+                            IntList eos_ids, int64_t finishing, int64_t capacity, bool normalise) {
     SelectCall call(logits, score, offset, width, is_ended, max_candidates, margin, local_margin,
                     best_finished, forced, ban_eos, eos_ids, finishing, capacity, normalise);
     SelectParams& params = call.params;
     const int32_t last = params.offset[params.num_beams];
-    TORCH_CHECK_VALUE(last <= call.num_entries, "the last `offset` must be at most ",
-                      call.num_entries, ", the number of entries, but is ", last);
-    params.num_threads = at::get_num_threads();
+    PYBEAM_CHECK_VALUE(last <= call.num_entries, "the last `offset` must be at most ",
+                       call.num_entries, ", the number of entries, but is ", last);
+    params.num_threads = num_threads();
     launch_select(params);
     return call.results;
 }

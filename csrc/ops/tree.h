@@ -1,9 +1,6 @@
 // The operators `tree_append`, `tree_release` and `backtrace`.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include <array>
 #include <tuple>
 
@@ -34,7 +31,7 @@ struct TreeArrays {
     };
 };
 
-inline Tree tree_of(at::TensorList arrays) {
+inline Tree tree_of(TensorList arrays) {
     using A = TreeArrays;
     check_size("tree", arrays, A::kNumArrays);
     check_dim("token", arrays[A::kToken], 2);
@@ -53,28 +50,29 @@ inline Tree tree_of(at::TensorList arrays) {
     tree.max_live = arrays[A::kLiveMask].size(1);
     tree.mask_words = arrays[A::kLiveMask].size(2);
     tree.max_free = arrays[A::kFreeCell].size(1);
-    TORCH_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
-                      "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
+    PYBEAM_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
+                       "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
     const int64_t s = tree.num_slots;
     const std::array of_nodes{s, tree.max_nodes}, of_rows{s, tree.max_rows};
-    tree.token = state<int32_t>("token", arrays[A::kToken], at::kInt, of_nodes);
-    tree.parent = state<int32_t>("parent", arrays[A::kParent], at::kInt, of_nodes);
-    tree.log_prob = state<float>("log_prob", arrays[A::kLogProb], at::kFloat, of_nodes);
-    tree.row_node = state<int32_t>("row_node", arrays[A::kRowNode], at::kInt, of_rows);
-    tree.row_cell = state<int32_t>("row_cell", arrays[A::kRowCell], at::kInt, of_rows);
+    tree.token = state<int32_t>("token", arrays[A::kToken], ScalarType::kInt32, of_nodes);
+    tree.parent = state<int32_t>("parent", arrays[A::kParent], ScalarType::kInt32, of_nodes);
+    tree.log_prob = state<float>("log_prob", arrays[A::kLogProb], ScalarType::kFloat32, of_nodes);
+    tree.row_node = state<int32_t>("row_node", arrays[A::kRowNode], ScalarType::kInt32, of_rows);
+    tree.row_cell = state<int32_t>("row_cell", arrays[A::kRowCell], ScalarType::kInt32, of_rows);
     tree.live_cell =
-        state<int32_t>("live_cell", arrays[A::kLiveCell], at::kInt, {s, tree.max_live});
-    tree.live_mask = state<int64_t>("live_mask", arrays[A::kLiveMask], at::kLong,
+        state<int32_t>("live_cell", arrays[A::kLiveCell], ScalarType::kInt32, {s, tree.max_live});
+    tree.live_mask = state<int64_t>("live_mask", arrays[A::kLiveMask], ScalarType::kInt64,
                                     {s, tree.max_live, tree.mask_words});
     tree.free_cell =
-        state<int32_t>("free_cell", arrays[A::kFreeCell], at::kInt, {s, tree.max_free});
-    tree.num_nodes = state<int32_t>("num_nodes", arrays[A::kNumNodes], at::kInt, {s});
-    tree.num_live = state<int32_t>("num_live", arrays[A::kNumLive], at::kInt, {s});
-    tree.num_free = state<int32_t>("num_free", arrays[A::kNumFree], at::kInt, {s});
-    tree.page = state<int32_t>("page", page, at::kInt, page.sizes());
-    tree.num_pages = state<int32_t>("num_pages", arrays[A::kNumPages], at::kInt, {s});
-    tree.free_page = state<int32_t>("free_page", free_page, at::kInt, free_page.sizes());
-    tree.num_free_pages = state<int32_t>("num_free_pages", arrays[A::kNumFreePages], at::kInt, {1});
+        state<int32_t>("free_cell", arrays[A::kFreeCell], ScalarType::kInt32, {s, tree.max_free});
+    tree.num_nodes = state<int32_t>("num_nodes", arrays[A::kNumNodes], ScalarType::kInt32, {s});
+    tree.num_live = state<int32_t>("num_live", arrays[A::kNumLive], ScalarType::kInt32, {s});
+    tree.num_free = state<int32_t>("num_free", arrays[A::kNumFree], ScalarType::kInt32, {s});
+    tree.page = state<int32_t>("page", page, ScalarType::kInt32, page.sizes());
+    tree.num_pages = state<int32_t>("num_pages", arrays[A::kNumPages], ScalarType::kInt32, {s});
+    tree.free_page = state<int32_t>("free_page", free_page, ScalarType::kInt32, free_page.sizes());
+    tree.num_free_pages =
+        state<int32_t>("num_free_pages", arrays[A::kNumFreePages], ScalarType::kInt32, {1});
     return tree;
 }
 
@@ -92,7 +90,7 @@ struct SurvivorArrays {
     };
 };
 
-inline at::TensorList checked_survivors(at::TensorList arrays) {
+inline TensorList checked_survivors(TensorList arrays) {
     check_size("survivors", arrays, SurvivorArrays::kNumArrays);
     check_dim("parent", arrays[SurvivorArrays::kParent], 2);
     return arrays;
@@ -105,15 +103,16 @@ struct SurvivorArguments {
     Argument<float> log_prob;
     int64_t num_sources, capacity;
 
-    SurvivorArguments(const Tensor& slot, at::TensorList arrays)
-        : slot("slot", slot, at::kInt, {slot.numel()}),
-          first("num_finished", checked_survivors(arrays)[A::kNumFinished], at::kInt,
+    SurvivorArguments(const Tensor& slot, TensorList arrays)
+        : slot("slot", slot, ScalarType::kInt32, {slot.numel()}),
+          first("num_finished", checked_survivors(arrays)[A::kNumFinished], ScalarType::kInt32,
                 {slot.numel()}),
-          count("count", arrays[A::kCount], at::kInt, {slot.numel()}),
-          parent("parent", arrays[A::kParent], at::kInt,
+          count("count", arrays[A::kCount], ScalarType::kInt32, {slot.numel()}),
+          parent("parent", arrays[A::kParent], ScalarType::kInt32,
                  {slot.numel(), arrays[A::kParent].size(-1)}),
-          token("token", arrays[A::kToken], at::kInt, arrays[A::kParent].sizes()),
-          log_prob("log_prob", arrays[A::kLogProb], at::kFloat, arrays[A::kParent].sizes()),
+          token("token", arrays[A::kToken], ScalarType::kInt32, arrays[A::kParent].sizes()),
+          log_prob("log_prob", arrays[A::kLogProb], ScalarType::kFloat32,
+                   arrays[A::kParent].sizes()),
           num_sources(slot.numel()),
           capacity(arrays[A::kParent].size(-1)) {}
 
@@ -129,19 +128,18 @@ struct SurvivorArguments {
         params.num_sources = num_sources;
         params.capacity = capacity;
         params.eos_id = static_cast<int32_t>(eos_id);
-        params.num_threads = at::get_num_threads();
+        params.num_threads = num_threads();
         return params;
     }
 };
 
-inline void tree_append(at::TensorList tree, const Tensor& slot, at::TensorList survivors,
-                        int64_t eos_id) {
+inline void tree_append(TensorList tree, const Tensor& slot, TensorList survivors, int64_t eos_id) {
     launch_tree_append(SurvivorArguments(slot, survivors).params(tree_of(tree), eos_id));
 }
 
-inline void tree_release(at::TensorList tree, const Tensor& slot) {
+inline void tree_release(TensorList tree, const Tensor& slot) {
     check_dim("slot", slot, 1);
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {slot.size(0)});
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {slot.size(0)});
     TreeReleaseParams params{};
     params.tree = tree_of(tree);
     params.slot = slot_arg;
@@ -154,14 +152,14 @@ inline std::tuple<Tensor, Tensor> backtrace(const Tensor& token, const Tensor& p
                                             int64_t capacity) {
     check_dim("token", token, 2);
     check_dim("slot", slot, 1);
-    TORCH_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
+    PYBEAM_CHECK_VALUE(capacity >= 0, "`capacity` must not be negative, but is ", capacity);
     const int64_t num_hypotheses = slot.size(0);
-    const Argument<int32_t> token_arg("token", token, at::kInt, token.sizes());
-    const Argument<int32_t> parent_arg("parent", parent, at::kInt, token.sizes());
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_hypotheses});
-    const Argument<int32_t> node_arg("node", node, at::kInt, {num_hypotheses});
-    Tensor tokens = at::empty({num_hypotheses, capacity}, token.options());
-    Tensor length = at::empty({num_hypotheses}, token.options());
+    const Argument<int32_t> token_arg("token", token, ScalarType::kInt32, token.sizes());
+    const Argument<int32_t> parent_arg("parent", parent, ScalarType::kInt32, token.sizes());
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {num_hypotheses});
+    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, {num_hypotheses});
+    Tensor tokens = empty({num_hypotheses, capacity}, token.scalar_type(), token.device());
+    Tensor length = empty({num_hypotheses}, token.scalar_type(), token.device());
     BacktraceParams params{};
     params.token = token_arg;
     params.parent = parent_arg;

@@ -1,27 +1,27 @@
 // The operator `tree_attention`.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-
 #include "../params/tree_attention.h"
 #include "check.h"
 
 namespace pybeam {
 
-// Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H.
+// Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H. Keys and values
+// of float32 queries may be bfloat16.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
     check_dim("query", query, 3);
     check_dim("key", key, 3);
-    const at::ScalarType dtype = query.scalar_type();
+    const bool is_rounded =
+        query.scalar_type() == ScalarType::kFloat32 && key.scalar_type() == ScalarType::kBFloat16;
+    const ScalarType dtype = is_rounded ? ScalarType::kBFloat16 : query.scalar_type();
     check_tensor("key", key, dtype, {key.size(0), key.size(1), query.size(2)});
     check_tensor("value", value, dtype, key.sizes());
     for (const Tensor* tensor : {&query, &key, &value}) {
         check_unit_stride("query, key and value", *tensor);
     }
-    TORCH_CHECK_VALUE(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "`query` has ",
-                      query.size(1), " heads, which must be a multiple of the ", key.size(1),
-                      " heads of `key`");
+    PYBEAM_CHECK_VALUE(key.size(1) > 0 && query.size(1) % key.size(1) == 0, "`query` has ",
+                       query.size(1), " heads, which must be a multiple of the ", key.size(1),
+                       " heads of `key`");
 }
 
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -31,17 +31,18 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     check_heads(query, key, value);
     check_dim("slot", slot, 1);
     check_dim("cell", cell, 2);
-    TORCH_CHECK_VALUE(mask.has_value() == entry.has_value(), "`mask` and `entry` go together");
+    PYBEAM_CHECK_VALUE(mask.has_value() == entry.has_value(), "`mask` and `entry` go together");
     const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
     if (mask.has_value()) check_dim("mask", *mask, 3);
     const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
-    const Argument<int32_t> offset_arg("offset", offset, at::kInt, {num_sources + 1});
-    const Argument<int32_t> slot_arg("slot", slot, at::kInt, {num_sources});
-    const Argument<int32_t> cell_arg("cell", cell, at::kInt, {num_slots, max_cells});
-    const Argument<int32_t> num_cells_arg("num_cells", num_cells, at::kInt, {num_slots});
-    const Argument<int64_t> mask_arg("mask", mask, at::kLong, {num_slots, max_cells, mask_words});
-    const Argument<int32_t> entry_arg("entry", entry, at::kInt, {query.size(0)});
-    Tensor out = at::empty(query.sizes(), query.options());
+    const Argument<int32_t> offset_arg("offset", offset, ScalarType::kInt32, {num_sources + 1});
+    const Argument<int32_t> slot_arg("slot", slot, ScalarType::kInt32, {num_sources});
+    const Argument<int32_t> cell_arg("cell", cell, ScalarType::kInt32, {num_slots, max_cells});
+    const Argument<int32_t> num_cells_arg("num_cells", num_cells, ScalarType::kInt32, {num_slots});
+    const Argument<int64_t> mask_arg("mask", mask, ScalarType::kInt64,
+                                     {num_slots, max_cells, mask_words});
+    const Argument<int32_t> entry_arg("entry", entry, ScalarType::kInt32, {query.size(0)});
+    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
     params.query = query.data_ptr();
@@ -49,6 +50,7 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.value = value.data_ptr();
     params.out = out.data_ptr();
     params.dtype = float_type("query", query);
+    params.cell_dtype = float_type("key", key);
     params.query_row_stride = query.stride(0);
     params.query_head_stride = query.stride(1);
     params.key_cell_stride = key.stride(0);
@@ -71,12 +73,14 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.max_cells = max_cells;
     params.mask_words = mask_words;
     params.scale = static_cast<float>(scale);
-    params.num_threads = at::get_num_threads();
+    params.num_threads = num_threads();
     launch_tree_attention(params);
     // rows behind the last offset are padding
     const int64_t num_counted = params.offset[num_sources];
-    if (num_counted < params.num_rows)
-        out.narrow(0, num_counted, params.num_rows - num_counted).zero_();
+    if (num_counted < params.num_rows) {
+        const int64_t row = out.stride(0) * out.element_size();
+        std::memset(data<char>(out) + num_counted * row, 0, (params.num_rows - num_counted) * row);
+    }
     return out;
 }
 

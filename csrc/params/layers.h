@@ -39,7 +39,8 @@ struct LayerWeights {
 
 // Keys and values of all layers, [layers, cells, 2, heads, head size].
 struct LayerPool {
-    float* data;
+    void* data;
+    DType dtype;  // float32; where encoder states lie, bfloat16 too
     int64_t num_cells;
     int64_t layer_stride;
     bool is_there;  // a pool without cells has no data

@@ -11,8 +11,9 @@ struct TreeAttentionParams {
     const void* query;
     const void* key;
     const void* value;
-    void* out;  // contiguous
-    DType dtype;
+    void* out;         // contiguous
+    DType dtype;       // of queries and results
+    DType cell_dtype;  // of keys and values: the same, or bfloat16 beside float32
     int64_t query_row_stride, query_head_stride;
     int64_t key_cell_stride, key_head_stride;
     int64_t value_cell_stride, value_head_stride;

@@ -215,7 +215,8 @@ def load(name: str) -> Backend:
             importlib.import_module("pybeam.backends.triton_interpreter").take_computed_ranges()
         return cast(Backend, importlib.import_module(f"pybeam.backends.{name}"))
     except ImportError as error:
-        raise ValueError(f"backend {name!r} is not available: {error}") from error
+        remedy = "; run `pip install 'pybeam-search[gpu]'`" if error.name == "triton" else ""
+        raise ValueError(f"backend {name!r} is not available: {error}{remedy}") from error
 
 
 def is_interpreting() -> bool:

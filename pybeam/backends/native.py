@@ -142,7 +142,7 @@ glu = _ops.glu.default
 lstm_cell = _ops.lstm_cell.default
 mixture = _ops.mixture.default
 
-# in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni" or "avx512_bf16"
+# in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8"
 isa = _ops.isa.default
 set_isa = _ops.set_isa.default
 # how bfloat16 weights are multiplied: "pairs" or "float32"

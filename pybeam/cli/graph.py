@@ -48,7 +48,7 @@ def graph(
 ) -> int:
     """Decode TEXT as `jacobi` does, and draw what was right after which iteration.
 
-    Needs plotly for a page and matplotlib for a picture: pip install 'pybeam[graph]'.
+    Needs plotly for a page and matplotlib for a picture: pip install 'pybeam-search[graph]'.
 
     \b
     Examples:

@@ -75,7 +75,10 @@ class Setup:
             torch.set_num_threads(self.device.threads)
         with as_failures():
             return pybeam.load_model(
-                self.model_dirs, device=self.device.device, dtype=self.device.dtype
+                self.model_dirs,
+                device=self.device.device,
+                dtype=self.device.dtype,
+                cross_cache_dtype=self.device.cross_cache_dtype,
             )
 
     def build_algorithm(

@@ -56,7 +56,7 @@ def transcribe(**values: Any) -> int:
     (`preprocessor_config.json`). Transcriptions come out in the order of the files, each as soon as it
     and all before it are known; a file that cannot be read leaves an empty line. With --n-best 2
     or more, each hypothesis is a line `file ||| transcription ||| score`, files counted from 0.
-    Speech2Text models need the package kaldi-native-fbank (`pip install 'pybeam[speech]'`). Whisper
+    Speech2Text models need the package kaldi-native-fbank (`pip install 'pybeam-search[speech]'`). Whisper
     models take files of 30 seconds at most and write no timestamps.
 
     \b

@@ -53,6 +53,11 @@ def recorders(model: object) -> Recorders:
             f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "
             "dtype='float32'"
         )
+    if isinstance(model, Transformer) and model.cross_cache_dtype != torch.float32:
+        raise ValueError(
+            f"the cross cache of `model` must be torch.float32, but is {model.cross_cache_dtype}; load it "
+            "with cross_cache_dtype='float32'"
+        )
     if isinstance(model, SpeechTransformer) and model.config.model_type == "whisper":
         # its outputs begin with a prefix, which the graph of a whole search does not take
         return {name: record for name, record in found.items() if name != SEARCH}

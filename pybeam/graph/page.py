@@ -68,7 +68,7 @@ def _figure(graph: GraphData):
         from plotly.subplots import make_subplots
     except ImportError as error:
         raise ImportError(
-            "an HTML page needs plotly, which is not installed: pip install 'pybeam[graph]'"
+            "an HTML page needs plotly, which is not installed: pip install 'pybeam-search[graph]'"
         ) from error
 
     n, num_iterations = len(graph.tokens), graph.num_iterations

@@ -18,7 +18,7 @@ def draw(graph: GraphData, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "a PNG or SVG needs matplotlib, which is not installed: pip install 'pybeam[graph]'"
+            "a PNG or SVG needs matplotlib, which is not installed: pip install 'pybeam-search[graph]'"
         ) from error
 
     n, num_iterations = len(graph.tokens), graph.num_iterations

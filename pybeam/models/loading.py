@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -33,6 +33,8 @@ def load_model(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
+    *,
+    cross_cache_dtype: str | torch.dtype = "auto",
 ) -> Transformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
     """Load an encoder-decoder transformer or an attentional LSTM from a directory, or an exported one.
 
@@ -61,20 +63,26 @@ def load_model(
             float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
             while they are read, a scale per output, and the inputs of every matrix product, a scale per
             row; see docs/reference/int8.md. Elsewhere the whole model computes in this dtype.
+        cross_cache_dtype: dtype in which decoders of transformers keep keys and values of encoder states:
+            "auto", "float32", "bfloat16", or the `torch.dtype` of that name. "auto" is that of activations.
+            "bfloat16" is for transformers that compute in float32 on a CPU, whatever the dtype of their
+            weights. It halves this memory; keys and values are rounded once, to nearest, and everything is
+            still computed in float32. Each member of an ensemble takes it.
 
     Raises:
         FileNotFoundError: the directory does not exist.
         TypeError: `path` is no path.
         ImportError: the directory holds ONNX graphs, and onnxruntime is not installed.
-        ValueError: a file, field or tensor is missing, wrong or not supported, or the models do not make an
-            ensemble.
+        ValueError: a file, field or tensor is missing, wrong or not supported, the model has no cache of
+            that dtype, or the models do not make an ensemble.
     """
     if isinstance(path, (str, os.PathLike)):
         path = [path]
     if not isinstance(path, Sequence):
         raise TypeError(f"`path` must be a directory or a list of them, but is {path!r}")
     directories = [Path(one) for one in path]
-    wanted = _dtype(dtype)
+    wanted = _dtype("dtype", dtype, DTYPES)
+    kept = _dtype("cross_cache_dtype", cross_cache_dtype, ("float32", "bfloat16"))
     is_for_cpus = wanted == torch.int8 or any(
         (directory / DECODER).exists() or is_quantised(directory) for directory in directories
     )
@@ -82,9 +90,9 @@ def load_model(
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
-        return _load(directories[0], target, wanted)
+        return _load(directories[0], target, wanted, kept)
     _check_vocabularies(directories)
-    members = [_load(directory, target, wanted) for directory in directories]
+    members = [_load(directory, target, wanted, kept) for directory in directories]
     try:
         return Ensemble(members)
     except ValueError as error:
@@ -93,11 +101,24 @@ def load_model(
 
 
 def _load(
-    directory: Path, device: torch.device, dtype: torch.dtype | None
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    cross_cache_dtype: torch.dtype | None,
 ) -> Transformer | OnnxModel | Rnn | OnnxRnn:
-    if (directory / DECODER).exists():
+    is_onnx = (directory / DECODER).exists()
+    if cross_cache_dtype is not None and (is_onnx or is_rnn(directory)):
+        problem = (
+            f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers, not "
+            "ONNX graphs or an LSTM, have such a cache"
+        )
+        raise ArgumentError("cross_cache_dtype", problem)
+    if is_onnx:
         return _load_onnx(directory, device, dtype)
-    return load_checkpoint(directory, device, dtype)[0]
+    model, _ = load_checkpoint(directory, device, dtype)
+    if cross_cache_dtype is None or isinstance(model, Rnn):
+        return model
+    return model.with_cross_cache(cross_cache_dtype)
 
 
 def load_checkpoint(
@@ -175,11 +196,12 @@ def _device(device: str | torch.device) -> torch.device:
     return device
 
 
-def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
-    if dtype == "auto":
+def _dtype(name: str, given: str | torch.dtype, choices: Iterable[str]) -> torch.dtype | None:
+    if given == "auto":
         return None
-    wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if wanted not in DTYPES.values():
-        problem = f"must be 'auto' or one of {', '.join(DTYPES)}, but is {dtype!r}"
-        raise ArgumentError("dtype", problem)
+    dtypes = {choice: DTYPES[choice] for choice in choices}
+    wanted = dtypes.get(given) if isinstance(given, str) else given
+    if wanted not in dtypes.values():
+        problem = f"must be 'auto' or one of {', '.join(dtypes)}, but is {given!r}"
+        raise ArgumentError(name, problem)
     return wanted

@@ -150,7 +150,8 @@ def tree_attention(
 
     Args:
         query: [R, H, D], any strides with the last one 1.
-        key, value: [cells, G, D] pools, same dtype as query, any strides with the last one 1.
+        key, value: [cells, G, D] pools, same dtype as query, any strides with the last one 1. On a CPU
+            they may be bfloat16 where the query is float32; they are widened as they are read.
         offset: [A + 1] int32, rows of the a-th source are ``offset[a] .. offset[a + 1]``.
         slot: [A] int32, where the a-th source's cells are listed.
         cell: [S, U] int32, cells of every slot.

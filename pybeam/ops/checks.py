@@ -159,8 +159,9 @@ def tree_attention(
     num_rows, num_heads, size = query.shape
     _shape("key", key, "[cells, G, D]", (None, None, size), "D is that of `query`")
     _shape("value", value, "[cells, G, D]", tuple(key.shape), "as `key`")
+    is_rounded = query.dtype == torch.float32 and key.dtype == torch.bfloat16
     for name, tensor in (("key", key), ("value", value)):
-        _dtype(name, tensor, query.dtype)
+        _dtype(name, tensor, torch.bfloat16 if is_rounded else query.dtype)
         _device(name, tensor, device)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _unit_stride(name, tensor)

@@ -253,5 +253,5 @@ def _fbank_package() -> Any:
         return importlib.import_module("kaldi_native_fbank")
     except ImportError as error:
         raise ImportError(
-            "features of sound need the package kaldi-native-fbank: `pip install 'pybeam[speech]'`"
+            "features of sound need the package kaldi-native-fbank: `pip install 'pybeam-search[speech]'`"
         ) from error

@@ -222,6 +222,7 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--repetition-penalty", "inf"], "--repetition-penalty must be finite"),
         (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
         (["--dtype", "float7"], "float7"),
+        (["--cross-cache-dtype", "int8"], "int8"),
         (["--width", "129"], "129"),
         (["--beams", "3"], "--beams"),
     ],
@@ -259,7 +260,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, capfd):
         shutil.copy(MODEL / name, tmp_path)
     for command in ("translate", "profile"):
         assert main([command, "--model", str(tmp_path)]) == 1
-        assert "pip install 'pybeam[onnx]'" in capfd.readouterr().err
+        assert "pip install 'pybeam-search[onnx]'" in capfd.readouterr().err
 
 
 def test_output_must_not_be_the_input(translate, tmp_path):

@@ -12,7 +12,7 @@ from pybeam.speech import load_feature_extractor, read_wav
 from support.paths import MODEL as TRANSLATOR
 from support.speech_models import NUM_FEATURES, VOCAB, save_tiny_speech_model, tone, write_wav
 
-pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
 RATE = 8000
 OPTIONS = (
     *("--width=3", "--min-length=1", "--max-length=6", "--scoring=gnmt:0.6"),

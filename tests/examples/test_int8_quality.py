@@ -1,4 +1,7 @@
-"""The example models in int8 are as good as in float32, by their own measures, within noise."""
+"""The example models in int8 are as good as in float32, by their own measures, within noise.
+
+So are transformers that keep keys and values of encoder states in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,26 @@ from support.paths import DATA, MODEL, ROOT
 SPEECH = ROOT / "examples" / "models" / "spoken-numbers-en"
 PARSERS = ROOT / "examples" / "semantic_parsing"
 PATHS = {"geo": "geo/geography-logic.json", "atis": "atis/atis-logic.txt"}
+INT8 = dict(dtype="int8")
+# options of `load_model`, by what becomes smaller
+SMALLER = {
+    "int8": INT8,
+    "cross cache": dict(dtype="float32", cross_cache_dtype="bfloat16"),
+    "both": dict(dtype="int8", cross_cache_dtype="bfloat16"),
+}
 SEARCH = pybeam.fixed_beam(4, max_length=60, scoring=pybeam.scoring.power(1.0))
 
 
-def outputs_of(directory, requests, algorithm=SEARCH) -> list[list[list[int]]]:
-    """The best outputs of the model in float32, and in int8."""
+def outputs_of(directory, requests, algorithm=SEARCH, smaller=INT8) -> list[list[list[int]]]:
+    """The best outputs of the model in float32, and of the smaller one."""
     return [
         [
             result.hypotheses[0].tokens
             for result in pybeam.Decoder(
-                pybeam.load_model(directory, device="cpu", dtype=dtype), algorithm, pybeam.Batch(32)
+                pybeam.load_model(directory, device="cpu", **options), algorithm, pybeam.Batch(32)
             ).decode(requests)
         ]
-        for dtype in ("float32", "int8")
+        for options in (dict(dtype="float32"), smaller)
     ]
 
 
@@ -36,15 +46,16 @@ def share_of_equals(outputs) -> float:
     return sum(a == b for a, b in zip(*outputs, strict=True)) / len(outputs[0])
 
 
-def test_log_probs_of_the_references_are_float32s_within_a_hundredth():
+@pytest.mark.parametrize("smaller", SMALLER)
+def test_log_probs_of_the_references_are_float32s_within_a_hundredth(smaller):
     """What BLEU shows only on thousands of lines: how likely the model finds what people wrote."""
     tokenizer = pybeam.load_tokenizer(MODEL)
     sources = lines_of("dev")[:200:4]
     lines = (CORPUS / "dev.en").read_text("utf-8").splitlines()[:200:4]
     targets = [ids[:-1] for ids in tokenizer.encode(lines)]
     per_token = []
-    for dtype in ("float32", "int8"):
-        model = pybeam.load_model(MODEL, device="cpu", dtype=dtype)
+    for options in (dict(dtype="float32"), SMALLER[smaller]):
+        model = pybeam.load_model(MODEL, device="cpu", **options)
         results = pybeam.Decoder(model, pybeam.greedy(), pybeam.Batch(16)).score(sources, targets)
         total = sum(result.hypotheses[0].score for result in results)
         per_token.append(total / sum(len(target) + 1 for target in targets))
@@ -52,13 +63,16 @@ def test_log_probs_of_the_references_are_float32s_within_a_hundredth():
     assert per_token[1] == pytest.approx(per_token[0], rel=0.01)
 
 
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_bleu(step):
+@pytest.mark.parametrize(
+    ("smaller", "step"),
+    [("int8", 12), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in SMALLER)],
+)
+def test_bleu(smaller, step):
     sacrebleu = pytest.importorskip("sacrebleu")
     tokenizer, sources = pybeam.load_tokenizer(MODEL), lines_of("dev")[::step]
     references = (CORPUS / "dev.en").read_text("utf-8").splitlines()[::step]
     algorithm = pybeam.variable_beam(5, 1.1, 3, max_length=128, scoring=pybeam.scoring.power(1.0))
-    outputs = outputs_of(MODEL, sources, algorithm)
+    outputs = outputs_of(MODEL, sources, algorithm, SMALLER[smaller])
     bleu = [
         sacrebleu.corpus_bleu([tokenizer.decode(one) for one in own], [references]).score
         for own in outputs
@@ -90,7 +104,7 @@ def test_exact_match_of_logical_forms(name, step):
 
 
 def test_the_example_recordings_are_understood():
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     extract, tokenizer = load_feature_extractor(SPEECH), pybeam.load_tokenizer(SPEECH)
     sounds = [ROOT / "examples" / "speech" / f"{name}.wav" for name in ("first", "second")]
     sources = [extract(read_wav(path, extract.sampling_rate)) for path in sounds]
@@ -102,7 +116,7 @@ def test_the_example_recordings_are_understood():
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="needs `apt-get install espeak-ng`")
 def test_word_errors_of_spoken_numbers():
     jiwer = pytest.importorskip("jiwer", reason="needs `pip install jiwer`")
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     extract, tokenizer = load_feature_extractor(SPEECH), pybeam.load_tokenizer(SPEECH)
     pairs = list(recordings("test", 100, seed=2, noise_db=(0.0, 20.0)))
     outputs = outputs_of(SPEECH, [extract(samples) for samples, _ in pairs])

@@ -15,7 +15,7 @@ from support.seed_beam_search import DenseSpeech, batch_beam_search
 MODEL = ROOT / "examples" / "models" / "spoken-numbers-en"
 SOUNDS = {"first.wav": "four zero seven", "second.wav": "nine two"}
 
-pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
 
 
 def features_of(name: str) -> torch.Tensor:

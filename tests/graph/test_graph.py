@@ -117,7 +117,9 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
             if module.partition(".")[0] == library:
                 monkeypatch.delitem(sys.modules, module)
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ImportError, match=rf"needs {library}, .*pip install 'pybeam\[graph\]'"):
+        with pytest.raises(
+            ImportError, match=rf"needs {library}, .*pip install 'pybeam-search\[graph\]'"
+        ):
             graph.save(tmp_path / name)
 
 

@@ -148,7 +148,7 @@ def test_gates_are_exact_and_every_row_is_on_its_own(isa, size):
     ("op", "given", "message"),
     [
         ("glu", [torch.zeros(3, 5)], "`x` must have a multiple of 2 columns, but has 5"),
-        ("glu", [torch.zeros(3, 4).double()], "`x` must be Float"),
+        ("glu", [torch.zeros(3, 4).double()], "`x` must be float32"),
         ("glu", [torch.zeros(4)], "`x` must have 2 dimensions"),
         ("glu", [torch.zeros(4, 4).t()], "the last stride of `x` must be 1"),
         ("lstm_cell", [torch.zeros(3, 6), torch.zeros(3, 1)], "`gates` must have a multiple of 4"),

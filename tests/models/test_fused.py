@@ -19,6 +19,8 @@ from support.tiny_models import save_tiny_model
 # norms before and behind sublayers, with and without final norm and embedding norm, convolutions
 KINDS = ("m2m_100", "mbart", "bart", "marian", "fsmt", "Speech2Text", "Whisper")
 DTYPES = ("float32", "bfloat16", "int8")
+# of the weights, and of keys and values of encoder states
+TYPES = (*((dtype, "auto") for dtype in DTYPES), ("float32", "bfloat16"), ("int8", "bfloat16"))
 
 
 @pytest.fixture(params=KINDS)
@@ -30,11 +32,12 @@ def directory(request: pytest.FixtureRequest, tmp_path):
     return tmp_path
 
 
-@pytest.fixture(params=DTYPES)
+@pytest.fixture(params=TYPES, ids="-".join)
 def model(request: pytest.FixtureRequest, directory):
     if "native" not in pybeam.backends.available():
         pytest.skip("the extension is not built")
-    return load_model(directory, device="cpu", dtype=request.param)
+    dtype, kept = request.param
+    return load_model(directory, device="cpu", dtype=dtype, cross_cache_dtype=kept)
 
 
 @pytest.fixture
@@ -77,13 +80,13 @@ def test_bits_of_one_call_per_operator(model, one_by_one, algorithm):
 
 
 @pytest.mark.thinned()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "kept"), TYPES)
 @pytest.mark.parametrize("kind", ["m2m_100", "bart"])
-def test_any_team(tmp_path, one_by_one, kind, dtype):
+def test_any_team(tmp_path, one_by_one, kind, dtype, kept):
     """Layers that are worth a team of threads, where tiny ones are not."""
     sizes = dict(d_model=64, encoder_ffn_dim=512, decoder_ffn_dim=512, vocab_size=4000)
     save_tiny_model(tmp_path, kind, 0, **sizes)
-    model = load_model(tmp_path, device="cpu", dtype=dtype)
+    model = load_model(tmp_path, device="cpu", dtype=dtype, cross_cache_dtype=kept)
     requests, schedule = sources(16), pybeam.Batch(16)
     torch.set_num_threads(1)
     expected = decoded(model, requests, ALGORITHMS["fixed"], schedule)

@@ -40,7 +40,7 @@ def test_as_torch(kind, num_rows):
     [
         (0, torch.tensor([VOCAB], dtype=torch.int32), RuntimeError, "`token` must be from 0 to 69"),
         (0, torch.tensor([-1], dtype=torch.int32), RuntimeError, "`token` must be from 0 to 69"),
-        (0, torch.tensor([1]), ValueError, "`token` must be Int"),
+        (0, torch.tensor([1]), ValueError, "`token` must be int32"),
         (
             1,
             torch.tensor([POSITIONS], dtype=torch.int32),
@@ -57,7 +57,7 @@ def test_as_torch(kind, num_rows):
             "`scale` must be given for int8",
         ),
         (3, torch.ones(VOCAB), ValueError, "`scale` must be given for int8 alone"),
-        (5, torch.randn(POSITIONS, SIZE).double(), ValueError, "`position_table` must be Float"),
+        (5, torch.randn(POSITIONS, SIZE).double(), ValueError, "`position_table` must be float32"),
     ],
 )
 def test_wrong_arguments(index, value, error, message):

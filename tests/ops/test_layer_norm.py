@@ -31,7 +31,7 @@ def test_layer_norm(isa, num_rows, size):
     ("x", "weight", "message"),
     [
         (torch.zeros(2, 3, 4), torch.zeros(4), "`x` must have 2 dimensions"),
-        (torch.zeros(2, 4).double(), torch.zeros(4), "`x` must be Float"),
+        (torch.zeros(2, 4).double(), torch.zeros(4), "`x` must be float32"),
         (torch.zeros(4, 2).t(), torch.zeros(4), "the last stride of `x` must be 1"),
         (torch.zeros(2, 4), torch.zeros(5), "`weight` must be"),
     ],

@@ -75,6 +75,18 @@ def test_right_arguments(program):
     assert (given["own_pool"][0, 1:3] != 0).all() and (given["own_pool"][0, [0, 3, 4]] == 0).all()
 
 
+def test_encoder_states_in_bfloat16(program):
+    """As if what they hold were kept in float32."""
+    outs = []
+    given = arguments()
+    pool = given["cross_pool"].bfloat16()
+    for kept in (pool, pool.float()):
+        given |= dict(out=torch.zeros(2, VOCAB), cross_pool=kept)
+        program.run(*given.values())
+        outs.append(given["out"])
+    assert torch.equal(*outs)
+
+
 def test_hidden_states_as_inputs(program):
     given = arguments() | dict(inputs=torch.randn(2, D))
     program.run(*given.values())
@@ -113,7 +125,7 @@ def with_cell(name: str, index: int, value: torch.Tensor):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be Float"),
+        (dict(inputs=torch.randn(2, D).double()), ValueError, "`x` must be float32"),
         (dict(inputs=torch.randn(2, D + 1)), ValueError, r"`x` must be \[2, 8\]"),
         (dict(inputs=(ints(1, 2), ints(0))), ValueError, r"`position` must be \[2\]"),
         (dict(inputs=(ints(1, VOCAB), ints(0, 0))), RuntimeError, "`token` must be from 0 to 69"),
@@ -126,6 +138,12 @@ def with_cell(name: str, index: int, value: torch.Tensor):
         (dict(cell=ints(1, -2)), RuntimeError, "`cell` must be from 0 to 4"),
         (dict(cross_pool=None), ValueError, "`cross_pool` must be given for a decoder alone"),
         (dict(cross_pool=torch.randn(1, CELLS, 2, HEADS, 3)), ValueError, "`cross_pool` must be"),
+        (
+            dict(cross_pool=arguments()["cross_pool"].half()),
+            ValueError,
+            "`cross_pool` must be Float",
+        ),
+        (dict(own_pool=arguments()["own_pool"].bfloat16()), ValueError, "`own_pool` must be Float"),
         (dict(own_cells=()), ValueError, "cells must be 4 or 6 tensors, but are 0"),
         (dict(own_cells=[]), TypeError, "expected a tuple, but got list"),
         (with_cell("own_cells", 0, ints(0, 3)), RuntimeError, "`offset` must be from 0 to 2"),

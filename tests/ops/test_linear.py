@@ -154,7 +154,7 @@ def test_a_row_alone_is_the_row_among_others(isa, dtype, num_threads):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("x", lambda x: x.double(), "`x` must be Float"),
+        ("x", lambda x: x.double(), "`x` must be float32"),
         ("x", lambda x: x[:, :7], "`weight` must be"),
         ("x", lambda x: x.t().contiguous().t(), "the last stride of `x` must be 1"),
         ("x", lambda x: x[0], "`x` must have 2 dimensions"),
@@ -168,7 +168,7 @@ def test_a_row_alone_is_the_row_among_others(isa, dtype, num_threads):
         ("scale", lambda _: torch.ones(70), "`scale` must be given for int8 weights alone"),
         ("bias", lambda b: b[:69], "`bias` must be"),
         ("y", lambda y: y[:2], "`y` must be"),
-        ("y", lambda y: y.double(), "`y` must be Float"),
+        ("y", lambda y: y.double(), "`y` must be float32"),
         ("y", lambda y: y.t().contiguous().t(), "`y` must be contiguous"),
     ],
 )

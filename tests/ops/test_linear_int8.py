@@ -11,7 +11,7 @@ from pybeam.backends.torch_layers import quantise_rows
 from pybeam.models.linear import PackedLinear
 from support.threads import THREAD_COUNTS
 
-ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16")
+ISAS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8")
 SHAPES = [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256), (130, 1030)]
 
 
@@ -146,7 +146,7 @@ def test_a_row_alone_is_the_row_among_others(isa, num_threads):
         ("weight", lambda w: w.mT.contiguous().mT, "`weight` must be contiguous"),
         ("scale", lambda _: None, "`scale` must be given for int8 weights alone"),
         ("scale", lambda s: s[:69], r"`scale` must be \[70\]"),
-        ("scale", lambda s: s.double(), "`scale` must be Float"),
+        ("scale", lambda s: s.double(), "`scale` must be float32"),
     ],
 )
 def test_wrong_arguments(name, change, message):

@@ -135,7 +135,7 @@ def test_half_precision_is_widened():
         (torch.zeros(2), [torch.zeros(2)], "`out` must have 2 dimensions"),
         (torch.zeros(4, 2).t(), [torch.zeros(2, 4)], "`out` must be contiguous"),
         (torch.zeros(2, 4), [torch.zeros(2, 4), torch.zeros(2, 5)], r"`logits` must be \[2, 4\]"),
-        (torch.zeros(2, 4), [torch.zeros(2, 4).double()], "`logits` must be Float"),
+        (torch.zeros(2, 4), [torch.zeros(2, 4).double()], "`logits` must be float32"),
         (torch.zeros(2, 4), [torch.zeros(4, 2).t()], "the last stride of `logits` must be 1"),
     ],
 )

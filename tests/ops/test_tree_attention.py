@@ -34,6 +34,21 @@ def test_head_sizes(kernel, device, size, dtype, masked):
     check(case, kernel, device)
 
 
+@pytest.mark.parametrize("masked", [True, False], ids=["tree", "cross"])
+@pytest.mark.parametrize("size", [1, 7, 20, 32, 64, 80, 128])
+def test_bfloat16_cells_of_float32_queries(kernel, device, size, masked):
+    """As if what they hold were kept in float32, to the last bit."""
+    case = random_case([5, 1, 30], [37, 1, 16], size=size, masked=masked)
+    rounded = {name: case[name].bfloat16() for name in ("key", "value")}
+    if kernel == "triton":
+        with pytest.raises(ValueError, match=r"`key` must be torch.float32 as `query` for Triton"):
+            attend(case | rounded, kernel, device)
+        return
+    actual = check(case | rounded, kernel, device)
+    widened = {name: tensor.float() for name, tensor in rounded.items()}
+    assert torch.equal(actual, attend(case | widened, kernel, device))
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 50, 65, 128])
 @pytest.mark.parametrize("cells", [1, 3, 4, 17, 130])
 def test_rows_and_cells(kernel, device, rows, cells):
@@ -153,6 +168,7 @@ def test_results_do_not_depend_on_threads_or_mode(device):
         ),
         (dict(query=torch.zeros(5, 3, 64)), r"`query` must be of a multiple of the 4 heads"),
         (dict(query=torch.zeros(5, 4, 64).half()), r"`key` must be torch.float16"),
+        (dict(key=torch.zeros(15, 4, 64).bfloat16()), r"`value` must be torch.bfloat16"),
         (dict(query=torch.zeros(5, 64, 4).mT), r"`query` must be of last stride 1, but is 4"),
         (dict(offset=ints([0, 4])), r"`offset` must be 5 at the end, the number of rows"),
         (dict(slot=ints([9])), r"`slot` must be from 0 to 2, but is 9"),

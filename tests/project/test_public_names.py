@@ -48,7 +48,8 @@ def test_types_to_annotate_with_are_exported():
 def test_type_checkers_and_python_find_the_same_names():
     """The block that type checkers read imports each public name from where Python takes it."""
     tree = ast.parse((ROOT / "pybeam" / "__init__.py").read_text("utf-8"))
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    [block] = [node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING"]
     read = {}
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)

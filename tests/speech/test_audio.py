@@ -11,7 +11,7 @@ import transformers
 from pybeam.speech import FeatureExtractor, load_feature_extractor, read_wav
 from support.speech_models import tone, write_wav
 
-pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
 KIND = {"feature_extractor_type": "Speech2TextFeatureExtractor"}
 WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor"}
 
@@ -63,7 +63,7 @@ def test_other_extractors_are_refused(tmp_path, config, message):
 
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kaldi_native_fbank", None)
-    with pytest.raises(ImportError, match=r"pip install 'pybeam\[speech\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'pybeam-search\[speech\]'"):
         FeatureExtractor()
 
 

@@ -90,6 +90,15 @@ SPEED = Section(
             "CPUs have, is the smallest, and the fastest with AVX512-VNNI.",
         ),
         option(
+            "--cross-cache-dtype",
+            type=click.Choice(["auto", "float32", "bfloat16"]),
+            metavar="TYPE",
+            default="auto",
+            show_default=True,
+            help="Type in which a transformer on a CPU keeps keys and values of encoder states: float32 or "
+            "bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.",
+        ),
+        option(
             "--backend",
             type=click.Choice(["auto", "reference", "native", "triton"]),
             metavar="NAME",
@@ -149,4 +158,5 @@ class DeviceOptions:
     threads: int | None
     device: str
     dtype: str
+    cross_cache_dtype: str
     backend: str

@@ -20,7 +20,7 @@ ENCODER, DECODER, SEARCH = "encoder.onnx", "decoder.onnx", "search.onnx"
 def missing_package(error: ImportError) -> ImportError:
     """An error that says which packages to install."""
     return ImportError(
-        f"ONNX needs packages that are not installed ({error}); run `pip install 'pybeam[onnx]'`, "
+        f"ONNX needs packages that are not installed ({error}); run `pip install 'pybeam-search[onnx]'`, "
         "or `pip install onnx onnx-ir onnxruntime`"
     )
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
@@ -52,6 +53,7 @@ class Transformer(TextSources):
         self.cross_key_value, self.output = weights.cross_key_value, weights.output
         self.dtype, self.weight_dtype = weights.dtype, weights.weight_dtype
         self.device = weights.device
+        self.cross_cache_dtype = weights.dtype  # dtype of keys and values of encoder states
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
         self.pad_id = config.pad_id
@@ -61,6 +63,8 @@ class Transformer(TextSources):
     def __repr__(self) -> str:
         config = self.config
         weights = "" if self.weight_dtype == self.dtype else f", {self.weight_dtype} weights"
+        if self.cross_cache_dtype != self.dtype:
+            weights += f", {self.cross_cache_dtype} cross cache"
         return (
             f"{type(self).__name__}({config.model_type}, {config.num_encoder_layers}+"
             f"{config.num_decoder_layers} layers, d={config.hidden_size}, V={self.vocab_size}, "
@@ -78,6 +82,23 @@ class Transformer(TextSources):
         model.decoder = self.decoder.with_backend(backend)
         model.cross_key_value = self.cross_key_value.with_backend(backend)
         model.output = self.output.with_backend(backend)
+        return model
+
+    def with_cross_cache(self, dtype: torch.dtype) -> Self:
+        """Return a model with the same weights that keeps keys and values of encoder states in this dtype.
+
+        Raises:
+            ValueError: it is neither `self.dtype` nor, for float32 on a CPU, bfloat16.
+        """
+        can_round = self.dtype == torch.float32 and self.device.type == "cpu"
+        if dtype != self.dtype and not (can_round and dtype == torch.bfloat16):
+            problem = (
+                f"must be 'auto' for a model that computes in {self.dtype} on {self.device}, but is {dtype}; "
+                "bfloat16 is for models that compute in float32 on a CPU"
+            )
+            raise ArgumentError("cross_cache_dtype", problem)
+        model = copy.copy(self)
+        model.cross_cache_dtype = dtype
         return model
 
     def check_alignment(self, alignment: Alignment) -> None:
@@ -121,9 +142,9 @@ class TransformerSession(Session):
         self._fused_decoder = fused(backend, decoder, model.output, is_pre_norm)
         self._head_size = config.hidden_size // decoder.num_heads
         self._scale = self._head_size**-0.5
-        pool = (len(decoder.layers), decoder.num_heads, self._head_size, model.dtype, model.device)
-        self._own = KeyValuePool(*pool)
-        self._cross = KeyValuePool(*pool)
+        pool = (len(decoder.layers), decoder.num_heads, self._head_size)
+        self._own = KeyValuePool(*pool, model.dtype, model.device)
+        self._cross = KeyValuePool(*pool, model.cross_cache_dtype, model.device)
         self._source = SourceCells(model.device)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
@@ -182,19 +203,22 @@ class TransformerSession(Session):
 
     def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
-        model = self.model
         lengths = self._lengths(sources)
         cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
         self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
         if not cell.numel():
             return
-        state = self.encoder_states(sources)  # [n, d]
-        key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
-        key_value = key_value.view(
-            cell.numel(), len(model.decoder.layers), *self._cross.both[0].shape[1:]
-        )
+        key_value = self.cross_keys_and_values(self.encoder_states(sources))
         for i, pool in enumerate(self._cross.both):
             self._backend.scatter_rows(pool, cell, key_value[:, i])
+
+    def cross_keys_and_values(self, state: Tensor) -> Tensor:
+        """Return keys and values [n, layers, 2, H, D] of encoder states [n, d], as they are kept."""
+        model, decoder = self.model, self.model.decoder
+        key_value = model.cross_key_value(state)  # [n, layers * 2 * d]
+        shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, self._head_size
+        # to nearest, ties to even
+        return key_value.view(shape).to(model.cross_cache_dtype)
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Return hidden states [n, d] of these sources, one after another, without padding."""
@@ -286,8 +310,8 @@ def cross_attention(
     padded = [[model.start_id, *one, *[0] * (longest - 1 - len(one))] for one in hypotheses]
     token = to_device(padded, torch.int32, model.device).view(-1)  # [B * T]
     position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)
-    key_value = model.cross_key_value(state)  # [E, layers * 2 * d]
-    key_value = key_value.view(state.shape[0], len(decoder.layers), 2, heads, -1)
+    # as they were when the outputs were found
+    key_value = session.cross_keys_and_values(state).to(model.dtype)  # [E, layers, 2, H, D]
     x = decoder.embed(token, position)  # [B * T, d]
     last = alignment.layer % len(decoder.layers)
     for i, layer in enumerate(decoder.layers):

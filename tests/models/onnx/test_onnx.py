@@ -205,5 +205,5 @@ def test_missing_packages_are_named(original, folder, tmp_path, monkeypatch, pac
     monkeypatch.setitem(sys.modules, package, None)
     for module in ("builder", "decoder", "front", "kinds", "rnn", "search", "transformer"):
         monkeypatch.delitem(sys.modules, f"pybeam.export.{module}", raising=False)
-    with pytest.raises(ImportError, match=r"pip install 'pybeam\[onnx\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'pybeam-search\[onnx\]'"):
         export_onnx(original, tmp_path) if package == "onnx_ir" else pybeam.load_model(folder)

@@ -57,7 +57,7 @@ def folder(original, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def sources():
     """Two recordings, parts of them, and noise; one frame and the most that the model takes."""
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     from pybeam.speech import load_feature_extractor, read_wav
 
     extract = load_feature_extractor(MODEL)
@@ -191,7 +191,7 @@ def test_sources_wait_for_memory(folder, original, sources):
 
 
 def test_command_line(folder, capfd, tmp_path):
-    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam[speech]'`")
+    pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-search[speech]'`")
     outputs = []
     for model in (MODEL, folder):
         options = "--quiet", "--n-best", "3", "--schedule", "fifo", "--model", str(model)

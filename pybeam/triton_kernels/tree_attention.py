@@ -285,6 +285,11 @@ def tree_attention(
     """`pybeam.ops.tree_attention`; `num_splits` limits the parts, which else fit the device."""
     if query.dtype not in DTYPES:
         raise ValueError(f"`query` must be one of {DTYPES} for Triton, but is {query.dtype}")
+    if key.dtype != query.dtype:
+        raise ValueError(
+            f"`key` must be {query.dtype} as `query` for Triton, but is {key.dtype}; the reference and "
+            "native backends take bfloat16 beside float32"
+        )
     num_rows, num_heads, head_size = query.shape
     num_sources, num_key_heads, max_cells = slot.numel(), key.shape[1], cell.shape[1]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)

@@ -1,1 +1,0 @@
-"""Triton kernels, installed as `pybeam.triton_kernels`: one op per file, kernel and launcher."""
