@@ -33,7 +33,8 @@ help:
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
-	@echo "make docs      run every example of the documentation, build its site in docs/_build/html and check its links;"
+	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
+	@echo "               check its links;"
 	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
@@ -68,6 +69,7 @@ SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 docs/notebooks
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 

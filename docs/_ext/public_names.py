@@ -21,8 +21,14 @@ PUBLIC = {
     if not ismodule(value := getattr(pybeam, name))
 }
 
+# without `pybeam.` before it, `generate` is the method of transformers, and a module's name is any word
+SHORT = [name for name in pybeam.__all__ if f"pybeam.{name}" in PUBLIC.values()]
+SHORT.remove("generate")
+SHORT += [rf"{name}\.\w+" for name in pybeam.__all__ if ismodule(getattr(pybeam, name))]
 # `pybeam.drafts.pad()` and `fixed_beam(5)`, but not `examples.demo`
-IN_TEXT = re.compile(r"(pybeam\.[\w.]+|(?:" + "|".join(pybeam.__all__) + r")(\.\w+)?)(\(.*\))?")
+IN_TEXT = re.compile(r"(pybeam\.[\w.]+|(?:" + "|".join(SHORT) + r")(\.\w+)?)(\(.*\))?")
+# what is a link already, and headings, which are links in the list of contents
+NO_LINKS = (nodes.reference, nodes.title, pending_xref)
 
 
 def _in_text(code: str) -> str | None:
@@ -41,7 +47,7 @@ class LinkCode(SphinxTransform):
     def apply(self, **_: Any) -> None:
         for code in list(self.document.findall(nodes.literal)):
             name = _in_text(code.astext())
-            if name is None or isinstance(code.parent, nodes.reference | pending_xref):
+            if name is None or isinstance(code.parent, NO_LINKS):
                 continue
             where = dict(refdomain="py", reftype="obj", reftarget=name, refwarn=False)
             link = pending_xref("", refdoc=self.env.docname, refexplicit=True, **where)
