@@ -37,7 +37,9 @@ help:
 	@echo "make release-check  say what a release still lacks; CHECKS=\"NAME ...\" for some of the checks alone"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
-	@echo "make docs      run every example of the documentation, build its site in docs/_build/html and check its links;"
+	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
+	@echo "               check its links;"
+	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
@@ -79,9 +81,13 @@ bench: build $(VENV)/.extra-bench
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
-	@$(BIN)/python -m pytest -q tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 docs/notebooks
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+docs-look: docs $(VENV)/.extra-look
+	@$(BIN)/python docs/look.py
 
 docs-links: build $(VENV)/.extra-docs
 	@$(SPHINX) -b linkcheck docs docs/_build/links
