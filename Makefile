@@ -68,6 +68,7 @@ SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q --nbmake docs/notebooks
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
