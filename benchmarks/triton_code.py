@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import triton
 
-from benchmarks.count_instructions import select_launch
+from benchmarks.count_instructions import reading_loop, select_launch
 from benchmarks.journal import RESULTS, Journal
 from tests.support import aot, triton_launches
 
@@ -46,7 +46,7 @@ def launches() -> Iterator[tuple[str, aot.Launch]]:
 
 def measured(case: str, launch: aot.Launch) -> dict:
     assembly = aot.assemble(launch, CAPABILITY)
-    return {
+    row = {
         "triton": triton.__version__,
         "kernel": launch.kernel.__name__,
         "case": case,
@@ -57,6 +57,10 @@ def measured(case: str, launch: aot.Launch) -> dict:
         "instructions": len(assembly.code),
         "in the longest loop": max((len(loop.instructions) for loop in assembly.loops), default=0),
     }
+    if launch.kernel.__name__ == "select_kernel":
+        loop = reading_loop(assembly)
+        row |= {"in the reading loop": len(loop.instructions), "shuffles in it": loop.count("SHFL")}
+    return row
 
 
 def main() -> None:
