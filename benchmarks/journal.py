@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
-from pybeam.cli.machine import cpu, cpu_flags
+from pybeam.backends.machine import cpu, cpu_flags
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "pybeam-search", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")

@@ -1,5 +1,5 @@
 // Put before every C++ file by release/wheel.py, so that a wheel built on a newer system needs no
-// symbol younger than manylinux_2_28. In that container it changes nothing but versions of three functions.
+// symbol younger than manylinux_2_28. In that container it would change nothing.
 #pragma once
 
 #include <features.h>

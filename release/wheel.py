@@ -47,8 +47,9 @@ def main() -> int:
 def build() -> Path:
     """Build both packages into dist/, which is emptied first, and return the wheel."""
     shutil.rmtree(DIST, ignore_errors=True)
-    flags = f"{os.environ.get('CFLAGS', '')} -include {ROOT / 'release' / 'glibc_2_28.h'}".strip()
-    env = {**os.environ, "CFLAGS": flags, "PYBEAM_NO_CUDA": "1"}
+    # not CFLAGS, which would replace Python's own flags instead of joining them
+    flags = f"{os.environ.get('CPPFLAGS', '')} -include {ROOT / 'release' / 'glibc_2_28.h'}".strip()
+    env = {**os.environ, "CPPFLAGS": flags, "PYBEAM_NO_CUDA": "1"}
     with tempfile.TemporaryDirectory() as folder:
         # the wheel is built from the source distribution, which thus has all that it needs
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, str(ROOT)]

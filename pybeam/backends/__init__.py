@@ -257,7 +257,7 @@ def _warn_without_kernels() -> None:
         with warnings.catch_warnings():
             # a filter that makes errors of warnings must not end every decoding
             warnings.simplefilter("default")
-            warnings.warn(f"decoding will be slow: {error.__cause__}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"decoding will be slow: {error.__cause__}", RuntimeWarning, stacklevel=4)
 
 
 def for_decoding(name: str, device: torch.device) -> Backend:
