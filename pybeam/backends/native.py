@@ -11,6 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from pybeam.backends import absent
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -28,9 +29,7 @@ from pybeam.contracts import SelectOptions, Survivors
 try:
     import pybeam._C  # registers the operators, too
 except ImportError as error:
-    raise ImportError(
-        f"the C++ extension was not built: install a C++ compiler and run `make build` ({error})"
-    ) from error
+    raise ImportError(absent.reason(error)) from error
 
 _ops = torch.ops.pybeam
 
