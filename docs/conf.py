@@ -20,14 +20,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
     "command_line",
     "measured",
     "public_names",
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["colon_fence", "deflist"]
 highlight_language = "text"  # of blocks that name none
 myst_heading_anchors = 4
 # notebooks are shown with the outputs that they were saved with; `make docs` runs them beforehand

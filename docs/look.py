@@ -17,7 +17,7 @@ BUILT = Path(__file__).parent / "_build"
 SITE, SHOTS = BUILT / "html", BUILT / "look"
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
-WITHOUT_TEXT = {"genindex", "search", "py-modindex"}
+WITHOUT_TEXT = {SITE / f"{name}.html" for name in ("genindex", "search", "py-modindex")}
 # elements that reach beyond the window, unless they scroll by themselves
 FAULTS = """() => {
     const root = document.documentElement, content = document.querySelector('.content');
@@ -46,7 +46,7 @@ def look(page: Page, path: Path, window: str, scheme: str) -> list[str]:
 
 
 def main() -> int:
-    paths = [path for path in sorted(SITE.rglob("*.html")) if path.stem not in WITHOUT_TEXT]
+    paths = [path for path in sorted(SITE.rglob("*.html")) if path not in WITHOUT_TEXT]
     faults = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
