@@ -9,7 +9,9 @@ import pytest
 from support.paths import ROOT
 
 LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
-OTHERS = sorted(p for name in ("tests", "benchmarks") for p in (ROOT / name).rglob("*.py"))
+OTHERS = sorted(
+    p for name in ("tests", "benchmarks", "release") for p in (ROOT / name).rglob("*.py")
+)
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
 # the floors of the house, top first: a room may import those on lower floors, never one beside it or above
 FLOORS = [

@@ -8,7 +8,11 @@ from support import pages
 from support.pages import PAGES, ROOT, blocks_of
 
 # in seconds: those that take more than two. Commands take that too, since each loads torch
-SLOW = {"docs/reference/models.md", "docs/reference/onnx.md"}
+SLOW = {
+    "docs/coming-from/ctranslate2.md",
+    "docs/reference/models.md",
+    "docs/reference/onnx.md",
+}
 
 
 def examples() -> list:
