@@ -17,13 +17,14 @@ SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu cs
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
 PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
-EXTRAS  := graph,onnx,speech
+EXTRAS  := graph,onnx,serve,speech
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
 demo test test-all test-oldest docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest build data bench docs docs-links lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+.PHONY: help demo test test-all test-oldest build wheel wheel-test release-check data bench docs docs-links docs-look \
+        lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -31,9 +32,14 @@ help:
 	@echo "make test-all  run all tests"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
+	@echo "make wheel     build source distribution and wheel into dist/, and audit them; make wheel-test tries the wheel beside"
+	@echo "               several versions of torch (TORCHES=\"2.11.0 ...\") and Python (VERSIONS=\"3.11 ...\"), gigabytes each"
+	@echo "make release-check  say what a release still lacks; CHECKS=\"NAME ...\" for some of the checks alone"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
-	@echo "make docs      run every example of the documentation, build its site in docs/_build/html and check its links;"
+	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
+	@echo "               check its links;"
+	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
@@ -53,6 +59,15 @@ test-all: build $(VENV)/.extra-test
 test-oldest: build $(OLDEST)/.stamp
 	@PYTHONPATH=$(CURDIR) PYBEAM_EXPECT_NATIVE=1 $(OLDEST)/bin/python -m pytest -q -m "not slow" $$(cat release/smoke.txt)
 
+wheel: $(VENV)/.stamp-tools $(VENV)/.extra-release
+	@$(BIN)/python -m release.wheel
+
+wheel-test:
+	@$(PYTHON) -m release.wheel_test $(if $(TORCHES),--torch $(TORCHES)) $(if $(VERSIONS),--python $(VERSIONS))
+
+release-check: build $(VENV)/.extra-release
+	@$(BIN)/python -m release.check $(CHECKS)
+
 data: build
 	@$(BIN)/python -m benchmarks.data $(if $(FROM),--from $(FROM))
 
@@ -66,9 +81,13 @@ bench: build $(VENV)/.extra-bench
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
-	@$(BIN)/python -m pytest -q tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py
+	@$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 docs/notebooks
 	@$(SPHINX) -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+docs-look: docs $(VENV)/.extra-look
+	@$(BIN)/python docs/look.py
 
 docs-links: build $(VENV)/.extra-docs
 	@$(SPHINX) -b linkcheck docs docs/_build/links

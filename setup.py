@@ -76,13 +76,12 @@ def extension() -> dict:
             try:
                 super().build_extensions()
             except Exception as error:
-                print(
+                # pip shows a traceback to its end, and this must not stand above it
+                raise SystemExit(
                     f"\npybeam: the C++ extension could not be built: {error}\n"
                     f"pybeam: the compiler's messages stand above. What you can do:\n"
-                    f"{how_to_go_on(bool(has_cuda), compiler())}\n",
-                    file=sys.stderr,
-                )
-                raise
+                    f"{how_to_go_on(bool(has_cuda), compiler())}\n"
+                ) from None
 
     return {
         "ext_modules": [module],

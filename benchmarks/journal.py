@@ -18,13 +18,10 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
+from pybeam.backends.machine import cpu, cpu_flags
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "pybeam-search", "transformers", "ctranslate2", "onnxruntime", "sacrebleu")
-# instruction sets that change what a kernel or a peer does
-ISAS = (
-    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
-    *("asimd", "i8mm", "bf16", "sve"),
-)
 # where the checkout travels without its history, this names its commit
 COMMIT = "PYBEAM_COMMIT"
 
@@ -62,28 +59,6 @@ def _git(*arguments: str) -> str | None:
     except OSError:
         return None
     return run.stdout.strip() if run.returncode == 0 else None
-
-
-def cpu() -> str:
-    """Cores, model and instruction sets, as Linux tells them."""
-    names = _cpuinfo("model name")
-    if not names:
-        return f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
-    flags = cpu_flags()
-    return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in flags)})"
-
-
-def cpu_flags() -> list[str]:
-    """All that the first core can do; empty where /proc/cpuinfo does not tell."""
-    lines = _cpuinfo("flags", "Features")
-    return lines[0].split() if lines else []
-
-
-def _cpuinfo(*names: str) -> list[str]:
-    """What stands behind these names, core by core."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
 
 
 def results_folder(device: str) -> Path:

@@ -99,7 +99,12 @@ struct Boxed<function> {
     static void call(StableIValue* stack, uint64_t num_arguments, uint64_t) {
         PYBEAM_CHECK(num_arguments == sizeof...(Arguments), "the schema has ", num_arguments,
                      " arguments, but the function has ", sizeof...(Arguments));
-        call(stack, std::index_sequence_for<Arguments...>());
+        try {
+            call(stack, std::index_sequence_for<Arguments...>());
+        } catch (const std::invalid_argument& error) {
+            // from 2.15 on torch makes a RuntimeError of every exception; `native.py` reads this
+            fail<std::runtime_error>("ValueError: ", error.what());
+        }
     }
 
   private:

@@ -20,15 +20,13 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
     "command_line",
     "measured",
     "public_names",
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["colon_fence", "deflist"]
-smartquotes = False  # they make one dash of the two of an option
+highlight_language = "text"  # of blocks that name none
 myst_heading_anchors = 4
 # notebooks are shown with the outputs that they were saved with; `make docs` runs them beforehand
 nb_execution_mode = "off"

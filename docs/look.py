@@ -1,8 +1,8 @@
 """Look at every page of the built site in Chromium: `make docs-look`.
 
 It saves a screenshot of each page, on a desktop and on a phone, in the light and in the dark, to
-docs/_build/look. It fails if a page is wider than its window or if a figure is missing. Chromium is the one on
-the path (`apt-get install chromium`), or that of `playwright install chromium`.
+docs/_build/look. It fails if something is wider than its page or if a figure is missing. Chromium is the one
+on the path (`apt-get install chromium`), or that of `playwright install chromium`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ BUILT = Path(__file__).parent / "_build"
 SITE, SHOTS = BUILT / "html", BUILT / "look"
 WINDOWS = {"desktop": (1280, 900), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
-WITHOUT_TEXT = {"genindex", "search", "py-modindex"}
+WITHOUT_TEXT = {SITE / f"{name}.html" for name in ("genindex", "search", "py-modindex")}
 # elements that reach beyond the window, unless they scroll by themselves
 FAULTS = """() => {
-    const scrolls = e => e && e !== document.body &&
+    const root = document.documentElement, content = document.querySelector('.content');
+    const wide = root.scrollWidth > window.innerWidth || content.scrollWidth > content.clientWidth;
+    const scrolls = e => e.tagName !== 'ARTICLE' &&
         (['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
-    const root = document.documentElement, wide = root.scrollWidth > window.innerWidth;
-    const out = wide ? [...document.querySelectorAll('article *')].filter(
-        e => e.getBoundingClientRect().right > window.innerWidth + 1 && !scrolls(e)) : [];
+    const edge = document.querySelector('article').getBoundingClientRect().right;
+    const right = e => e.getBoundingClientRect().right;
+    const reaches = e => !e.matches('.headerlink') && right(e) > edge + 1;
+    const out = [...document.querySelectorAll('article *')].filter(e => reaches(e) && !scrolls(e));
     const broken = [...document.images].filter(e => e.complete && !e.naturalWidth);
-    return [...(wide ? [`${root.scrollWidth} > ${window.innerWidth}`] : []),
-        ...out.slice(0, 3).map(e => e.tagName + ' ' + e.textContent.slice(0, 60)),
+    const first = (wide ? out : []).sort((a, b) => right(b) - right(a)).slice(0, 3);
+    return [...(wide ? [`${content.scrollWidth} > ${content.clientWidth}`] : []),
+        ...first.map(e => e.tagName + ' ' + e.textContent.slice(0, 60)),
         ...broken.map(e => 'no figure ' + e.getAttribute('src'))];
 }"""
 
@@ -42,7 +46,7 @@ def look(page: Page, path: Path, window: str, scheme: str) -> list[str]:
 
 
 def main() -> int:
-    paths = [path for path in sorted(SITE.rglob("*.html")) if path.stem not in WITHOUT_TEXT]
+    paths = [path for path in sorted(SITE.rglob("*.html")) if path not in WITHOUT_TEXT]
     faults = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

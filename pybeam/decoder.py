@@ -63,6 +63,9 @@ class Decoder:
             need. A source that can never fit fails alone. None: no limit on a CPU, 90 % of the free memory
             on a GPU.
 
+    Attributes:
+        stats: `pybeam.engine.stats.Stats` of the latest call.
+
     Memory is kept from one call to the next; `release` frees it.
 
     Raises:

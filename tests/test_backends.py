@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
 
 import pytest
 import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends import Backend
+from pybeam.backends import Backend, absent
 from support.search_models import random_model
 
 CONTRACT = {
@@ -64,3 +66,55 @@ def test_triton_cannot_decode_on_a_cpu(monkeypatch):
         backends.for_decoding("triton", torch.device("cpu"))
     monkeypatch.setattr(backends, "is_interpreting", lambda: True)
     backends.for_decoding("triton", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "why"),
+    [
+        ([], ModuleNotFoundError("pybeam._C"), "this installation has no compiled kernels"),
+        (["_C.cpython-39-x.so"], ModuleNotFoundError("pybeam._C"), "for another Python or machine"),
+        (["_C.abi3.so"], ImportError("undefined symbol: _ZN3c10"), "undefined symbol: _ZN3c10"),
+    ],
+)
+def test_absent_kernels_have_a_reason_and_a_remedy(files, error, why, tmp_path):
+    """A symbol that torch lacks is not a compiler that is missing."""
+    package = tmp_path / "pybeam"
+    package.mkdir()
+    for name in files:
+        (package / name).touch()
+    text = absent.reason(error, package)
+    assert why in text and all(name in text for name in files)
+    assert "pip install --force-reinstall --no-deps pybeam-search" in text
+    (tmp_path / "csrc").mkdir()
+    assert "run `make build`" in absent.reason(error, package)
+
+
+def test_decoding_without_kernels_warns_once(monkeypatch):
+    for cached in (backends.load, backends.available, backends._warn_without_kernels):
+        cached.cache_clear()
+    monkeypatch.delitem(sys.modules, "pybeam.backends.native", raising=False)
+    monkeypatch.setitem(sys.modules, "pybeam._C", None)
+    model = random_model(1)
+    try:
+        with pytest.warns(RuntimeWarning, match=r"decoding will be slow: .*; run `"):
+            pybeam.Decoder(model, pybeam.greedy())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pybeam.Decoder(model, pybeam.greedy())
+            pybeam.Decoder(model, pybeam.greedy(), backend="reference")
+    finally:
+        monkeypatch.undo()
+        for cached in (backends.load, backends.available):
+            cached.cache_clear()
+
+
+def test_a_missing_triton_names_its_extra(monkeypatch):
+    backends.load.cache_clear()
+    monkeypatch.setattr(backends, "is_interpreting", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in [name for name in sys.modules if name.startswith("pybeam.triton_kernels")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "pybeam.backends.triton", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ValueError, match=r"pip install 'pybeam-search\[gpu\]'"):
+        backends.load("triton")

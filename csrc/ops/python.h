@@ -88,6 +88,7 @@ inline std::string type_name(PyObject* object) {
 // What is needed of torch.
 struct Torch {
     Ref tensor_type, empty, int32, storage_use_count;
+    Ref profiler, is_on;  // torch.autograd.profiler, and the name of what says whether one is on
     const DLPackExchangeApi* exchange = nullptr;
 
     static const Torch& get() {
@@ -101,6 +102,8 @@ struct Torch {
         tensor_type = attribute(torch, "Tensor");
         empty = attribute(torch, "empty");
         int32 = attribute(torch, "int32");
+        profiler = checked(PyImport_ImportModule("torch.autograd.profiler"));
+        is_on = checked(PyUnicode_InternFromString("_is_profiler_enabled"));
         const Ref core = attribute(torch, "_C");
         storage_use_count = Ref(PyObject_GetAttrString(core.get(), "_storage_Use_Count"));
         if (!storage_use_count) PyErr_Clear();
@@ -113,6 +116,31 @@ struct Torch {
             "this version of torch has DLPack ", exchange->version.major,
             ", but pybeam was built for ", kDLPackMajor, "; install a newer pybeam");
     }
+};
+
+// While a profiler is on, what happens in its life is a range of that name.
+class Recorded {
+  public:
+    explicit Recorded(const char* name) {
+        const Torch& torch = Torch::get();
+        const Ref is_on = checked(PyObject_GetAttr(torch.profiler.get(), torch.is_on.get()));
+        if (is_on.get() == Py_False) return;
+        range_ = checked(PyObject_CallMethod(torch.profiler.get(), "record_function", "s", name));
+        checked(PyObject_CallMethod(range_.get(), "__enter__", ""));
+    }
+    ~Recorded() {
+        if (!range_) return;
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);  // the error of the block, if there is one
+        const Ref left(
+            PyObject_CallMethod(range_.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+        if (!left) PyErr_Clear();
+        PyErr_Restore(type, value, trace);
+    }
+    Recorded(const Recorded&) = delete;
+
+  private:
+    Ref range_;
 };
 
 inline bool is_tensor(PyObject* object) {

@@ -103,6 +103,7 @@ inline void delete_beam_program(PyObject* self) {
 // open(slots, ints, floats, start_id)
 inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
+        const Recorded recorded("native::open");
         check_arguments(num_args, 4);
         self->parts->program.open(numbers_of<int32_t>(args[0]), numbers_of<int32_t>(args[1]),
                                   numbers_of<float>(args[2]),
@@ -114,6 +115,7 @@ inline PyObject* beam_program_open(PyBeamProgram* self, Arguments args, Py_ssize
 // close(slots)
 inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
     return guarded([&] {
+        const Recorded recorded("native::close");
         self->parts->program.close(numbers_of<int32_t>(slots));
         return Py_NewRef(Py_None);
     });
@@ -122,6 +124,7 @@ inline PyObject* beam_program_close(PyBeamProgram* self, PyObject* slots) {
 // finished(slots, counts, capacity, wants_log_probs) -> the result of `FinishedArrays.packed`
 inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
+        const Recorded recorded("native::finished");
         check_arguments(num_args, 4);
         Ref table;
         const auto room = [&](int64_t num_hypotheses, int64_t num_columns) {
@@ -137,6 +140,7 @@ inline PyObject* beam_program_finished(PyBeamProgram* self, Arguments args, Py_s
 // read(slot, num_rows) -> the tensors of `RowArrays`
 inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
+        const Recorded recorded("native::read");
         check_arguments(num_args, 2);
         const Tensor slot = tensor_of(args[0]);
         const int64_t num_rows = int_of(args[1]);
@@ -159,6 +163,7 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
 // choose(logits)
 inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
     return guarded([&] {
+        const Recorded recorded("native::choose");
         const Tensor logits = tensor_of(given);
         {
             const Unlocked unlocked;
@@ -171,6 +176,7 @@ inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
 // commit()
 inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject*) {
     return guarded([&] {
+        const Recorded recorded("native::commit");
         {
             const Unlocked unlocked;
             self->parts->program.commit();

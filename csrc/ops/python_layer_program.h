@@ -55,6 +55,7 @@ inline void delete_layer_program(PyObject* self) {
 inline PyObject* layer_program_run(PyLayerProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
         check_arguments(num_args, 7);
+        const Recorded recorded("native::layers");
         const Tensor out = tensor_of(args[0]);
         const StackCells cells{optional_tensor(args[2]), optional_tensor(args[3]),
                                optional_tensor(args[4]), tensors_of(args[5]), tensors_of(args[6])};

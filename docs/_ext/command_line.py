@@ -38,6 +38,9 @@ class Command(SphinxDirective):
             shown = [record for record in records if record is not None]
             if shown:
                 found += [nodes.rubric(title, title), self._definitions(shown)]
+        for node in found:
+            for text in node.findall(nodes.TextElement):
+                text["support_smartquotes"] = False  # they make one dash of the two of an option
         return found
 
     def _definitions(self, records: list[tuple[str, str]]) -> nodes.definition_list:

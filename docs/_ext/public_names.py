@@ -21,8 +21,22 @@ PUBLIC = {
     if not ismodule(value := getattr(pybeam, name))
 }
 
+# without `pybeam.` before it, `generate` is the method of transformers, and a module's name is any word
+SHORT = [name for name in pybeam.__all__ if f"pybeam.{name}" in PUBLIC.values()]
+SHORT.remove("generate")
+SHORT += [rf"{name}\.\w+" for name in pybeam.__all__ if ismodule(getattr(pybeam, name))]
 # `pybeam.drafts.pad()` and `fixed_beam(5)`, but not `examples.demo`
-IN_TEXT = re.compile(r"(pybeam\.[\w.]+|" + "|".join(pybeam.__all__) + r")(\(.*\))?")
+IN_TEXT = re.compile(r"(pybeam\.[\w.]+|(?:" + "|".join(SHORT) + r")(\.\w+)?)(\(.*\))?")
+# what is a link already, and headings, which are links in the list of contents
+NO_LINKS = (nodes.reference, nodes.title, pending_xref)
+
+
+def _in_text(code: str) -> str | None:
+    """The full name that a piece of code is, or calls."""
+    found = IN_TEXT.fullmatch(code)
+    if found is None:
+        return None
+    return found[1] if found[1].startswith("pybeam.") else f"pybeam.{found[1]}"
 
 
 class LinkCode(SphinxTransform):
@@ -32,10 +46,9 @@ class LinkCode(SphinxTransform):
 
     def apply(self, **_: Any) -> None:
         for code in list(self.document.findall(nodes.literal)):
-            found = IN_TEXT.fullmatch(code.astext())
-            if found is None or isinstance(code.parent, nodes.reference | pending_xref):
+            name = _in_text(code.astext())
+            if name is None or isinstance(code.parent, NO_LINKS):
                 continue
-            name = found[1] if found[1].startswith("pybeam.") else f"pybeam.{found[1]}"
             where = dict(refdomain="py", reftype="obj", reftarget=name, refwarn=False)
             link = pending_xref("", refdoc=self.env.docname, refexplicit=True, **where)
             code.replace_self(link)
@@ -45,12 +58,13 @@ class LinkCode(SphinxTransform):
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> Any:
-    home, dot, member = node.get("reftarget", ""), "", ""
-    if home not in PUBLIC:
-        home, dot, member = home.rpartition(".")
-    if node.get("refdomain") != "py" or home not in PUBLIC:
+    asked = node.get("reftarget", "")
+    target = _in_text(asked)
+    for home in (asked, asked.rpartition(".")[0]):
+        if home in PUBLIC:
+            target = PUBLIC[home] + asked.removeprefix(home)
+    if node.get("refdomain") != "py" or target in (None, asked):
         return None
-    target = f"{PUBLIC[home]}{dot}{member}"
     return env.domains["py"].resolve_xref(
         env, node["refdoc"], app.builder, node["reftype"], target, node, content
     )

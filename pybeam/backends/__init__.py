@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol, cast
@@ -247,9 +248,23 @@ def resolve(name: str, device: torch.device) -> Backend:
     return load("native" if device.type == "cpu" and "native" in available() else "reference")
 
 
+@cache
+def _warn_without_kernels() -> None:
+    """Warn, once per process, when `auto` has to decode on a CPU with the reference backend."""
+    try:
+        load("native")
+    except ValueError as error:
+        with warnings.catch_warnings():
+            # a filter that makes errors of warnings must not end every decoding
+            warnings.simplefilter("default")
+            warnings.warn(f"decoding will be slow: {error.__cause__}", RuntimeWarning, stacklevel=4)
+
+
 def for_decoding(name: str, device: torch.device) -> Backend:
     """Return the module as `resolve` does. Raises ValueError if it cannot decode on such a device."""
     backend = resolve(name, device)
+    if name == "auto" and device.type == "cpu":
+        _warn_without_kernels()
     if name == "native":
         from pybeam.backends import native
 

@@ -6,11 +6,14 @@ wrong argument raises and never corrupts memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pybeam.backends import absent
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -28,11 +31,36 @@ from pybeam.contracts import SelectOptions, Survivors
 try:
     import pybeam._C  # registers the operators, too
 except ImportError as error:
-    raise ImportError(
-        f"the C++ extension was not built: install a C++ compiler and run `make build` ({error})"
-    ) from error
+    raise ImportError(absent.reason(error)) from error
 
-_ops = torch.ops.pybeam
+VALUE_ERROR = (
+    "ValueError: "  # how the message of a wrong value begins, which torch raises as RuntimeError
+)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    """The operator, which raises ValueError for a wrong value."""
+    operator = getattr(torch.ops.pybeam, name).default
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return operator(*arguments)
+        except RuntimeError as error:
+            message = str(error)
+            if not message.startswith(VALUE_ERROR):
+                raise
+        raise ValueError(message.removeprefix(VALUE_ERROR))
+
+    vars(call)["_schema"] = operator._schema  # names its arguments
+    return call
+
+
+_select = _operator("select")
+_beam_open = _operator("beam_open")
+_beam_read = _operator("beam_read")
+_beam_commit = _operator("beam_commit")
+_draft_open = _operator("draft_open")
+_draft_commit = _operator("draft_commit")
 
 # operators that a decoder calls, whatever its model
 DECODING = (
@@ -53,7 +81,7 @@ def select(
     logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
 ) -> Survivors:
     return Survivors(
-        *_ops.select.default(
+        *_select(
             logits,
             score,
             offset,
@@ -82,13 +110,13 @@ def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgra
 
 
 def beam_open(tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int) -> None:
-    _ops.beam_open.default(tree, beams, slot, lines.ints, lines.floats, start_id)
+    _beam_open(tree, beams, slot, lines.ints, lines.floats, start_id)
 
 
 def beam_read(
     tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
 ) -> tuple[RowArrays, SelectInputs]:
-    arrays = iter(_ops.beam_read.default(tree, beams, slot, refills, num_rows, num_entries))
+    arrays = iter(_beam_read(tree, beams, slot, refills, num_rows, num_entries))
     return RowArrays(*islice(arrays, len(RowArrays._fields))), SelectInputs(*arrays)
 
 
@@ -100,7 +128,7 @@ def beam_commit(
     eos_token: Tensor | None,
     rules: CommitRules,
 ) -> tuple[Tensor, Tensor]:
-    return _ops.beam_commit.default(tree, beams, slot, survivors, eos_token, *rules)
+    return _beam_commit(tree, beams, slot, survivors, eos_token, *rules)
 
 
 def draft_open(
@@ -112,7 +140,7 @@ def draft_open(
     draft_ints: Tensor,
     tokens: DraftTokens,
 ) -> None:
-    _ops.draft_open.default(tree, beams, drafts, slot, *lines, draft_ints, *tokens)
+    _draft_open(tree, beams, drafts, slot, *lines, draft_ints, *tokens)
 
 
 def draft_commit(
@@ -125,29 +153,29 @@ def draft_commit(
     tokens: DraftTokens,
 ) -> None:
     numbers = tokens.eos_id, tokens.vocab_size
-    _ops.draft_commit.default(tree, beams, drafts, slot, survivors, eos_token, *numbers)
+    _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
-tree_attention = _ops.tree_attention.default
-tree_append = _ops.tree_append.default
-tree_release = _ops.tree_release.default
-beam_close = _ops.beam_close.default
-gather_rows = _ops.gather_rows.default
-scatter_rows = _ops.scatter_rows.default
-backtrace = _ops.backtrace.default
-linear = _ops.linear.default
-embed = _ops.embed.default
-layer_norm = _ops.layer_norm.default
-glu = _ops.glu.default
-lstm_cell = _ops.lstm_cell.default
-mixture = _ops.mixture.default
+tree_attention = _operator("tree_attention")
+tree_append = _operator("tree_append")
+tree_release = _operator("tree_release")
+beam_close = _operator("beam_close")
+gather_rows = _operator("gather_rows")
+scatter_rows = _operator("scatter_rows")
+backtrace = _operator("backtrace")
+linear = _operator("linear")
+embed = _operator("embed")
+layer_norm = _operator("layer_norm")
+glu = _operator("glu")
+lstm_cell = _operator("lstm_cell")
+mixture = _operator("mixture")
 
 # in use: "generic", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16" or "amx_int8"
-isa = _ops.isa.default
-set_isa = _ops.set_isa.default
+isa = _operator("isa")
+set_isa = _operator("set_isa")
 # how bfloat16 weights are multiplied: "pairs" or "float32"
-bfloat16_products = _ops.bfloat16_products.default
-set_bfloat16_products = _ops.set_bfloat16_products.default
+bfloat16_products = _operator("bfloat16_products")
+set_bfloat16_products = _operator("set_bfloat16_products")
 
 
 def lacking(device_type: str) -> list[str]:

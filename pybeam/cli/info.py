@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import platform
 
 import click
+
+PACKAGES = (
+    *("numpy", "safetensors", "sentencepiece", "tokenizers", "tqdm", "click"),
+    *("plotly", "matplotlib", "kaldi-native-fbank", "onnx", "onnx-ir", "onnxruntime", "triton"),
+    *("transformers", "ctranslate2"),
+)
+# environment variables that change what is computed, and how fast
+SETTINGS = ("PYBEAM_", "OMP_", "GOMP_", "KMP_", "MKL_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 
 
 def backend_lines() -> list[str]:
@@ -16,7 +25,7 @@ def backend_lines() -> list[str]:
         try:
             backends.load(name)
         except ValueError as error:
-            lines.append(f"{name}: missing ({error.__cause__ or error})")
+            lines.append(f"{name}: missing: {error.__cause__ or error}")
         else:
             lines.append(f"{name}: available{_native_kernels() if name == 'native' else ''}")
     return lines
@@ -39,7 +48,7 @@ def device_names() -> list[str]:
 
 @click.command(short_help="Print versions, devices, backends and the instruction set.")
 def info() -> None:
-    """Print versions, devices, backends and the instruction set.
+    """Print versions, devices, backends, the instruction set, and how pybeam was installed.
 
     Put its output into bug reports.
 
@@ -52,11 +61,21 @@ def info() -> None:
     import torch
 
     import pybeam
+    from pybeam.backends import machine
 
-    click.echo(f"pybeam    {pybeam.__version__}")
-    click.echo(f"python    {platform.python_version()}")
-    click.echo(f"torch     {torch.__version__}")
-    click.echo(f"threads   {torch.get_num_threads()}")
-    click.echo(f"devices   {', '.join(device_names())}")
-    for heading, line in zip(("backends", "", ""), backend_lines(), strict=True):
-        click.echo(f"{heading:<9} {line}")
+    lines = {
+        "pybeam": [pybeam.__version__, machine.installed_from()],
+        "python": [f"{platform.python_version()} ({platform.python_implementation()})"],
+        "system": [platform.platform()],
+        "cpu": [machine.cpu()],
+        "torch": [f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}"],
+        "packages": [", ".join(machine.versions(PACKAGES))],
+        "threads": [f"{torch.get_num_threads()} of torch, {os.cpu_count()} processors"],
+        "devices": [", ".join(device_names())],
+        "backends": backend_lines(),
+        "openmp": machine.openmp(),  # now that the kernels are loaded
+        "settings": [" ".join(machine.settings(*SETTINGS))],
+    }
+    for heading, values in lines.items():
+        for first, value in zip((heading, *[""] * len(values)), values, strict=False):
+            click.echo(f"{first:<9} {value or 'none'}")

@@ -1,4 +1,4 @@
-"""Processors change the logits of a step before candidates are selected.
+"""Processors change the logits of a step before candidates are selected::
 
     pybeam.fixed_beam(5, processors=[temperature(1.25), no_repeat_ngram(3)])
 

@@ -24,6 +24,7 @@ DECODE = RANGE_PREFIX + "decode"
 OUTSIDE = "outside"
 
 OPERATOR = {"cpu_op"}
+NATIVE_PREFIX = "native::"  # ranges of the native programs, which are operators in all but the call
 KERNEL = {"kernel", "gpu_memcpy", "gpu_memset"}
 LAUNCH = {"cuda_runtime", "cuda_driver"}
 
@@ -54,9 +55,13 @@ class Breakdown:
 
 
 def read_trace(path: Path) -> list[dict]:
-    """Read the complete events of a chrome trace."""
+    """Read the complete events of a chrome trace. Calls of native programs count as operators."""
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
-    return [event for event in events if event["ph"] == "X"]
+    events = [event for event in events if event["ph"] == "X"]
+    for event in events:
+        if event["name"].startswith(NATIVE_PREFIX):
+            event["cat"] = "cpu_op"
+    return events
 
 
 def break_down(events: list[dict], *, on_gpu: bool) -> Breakdown:

@@ -17,6 +17,7 @@ from benchmarks import __main__, journal, sizes, tasks  # noqa: E402
 from benchmarks.journal import Journal  # noqa: E402
 from benchmarks.setup import Setup  # noqa: E402
 from benchmarks.tasks import IDENTITY, Task, in_turn  # noqa: E402
+from pybeam.backends.machine import ISAS  # noqa: E402
 from support.tiny_corpus import write_corpus  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -123,8 +124,8 @@ def test_a_machine_without_git_measures_all_the_same(monkeypatch):
     found = journal.environment.__wrapped__()
     assert (found["commit"], found["is_dirty"]) == (None, None)
     assert found["torch"] and found["cpu"]
-    named = set(found["cpu"].split("(")[-1].strip(")").split()) & set(journal.ISAS)
-    assert named == set(found["cpu_flags"].split()) & set(journal.ISAS)
+    named = set(found["cpu"].split("(")[-1].strip(")").split()) & set(ISAS)
+    assert named == set(found["cpu_flags"].split()) & set(ISAS)
     monkeypatch.setenv(journal.COMMIT, "1234567")
     assert journal.environment.__wrapped__()["commit"] == "1234567"
 

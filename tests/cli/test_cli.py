@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -294,7 +295,12 @@ def test_describe_lines():
 def test_info(capfd):
     assert main(["info"]) == 0
     text = capfd.readouterr().out
-    for word in ("pybeam", "python", "torch", "threads", "cpu", "reference: available", "native:"):
+    headings = [line.split(" ", 1)[0] for line in text.splitlines() if not line.startswith(" ")]
+    assert headings == [
+        *("pybeam", "python", "system", "cpu", "torch", "packages", "threads", "devices"),
+        *("backends", "openmp", "settings"),
+    ]
+    for word in ("reference: available", "native:", "numpy ", str(Path(pybeam.__file__).parent)):
         assert word in text
 
 

@@ -141,9 +141,13 @@ def with_cell(name: str, index: int, value: torch.Tensor):
         (
             dict(cross_pool=arguments()["cross_pool"].half()),
             ValueError,
-            "`cross_pool` must be Float",
+            "`cross_pool` must be float32",
         ),
-        (dict(own_pool=arguments()["own_pool"].bfloat16()), ValueError, "`own_pool` must be Float"),
+        (
+            dict(own_pool=arguments()["own_pool"].bfloat16()),
+            ValueError,
+            "`own_pool` must be float32",
+        ),
         (dict(own_cells=()), ValueError, "cells must be 4 or 6 tensors, but are 0"),
         (dict(own_cells=[]), TypeError, "expected a tuple, but got list"),
         (with_cell("own_cells", 0, ints(0, 3)), RuntimeError, "`offset` must be from 0 to 2"),

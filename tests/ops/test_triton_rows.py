@@ -9,9 +9,8 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.backtrace import backtrace
-from pybeam.triton_kernels.rows import gather_rows, scatter_rows
-from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
+from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
+from support.triton_launches import backtrace_launch, gather_launches, scatter_launch
 
 
 @pytest.mark.slow
@@ -31,10 +30,6 @@ def test_memory_bounds_in_the_interpreter():
     run_in_interpreter("tests/ops/interpreted/test_memory_bounds.py")
 
 
-def ints(*shape: int) -> torch.Tensor:
-    return torch.zeros(shape, dtype=torch.int32)
-
-
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(
@@ -42,8 +37,7 @@ def ints(*shape: int) -> torch.Tensor:
 )
 def test_gather_is_compiled_well(num_moves, capability):
     tensors = [torch.zeros(1000, 512), torch.zeros(1000, 512).bfloat16(), torch.zeros(1000, 3)]
-    launches = recorded(lambda: gather_rows(tensors, ints(num_moves), ints(num_moves)))
-    for launch in distinct(launches):
+    for launch in distinct(gather_launches(tensors, num_moves)):
         assembly = assemble(launch, capability)
         assert assembly.stack == assembly.local == 0
         assert assembly.registers <= 168
@@ -55,10 +49,7 @@ def test_gather_is_compiled_well(num_moves, capability):
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scatter_is_compiled_well(dtype, capability):
-    pool = torch.zeros(2, 2, 64, 8, 64, dtype=dtype)
-    rows = torch.zeros(50, 3, 8, 64, dtype=dtype)[:, 1]
-    (launch,) = recorded(lambda: scatter_rows(pool[1, 0], ints(50), rows))
-    assembly = assemble(launch, capability)
+    assembly = assemble(scatter_launch(dtype), capability)
     assert assembly.stack == assembly.local == 0
     assert assembly.registers <= 64
     assert assembly.count(r"LDG\.E\.128") > 0
@@ -67,7 +58,6 @@ def test_scatter_is_compiled_well(dtype, capability):
 
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_backtrace_is_compiled_well(capability):
-    (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
-    assembly = assemble(launch, capability)
+    assembly = assemble(backtrace_launch(), capability)
     assert assembly.stack == assembly.local == 0
     assert assembly.registers <= 40

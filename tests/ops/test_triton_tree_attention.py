@@ -11,8 +11,9 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.tree_attention import tree_attention, variant_of
-from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, distinct, recorded
+from pybeam.triton_kernels.tree_attention import variant_of
+from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, distinct
+from support.triton_launches import attention_launch
 
 SIZES = (32, 64, 128, 256)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -22,27 +23,6 @@ SPLITS = (1, 4)
 ROWS = (5, 20, 50)
 # query rows per source, of whatever head: every tile that there is, and several of one source
 QUERIES = (5, 16, 17, 32, 33, 64, 500)
-
-
-def launch_of(rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False) -> Launch:
-    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool."""
-    key_heads = 2
-    heads = group * key_heads
-    joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
-    pool = torch.empty(2, 64, key_heads, size, dtype=dtype)
-    query, key, value = joint.split([heads, key_heads, key_heads], 1)
-    if not is_own:
-        key, value = pool
-    ints = dict(dtype=torch.int32)
-    mask = bit = None
-    if words:
-        mask = torch.empty(sources, 1024, words, dtype=torch.int64)
-        bit = torch.empty(rows * sources, **ints)
-    offset, slot = torch.empty(sources + 1, **ints), torch.empty(sources, **ints)
-    cell, num_cells = torch.empty(sources, 1024, **ints), torch.empty(sources, **ints)
-    given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
-    (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
-    return launch
 
 
 def check(launch: Launch, capability: int) -> None:
@@ -86,7 +66,7 @@ def test_few_variants(size, itemsize):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_trees_are_compiled_well(dtype, size, capability):
     """Every tile with the most to hold: two mask words and parts to merge."""
-    launches = [launch_of(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
+    launches = [attention_launch(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
     for launch in distinct(launches):
         check(launch, capability)
 
@@ -108,7 +88,7 @@ def test_trees_are_compiled_well(dtype, size, capability):
     ],
 )
 def test_uses_are_compiled_well(launch, capability):
-    check(launch_of(dtype=torch.float16, **launch), capability)
+    check(attention_launch(dtype=torch.float16, **launch), capability)
 
 
 @pytest.mark.slow
@@ -119,7 +99,7 @@ def test_uses_are_compiled_well(launch, capability):
 def test_everything_is_compiled_well(group, dtype, size, capability):
     cases = itertools.product(ROWS, WORDS, SPLITS, (False, True))
     launches = [
-        launch_of(rows, size, dtype, words, num_splits, group, is_own=is_own)
+        attention_launch(rows, size, dtype, words, num_splits, group, is_own=is_own)
         for rows, words, num_splits, is_own in cases
     ]
     for launch in distinct(launches):

@@ -8,7 +8,11 @@ from support import pages
 from support.pages import PAGES, ROOT, blocks_of
 
 # in seconds: those that take more than two. Commands take that too, since each loads torch
-SLOW = {"docs/reference/models.md", "docs/reference/onnx.md"}
+SLOW = {
+    "docs/coming-from/ctranslate2.md",
+    "docs/reference/models.md",
+    "docs/reference/onnx.md",
+}
 
 
 def examples() -> list:
@@ -35,7 +39,8 @@ def test_the_examples_of_a_page(page, tmp_path, monkeypatch):
     if "whisper-tiny" in text:
         pytest.importorskip("transformers")
         pages.fill_with_whisper(tmp_path)
-    assert pages.run(page, tmp_path) > 0
+    with pages.serving(page) as replaced:
+        assert pages.run(page, tmp_path, replaced) > 0
 
 
 PAGE = """\

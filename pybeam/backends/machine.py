@@ -1,0 +1,79 @@
+"""Describe the machine, the packages and the libraries of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+
+DISTRIBUTION = "pybeam-search"
+# instruction sets that change what a kernel does
+ISAS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("asimd", "i8mm", "bf16", "sve"),
+)
+
+
+def cpu() -> str:
+    """Cores, model and instruction sets, as Linux tells them."""
+    names = _cpuinfo("model name")
+    if not names:
+        return f"{os.cpu_count()} x {platform.processor() or platform.machine()}"
+    flags = cpu_flags()
+    return f"{len(names)} x {names[0]} ({' '.join(isa for isa in ISAS if isa in flags)})"
+
+
+def cpu_flags() -> list[str]:
+    """All that the first core can do; empty where /proc/cpuinfo does not tell."""
+    lines = _cpuinfo("flags", "Features")
+    return lines[0].split() if lines else []
+
+
+def _cpuinfo(*names: str) -> list[str]:
+    """What stands behind these names, core by core."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
+
+
+def openmp() -> list[str]:
+    """Paths of the OpenMP libraries in this process, as Linux tells them. Two are one too many."""
+    path = Path("/proc/self/maps")
+    text = path.read_text() if path.exists() else ""
+    return sorted(set(re.findall(r"/\S*lib(?:g|i)?omp[-\w.]*\.so[.\d]*", text)))
+
+
+def installed_from() -> str:
+    """How pybeam was installed, and where its files are."""
+    folder = Path(__file__).parents[1]
+    try:
+        distribution = metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return f"not installed; imported from {folder}"
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return f"editable, {folder}"
+    source = origin.get("url", "a package index")
+    tags = re.findall(r"^Tag: (.+)$", distribution.read_text("WHEEL") or "", re.M)
+    return f"wheel {', '.join(tags)} from {source}, {folder}"
+
+
+def versions(names: tuple[str, ...]) -> list[str]:
+    """Name and version of each of these distributions that is installed."""
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def settings(*prefixes: str) -> list[str]:
+    """The environment variables whose names begin so."""
+    return [
+        f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(prefixes)
+    ]

@@ -1,0 +1,168 @@
+"""Say what a release still lacks.
+
+    python -m release.check [NAME ...]        (or `make release-check`, CHECKS="NAME ...")
+
+Every check prints one line: ok, or what is wrong and what to do. Exits with 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+class Failed(Exception):
+    """What is wrong, and what to do."""
+
+
+def version() -> str:
+    """The version, which stands in `pybeam/__init__.py` alone."""
+    text = (ROOT / "pybeam" / "__init__.py").read_text("utf-8")
+    found = re.search(r'^__version__ = "(.+)"$', text, re.M)
+    if not found:
+        raise Failed("pybeam/__init__.py has no line `__version__ = ...`")
+    return found[1]
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
+    """What a command prints. Raises Failed with the end of it if the command fails."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        end = "\n".join(done.stdout.splitlines()[-15:])
+        raise Failed(f"`{' '.join(map(str, command))}` failed:\n{end}")
+    return done.stdout
+
+
+def check_tree() -> str:
+    """Everything is committed."""
+    changes = run("git", "status", "--porcelain").strip()
+    if changes:
+        raise Failed(f"commit or remove these files first:\n{changes}")
+    return run("git", "log", "-1", "--format=%h %s").strip()
+
+
+def check_version() -> str:
+    """All places that name the version name the same, and no tag has it yet."""
+    number = version()
+    if not re.fullmatch(r"\d+\.\d+\.\d+", number):
+        raise Failed(f"`__version__` must be of the form 1.2.3, but is {number!r}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    if project["project"].get("version") or "version" not in project["project"]["dynamic"]:
+        raise Failed("pyproject.toml must take the version from pybeam.__version__ (dynamic)")
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)
+    if not cited or cited[1] != number:
+        raise Failed(f"CITATION.cff must have the line `version: {number}`")
+    if run("git", "tag", "--list", f"v{number}").strip():
+        raise Failed(f"the tag v{number} is there already: raise `__version__`")
+    return number
+
+
+def check_changelog() -> str:
+    """The changelog has a dated section of this version, and nothing unreleased."""
+    text, number = (ROOT / "CHANGELOG.md").read_text("utf-8"), version()
+    dated = re.search(rf"^## \[{re.escape(number)}\] - \d{{4}}-\d\d-\d\d$", text, re.M)
+    if not dated:
+        raise Failed(
+            f"CHANGELOG.md has no section `## [{number}] - YYYY-MM-DD`: rename `## [Unreleased]` to it"
+        )
+    unreleased = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## )", text, re.M | re.S)
+    if unreleased and unreleased[1].strip():
+        raise Failed(f"what stands under [Unreleased] belongs under [{number}]")
+    return dated[0].removeprefix("## ")
+
+
+def check_tests() -> str:
+    """Style, types and all tests."""
+    run("make", "lint")
+    return run("make", "test-all").strip().splitlines()[-1]
+
+
+def check_docs() -> str:
+    """Examples run, the site builds without warnings, and all links work, those to other sites too."""
+    run("make", "docs")
+    run("make", "docs-links")
+    return "built"
+
+
+def check_wheel() -> str:
+    """Both packages are built, and the wheel serves every Python and torch."""
+    return run("make", "wheel").strip().splitlines()[-1]
+
+
+def check_sdist() -> str:
+    """The source distribution has its licences and sources, and installs where there is no compiler."""
+    found = sorted((ROOT / "dist").glob(f"pybeam_search-{version()}.tar.gz"))
+    if not found:
+        raise Failed("dist/ has no source distribution of this version: run `make wheel` first")
+    names = run("tar", "tzf", found[0]).split()
+    wanted = ("LICENSE", "examples/LICENSES.md", "csrc/registration.cpp", "tests/conftest.py")
+    missing = [name for name in wanted if not any(each.endswith(f"/{name}") for each in names)]
+    if missing:
+        raise Failed(f"{found[0].name} lacks {', '.join(missing)}: see MANIFEST.in")
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder, "bin", "python")
+        install = (python, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
+        run(*install, "setuptools>=77")
+        options = ("--no-deps", "--no-build-isolation")
+        run(*install, *options, found[0], cwd=Path(folder), PYBEAM_NO_EXTENSION="1")
+        program = "import pybeam; print(pybeam.__version__)"
+        installed = run(python, "-c", program, cwd=Path(folder), PYTHONPATH="").strip()
+    if installed != version():
+        raise Failed(f"{found[0].name} installs version {installed}: run `make wheel` again")
+    return found[0].name
+
+
+# in this order: what is quick comes first
+CHECKS: dict[str, Callable[[], str]] = {
+    "tree": check_tree,
+    "version": check_version,
+    "changelog": check_changelog,
+    "wheel": check_wheel,
+    "sdist": check_sdist,
+    "docs": check_docs,
+    "tests": check_tests,
+}
+
+
+def main() -> int:
+    listing = "\n".join(f"  {name:<10} {check.__doc__}" for name, check in CHECKS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"checks:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all checks")
+    names = parser.parse_args().names
+    unknown = sorted(set(names) - set(CHECKS))
+    if unknown:
+        parser.error(f"there is no check {', '.join(unknown)}; there are {', '.join(CHECKS)}")
+    num_failed = 0
+    for name in names or CHECKS:
+        try:
+            print(f"ok       {name}: {CHECKS[name]()}", flush=True)
+        except Failed as error:
+            num_failed += 1
+            print(f"FAILED   {name}: {error}", flush=True)
+    return bool(num_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

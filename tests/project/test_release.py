@@ -1,0 +1,94 @@
+"""The scripts of a release: what they read is there, and what is wrong they say."""
+
+import re
+import shutil
+
+import pytest
+
+from release import check, oldest, wheel_test
+from support.paths import ROOT
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A checkout of the version 1.2.3 that may be released, without a history."""
+    (tmp_path / "pybeam").mkdir()
+    (tmp_path / "pybeam" / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    (tmp_path / "CITATION.cff").write_text("version: 1.2.3\n")
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## [1.2.3] - 2026-01-31\n\n- A change.\n"
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(check, "run", lambda *command, **options: "")
+    return tmp_path
+
+
+def edit(path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def test_a_tree_that_may_be_released(tree):
+    assert check.check_version() == "1.2.3"
+    assert check.check_changelog() == "[1.2.3] - 2026-01-31"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("pybeam/__init__.py", "1.2.3", "1.2.3.dev0", "must be of the form 1.2.3"),
+        ("CITATION.cff", "1.2.3", "1.2.2", "CITATION.cff must have the line `version: 1.2.3`"),
+        ("pyproject.toml", 'dynamic = ["version"]', "dynamic = []", "must take the version from"),
+    ],
+)
+def test_versions_that_differ(tree, name, old, new, message):
+    edit(tree / name, old, new)
+    with pytest.raises(check.Failed, match=re.escape(message)):
+        check.check_version()
+
+
+@pytest.mark.parametrize(
+    ("heading", "message"),
+    [
+        ("[Unreleased]", "rename `## [Unreleased]` to it"),
+        ("[1.2.2] - 2026-01-31", "has no section `## [1.2.3] - YYYY-MM-DD`"),
+        ("[Unreleased]\n\n- New.\n\n## [1.2.3] - 2026-01-31", "belongs under [1.2.3]"),
+    ],
+)
+def test_a_changelog_that_is_not_finished(tree, heading, message):
+    edit(tree / "CHANGELOG.md", "[1.2.3] - 2026-01-31", heading)
+    with pytest.raises(check.Failed, match=re.escape(message)):
+        check.check_changelog()
+
+
+def test_every_place_names_the_version_of_this_checkout(monkeypatch):
+    monkeypatch.setattr(check, "run", lambda *command, **options: "")
+    assert check.check_version() == check.version()
+
+
+def test_the_oldest_packages_are_read_from_pyproject():
+    assert oldest.oldest(["torch>=2.11", "numpy>=1.23.2"]) == ["numpy==1.23.2"]
+    for wrong in ("numpy", "numpy>=1,<3", "numpy~=1.2"):
+        with pytest.raises(SystemExit, match="must be of the form name>=version"):
+            oldest.oldest([wrong])
+
+
+def test_smoke_tests_are_there():
+    for name in wheel_test.smoke():
+        if name.startswith(str(ROOT / "tests")):
+            assert (ROOT / name).exists(), name
+
+
+def test_the_matrix_shows_what_failed_and_what_is_missing():
+    rows = [
+        {"python": "3.11", "torch": "2.11.0", "passed": True},
+        {"python": "3.11", "torch": "2.15.0", "passed": False, "step": "demo"},
+        {"python": "3.12", "torch": "2.11.0", "passed": False, "missing": "no Python"},
+    ]
+    assert [line.split() for line in wheel_test.matrix(rows).splitlines()] == [
+        ["python", "torch", "2.11.0", "torch", "2.15.0"],
+        ["3.11", "passed", "failed:", "demo"],
+        ["3.12", "no", "Python"],
+    ]

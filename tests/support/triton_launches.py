@@ -1,0 +1,71 @@
+"""Launches of the Triton kernels, recorded and not started, for tests and benchmarks of their code."""
+
+from __future__ import annotations
+
+import torch
+
+from pybeam.backends import triton as kernels
+from pybeam.backends.arrays import tree_survivors
+from pybeam.kvcache.token_tree import TokenTree
+from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from pybeam.triton_kernels.tree_attention import tree_attention
+
+from .aot import Launch, recorded
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def attention_launch(
+    rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False
+) -> Launch:
+    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool."""
+    key_heads = 2
+    heads = group * key_heads
+    joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
+    pool = torch.empty(2, 64, key_heads, size, dtype=dtype)
+    query, key, value = joint.split([heads, key_heads, key_heads], 1)
+    if not is_own:
+        key, value = pool
+    mask = bit = None
+    if words:
+        mask = torch.empty(sources, 1024, words, dtype=torch.int64)
+        bit = ints(rows * sources)
+    offset, slot = ints(sources + 1), ints(sources)
+    cell, num_cells = ints(sources, 1024), ints(sources)
+    given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
+    (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
+    return launch
+
+
+def tree_launches(width: int) -> list[Launch]:
+    """A tree of beams of this width grows by a step and is emptied."""
+    tree = TokenTree(kernels, torch.device("cpu"))
+    tree.reserve(4, width, 20)
+    tree.reserve_pages(4)
+    slot, none = torch.arange(3).int(), ints(3, 2 * width)
+    survivors = tree_survivors(none, none, none.float(), slot + 1, slot.clone())
+    return recorded(
+        lambda: (
+            tree.append(slot, survivors, eos_id=2),
+            tree.release(slot),
+        )
+    )
+
+
+def gather_launches(tensors: list[torch.Tensor], num_moves: int) -> list[Launch]:
+    return recorded(lambda: gather_rows(tensors, ints(num_moves), ints(num_moves)))
+
+
+def scatter_launch(dtype: torch.dtype) -> Launch:
+    pool = torch.zeros(2, 2, 64, 8, 64, dtype=dtype)
+    rows = torch.zeros(50, 3, 8, 64, dtype=dtype)[:, 1]
+    (launch,) = recorded(lambda: scatter_rows(pool[1, 0], ints(50), rows))
+    return launch
+
+
+def backtrace_launch() -> Launch:
+    (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
+    return launch
