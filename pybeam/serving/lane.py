@@ -74,15 +74,12 @@ class Lane(Arrivals):
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
         self._num_submitted = self._num_taken = 0
         self._is_closed = self._is_stalled = False
-        self._busy_since: float | None = (
-            None  # when the engine was last between two steps; None: it sleeps
-        )
+        # when the engine was last between two steps; None: it sleeps
+        self._busy_since: float | None = None
         self._pace = Pace()
         self._load = Load()
         self._stats = Stats()
         self._thread = threading.Thread(target=self._run, name=f"pybeam {name}", daemon=True)
-
-    # callers
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -181,8 +178,6 @@ class Lane(Arrivals):
                 phase_seconds=dict(stats.phase_seconds),
             )
 
-    # the alarm
-
     def look(self) -> float:
         """Notice deadlines that have passed, and a step that does not end. Returns when to look again."""
         self._expire()
@@ -205,8 +200,6 @@ class Lane(Arrivals):
             f"a step of model {self.name!r} takes longer than `max_step_seconds`, "
             f"{self._limits.max_step_seconds}; requests are refused until it ends"
         )
-
-    # the engine's stream
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         self._expire()
@@ -302,8 +295,6 @@ class Lane(Arrivals):
         for ticket in expired:
             self._left(ticket, "deadline")
             ticket.resolve(ticket.too_late())
-
-    # the thread
 
     def _run(self) -> None:
         requests: Any = self
