@@ -17,6 +17,7 @@ from pybeam.server.endpoints import (
     completions,
     decode,
     operations,
+    page,
     translate,
     translations,
 )
@@ -35,6 +36,7 @@ ROUTERS = (
     completions.router,
     audio.router,
     operations.router,
+    page.router,
 )
 
 
