@@ -27,6 +27,7 @@ def measure(folder: Path, monkeypatch, *more: str) -> dict:
     return json.loads((folder / "stopping-cpu.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_decoder_at_every_width(tmp_path, monkeypatch):
     data = measure(tmp_path, monkeypatch)
     assert data["is_complete"]
@@ -55,6 +56,7 @@ def test_every_decoder_at_every_width(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_rows(tmp_path, monkeypatch):
     tasks, calls = stopping.Bench.tasks, []
 

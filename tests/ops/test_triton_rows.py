@@ -33,7 +33,7 @@ def test_memory_bounds_in_the_interpreter():
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(
-    "num_moves", [50, 700, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 320, 512))]
+    "num_moves", [700, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 50, 320, 512))]
 )
 def test_gather_is_compiled_well(num_moves, capability):
     tensors = [torch.zeros(1000, 512), torch.zeros(1000, 512).bfloat16(), torch.zeros(1000, 3)]

@@ -134,6 +134,7 @@ VARIABLE = Rules(
 )
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("chain", CHAINS)
 def test_searches_as_the_oracles(backend, chain):
     ours, theirs = CHAINS[chain]
