@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pybeam import ops as ops
     from pybeam import processors as processors
     from pybeam import scoring as scoring
+    from pybeam import serving as serving
     from pybeam import speech as speech
     from pybeam import stopping as stopping
     from pybeam.compat.generate import generate as generate
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from pybeam.search.pruning import Pruning as Pruning
     from pybeam.search.several import diverse as diverse
     from pybeam.search.several import stochastic_beam as stochastic_beam
+    from pybeam.serving.answers import ServedResult as ServedResult
+    from pybeam.serving.errors import QueueFull as QueueFull
+    from pybeam.serving.service import Service as Service
     from pybeam.stopping import Stop as Stop
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
@@ -82,6 +86,7 @@ _MODULES = (
     "ops",
     "processors",
     "scoring",
+    "serving",
     "speech",
     "stopping",
 )
@@ -98,11 +103,14 @@ _HOMES = {
     "Partial": "request",
     "Processor": "processors.base",
     "Pruning": "search.pruning",
+    "QueueFull": "serving.errors",
     "Request": "request",
     "RequestQueue": "engine.request_queue",
     "Result": "request",
     "Schedule": "engine.schedule",
     "Scoring": "scoring",
+    "ServedResult": "serving.answers",
+    "Service": "serving.service",
     "Session": "models.base",
     "Stop": "stopping",
     "Streaming": "engine.schedule",

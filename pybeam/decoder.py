@@ -13,6 +13,7 @@ from pybeam import backends
 from pybeam.arguments import ArgumentError, check_list, whole
 from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
+from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving
 from pybeam.engine.schedule import Fifo, Schedule
@@ -292,8 +293,8 @@ class Decoder:
         """Free the memory that is kept between calls: keys, values, beams, captured steps."""
         self._idle.clear()
 
-    def _check_requests(self, requests: Iterable[Any] | RequestQueue) -> None:
-        if not isinstance(requests, RequestQueue):
+    def _check_requests(self, requests: Iterable[Any] | Arrivals) -> None:
+        if not isinstance(requests, Arrivals):
             check_list("requests", requests, self.model.check)
 
     def _collect(
@@ -305,14 +306,14 @@ class Decoder:
         return _checked(sorted(results, key=lambda result: result.index), on_error)
 
     def _start(
-        self, requests: Iterable[Any] | RequestQueue, *, log_probs: bool, partials: bool = False
+        self, requests: Iterable[Any] | Arrivals, *, log_probs: bool, partials: bool = False
     ) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
         wants = Wants(log_probs, partials, self._alignment, self._reads_late)
         return _timed(self._run(requests, stats, wants), stats)
 
     def _run(
-        self, requests: Iterable[Any] | RequestQueue, stats: Stats, wants: Wants
+        self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: Wants
     ) -> Iterator[Result | Partial]:
         # another thread may take it first
         try:

@@ -94,11 +94,14 @@ class Partial:
         id: the request's own id.
         tokens: ids, prefix included. Each `Partial` of a request is longer than the one before it and
             begins with it. ``Result.hypotheses[0].tokens`` begins with all of them, if there is one.
+        best: the best row of the beam, which begins with `tokens` and may be taken back; None: it was not
+            asked for. With it, `tokens` may be as long as before.
     """
 
     index: int
     id: Any
     tokens: list[int]
+    best: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ class Result:
         stop_reason: "width" (as many finished as the beam is wide), "n_best" (as many as were asked
             for), "optimal" (proven: nothing can beat what has finished), "heuristic" (assumed so),
             "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
-            scored), "groups" (of a diverse search), "alternatives", "empty_source" or "error".
+            scored), "groups" (of a diverse search), "alternatives", "empty_source",
+            "interrupted" (it was to leave with the best so far) or "error".
         steps: steps in which its beam was extended.
         expansions: rows that were sent through the model for it.
         error: the error it failed with; None: it did not fail.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Container, Iterable, Iterator, Sized
 from typing import Any
 
 from pybeam.arguments import ids
+from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.failures import kept
-from pybeam.engine.request_queue import RequestQueue, next_of
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
@@ -26,25 +26,29 @@ class Admission:
     """The queue of one stream: requests become sources here, or results at once.
 
     Args:
-        requests: the requests, read a window ahead (`Schedule.queue_window`). A `RequestQueue` gives those
-            that have arrived.
+        arrivals: the requests, read a window ahead (`Schedule.queue_window`), or less if their order counts.
         workspace: decodes them.
         wants_log_probs: whether hypotheses have log-probabilities.
+        wants_partials: whether every request hears what is certain.
     """
 
     def __init__(
         self,
-        requests: Iterable[Any] | RequestQueue,
+        arrivals: Arrivals,
         workspace: Workspace,
         schedule: Schedule,
         *,
         wants_log_probs: bool,
+        wants_partials: bool,
     ) -> None:
-        self._next_request = next_of(requests)
+        self._arrivals = arrivals
         self._work, self._schedule = workspace, schedule
         self._model, self._algorithm = workspace.model, workspace.algorithm
-        self._wants_log_probs = wants_log_probs
-        self._may_get_more = isinstance(requests, RequestQueue)
+        self._wants_log_probs, self._wants_partials = wants_log_probs, wants_partials
+        self._window = schedule.queue_window
+        if arrivals.keeps_order:
+            # few, because those that come later may be in a hurry; several, to be encoded together
+            self._window = min(ENCODE_AHEAD, max(1, schedule.n // 4))
         self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
@@ -80,6 +84,14 @@ class Admission:
             ahead.append(self._queue.popleft())
         return ahead
 
+    def remove(self, indices: Container[int]) -> list[Source]:
+        """Remove and return the waiting sources with these indices. Those that are encoded have a slot."""
+        removed = [one for one in (*self._encoded, *self._queue) if one.index in indices]
+        if removed:
+            self._encoded = deque(one for one in self._encoded if one.index not in indices)
+            self._queue = deque(one for one in self._queue if one.index not in indices)
+        return removed
+
     def put_encoded(self, sources: Iterable[Source]) -> None:
         """Put sources in front of the queue that are encoded already."""
         self._encoded += sources
@@ -87,17 +99,18 @@ class Admission:
     def read(self, *, may_wait: bool) -> Iterator[Result]:
         """Take the next window of requests, longest sources first; bad requests become results."""
         window: list[Source] = []
-        while len(window) < self._schedule.queue_window:
+        while len(window) < self._window:
             waits = may_wait and not window
-            arrived = self._next_request(waits)
+            arrived = self._arrivals.next(waits)
             if arrived is None:
-                # there may be a next one that has not arrived, but only in a queue
-                self._has_read_all = waits or not self._may_get_more
+                self._has_read_all = waits or not self._arrivals.may_get_more
                 break
             result = self._receive(*arrived, window)
             if result is not None:
                 yield result
-        self._queue.extend(sorted(window, key=lambda source: -source.source_length))
+        if not self._arrivals.keeps_order:
+            window.sort(key=lambda source: -source.source_length)
+        self._queue += window
 
     def _receive(self, index: int, request: Any, window: list[Source]) -> Result | None:
         """Check one request. It joins the window, or becomes a result at once.
@@ -147,6 +160,7 @@ class Admission:
             guesses=self._guesses(algorithm, request),
             prompt=model.prompt(content),
             num_committed=len(prefix),
+            watch=self._watch(index, algorithm, target),
         )
         source.max_bytes = self._work.max_bytes(source)
         return source
@@ -155,6 +169,12 @@ class Admission:
         if request.target is not None:
             return for_target(self._algorithm, request, room)
         return overridden(self._algorithm, request, room, source_length)
+
+    def _watch(self, index: int, algorithm: Algorithm, target: list[int]) -> Watch:
+        """What the source hears: nothing is certain of several groups, or if coverage ranks in the end."""
+        if target or algorithm.num_groups > 1 or algorithm.scoring.coverage:
+            return Watch.NOTHING
+        return max(self._arrivals.watch(index), Watch(self._wants_partials))
 
     def _guesses(self, algorithm: Algorithm, request: Request) -> list[int]:
         """Return the guessed tokens; -1 stands for guesses that are no token."""

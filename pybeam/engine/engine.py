@@ -25,12 +25,12 @@ from torch import Tensor
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
+from pybeam.engine.arrivals import Arrivals, Listed
 from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.partials import new_partials, stable_prefix
-from pybeam.engine.request_queue import RequestQueue
+from pybeam.engine.partials import Glance
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
@@ -65,8 +65,8 @@ class PendingReport(NamedTuple):
     copy: HostCopy
     slots: tuple[int, ...]  # slots of the sources that were live
     claimed_pages: int  # pages that had been claimed when it was sent for
-    capacity: int  # tokens per stable prefix behind the report; 0: there are none
-    errors: dict[int, Exception]  # errors of sources that failed in this step, by slot
+    glance: Glance | None  # what is read of sources that are watched, behind the report
+    errors: dict[int, Exception]  # by slot, of sources that failed in this step or must leave
 
 
 class Engine:
@@ -85,24 +85,49 @@ class Engine:
         self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
 
     @torch.inference_mode()
-    def run(self, requests: Iterable[Any] | RequestQueue) -> Iterator[Result | Partial]:
+    def run(self, requests: Iterable[Any] | Arrivals) -> Iterator[Result | Partial]:
         """Yield results as soon as they are known, in no particular order."""
+        arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
+        self._arrivals = arrivals
         self._admission = Admission(
-            requests, self._work, self._schedule, wants_log_probs=self._wants.log_probs
+            arrivals,
+            self._work,
+            self._schedule,
+            wants_log_probs=self._wants.log_probs,
+            wants_partials=self._wants.partials,
         )
         while self._live or not self._admission.is_done:
+            yield from self._dismiss()
             if not self._admission.is_done:
                 yield from self._admit()
             if self._live:
                 self._advance()
-            while self._must_read():
-                if self._finished:
-                    yield from self._results()
-                yield from self._read_report()
+            yield from self._read_reports()
             if self._finished and not (self._wants.reads_late and self._live):
                 yield from self._results()
         self._pending.clear()
         self._work.release_slots(self._quarantined_slots)
+
+    def _dismiss(self) -> Iterator[Result | Partial]:
+        """Let the requests go that must leave now, wherever they are, and take all back that they hold."""
+        leaving = self._arrivals.between_steps(self._live.load(self.stats.steps))
+        if not leaving:
+            return
+        waiting = self._admission.remove(leaving)
+        yield from self._give_up(waiting, {i: leaving[s.index] for i, s in enumerate(waiting)})
+        errors = {s.slot: leaving[s.index] for s in self._live if s.index in leaving}
+        if errors:
+            self._read_later(self._work.state.report(self._live.slot), None, errors)
+            yield from self._read_reports()
+        # the stream may sleep before its next step
+        yield from self._results()
+
+    def _read_reports(self) -> Iterator[Result | Partial]:
+        """Read the reports that must be read before the next step."""
+        while self._must_read():
+            if self._finished:
+                yield from self._results()
+            yield from self._read_report()
 
     def _must_read(self) -> bool:
         """Whether the oldest pending report must be read before the next step."""
@@ -119,14 +144,18 @@ class Engine:
         except Exception as error:
             errors = self._blame(error)
             report = state.report(live.slot)
+        glance = None if errors else Glance.at(live, live.max_tokens(self.stats.steps, 1))
+        self._read_later(report, glance, errors)
+
+    def _read_later(
+        self, report: Tensor, glance: Glance | None, errors: dict[int, Exception]
+    ) -> None:
+        """Request a report on all live sources, and what `glance` reads of those that are watched."""
         with self._clock("report"):
-            capacity = 0
-            if self._wants.partials and not errors:
-                capacity = live.max_tokens(self.stats.steps, 1)
-                prefixes = stable_prefix(state.tree, state.beams, live.slot, capacity)
-                report = torch.cat((report, prefixes.view(-1)))
+            if glance is not None:
+                report = torch.cat((report, glance.read(self._work.state)))
             claimed = self._work.claimed_pages
-            pending = PendingReport(HostCopy(report), live.slots, claimed, capacity, errors)
+            pending = PendingReport(HostCopy(report), self._live.slots, claimed, glance, errors)
             self._pending.append(pending)
 
     def _launch(self) -> Tensor:
@@ -217,6 +246,8 @@ class Engine:
         while True:
             source = admission.next()
             if source is None:
+                if self._arrivals.keeps_order and not self._schedule.may_have_room(load):
+                    break
                 for result in admission.read(may_wait=not load.sources):
                     yield self.stats.count(result)
                 source = admission.next()
@@ -256,8 +287,11 @@ class Engine:
                 work.session.release(slots)
                 raise
 
+        indices = [source.index for source in sources]
+        self._arrivals.enter("encode", indices)
         with self._clock("encode"):
             errors = isolate(encode, sources)
+        self._arrivals.enter("wait", indices)
         yield from self._give_up(sources, errors)
         self._admission.put_encoded(source for source in ahead if source.slot != NO_SLOT)
 
@@ -275,15 +309,17 @@ class Engine:
         yield from self._give_up(sources, isolate(open_beams, sources))
         if opened:
             self._live.add(opened, num_rows, self.stats.steps)
+            self._arrivals.enter("decode", [source.index for source in opened])
             self.stats.refills += 1
 
     def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
-        """Make results of sources that failed before they began; `errors` are by place in `sources`."""
+        """Make results of sources that leave before they begin; `errors` are by place in `sources`."""
         for i, error in errors.items():
             source = sources[i]
-            self._work.session.release([source.slot])
-            self._work.release_slots([source.slot])
-            source.slot = NO_SLOT
+            if source.slot != NO_SLOT:
+                self._work.session.release([source.slot])
+                self._work.release_slots([source.slot])
+                source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 
     def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
@@ -302,23 +338,25 @@ class Engine:
             numbers = pending.copy.tolist()
         self._work.release_slots(self._quarantined_slots)
         self._quarantined_slots = []
-        slots, size = pending.slots, len(numbers) - len(pending.slots) * pending.capacity
+        slots, glance = pending.slots, pending.glance
         # a captured step reports on padding, too
         lines = numbers[: Report.size(len(slots))]
+        self.stats.free_pages = lines[0]
         self._work.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
         self.stats.expansions += num_new
         if pending.errors:
             failed = (i for i, slot in enumerate(slots) if slot in pending.errors)
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
-        if not done and not pending.capacity:
+        if not done and glance is None:
             return []
         report = Report.parse(np.array(lines), len(slots))
         partials = []
-        if pending.capacity:
-            sources = [self._live.get(slot) for slot in slots]
-            prefixes = np.array(numbers[size:]).reshape(len(slots), -1)
-            partials = new_partials(sources, report.reason != RUNNING, prefixes)
+        if glance is not None:
+            going = {slots[i] for i in np.flatnonzero(report.reason == RUNNING)}
+            partials = glance.partials(
+                numbers, lambda s: s.slot in going and self._live.get(s.slot) is s
+            )
         if done:
             self._close([slots[i] for i in done], report.of(done), pending.errors)
         return partials
@@ -349,5 +387,6 @@ class Engine:
             for outcome in batch.results(attend, wants_log_probs=self._wants.log_probs):
                 if isinstance(outcome, Source):
                     self._admission.requeue(outcome)
+                    self._arrivals.enter("wait", [outcome.index])
                 else:
                     yield self.stats.count(outcome)

@@ -27,6 +27,10 @@ class StepFailed(Exception):
         self.slot, self.is_undone = slot, is_undone
 
 
+class Interrupted(Exception):
+    """Ends the search of a request that is to leave with the best that has been found. It is no failure."""
+
+
 def isolate(act: Callable[[list[T]], object], items: Sequence[T]) -> dict[int, Exception]:
     """Act on all items at once. If that fails, act on each alone, so that a bad one fails alone.
 
@@ -82,5 +86,7 @@ def kept(error: Exception) -> Exception:
 
 
 def failed(result: Result, error: Exception) -> Result:
-    """The result of a request that fails after its search has ended."""
+    """The result of a request that fails, or leaves with what it has, after its search has ended."""
+    if isinstance(error, Interrupted):
+        return dataclasses.replace(result, stop_reason="interrupted")
     return dataclasses.replace(result, hypotheses=[], stop_reason="error", error=error)

@@ -20,6 +20,9 @@ from pybeam.request import Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NO_SLOT
 
+# stop reasons of a group after which no other is searched
+ENDS = ("error", "interrupted")
+
 
 def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> HostCopy | None:
     """The tokens that groups of these sources chose, on their way to the host; None if none has groups.
@@ -46,7 +49,7 @@ def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | 
         # a given output has no groups
         return result
     source.groups.append(result)
-    if result.error is not None or len(source.groups) == algorithm.num_groups:
+    if result.stop_reason in ENDS or len(source.groups) == algorithm.num_groups:
         return _joined(source.groups)
     *others, diversity = algorithm.processors
     assert isinstance(diversity, Diversity)
@@ -82,7 +85,7 @@ def _joined(results: list[Result]) -> Result:
         last,
         # stable, so that ties stay in the order of groups
         hypotheses=sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score),
-        stop_reason="error" if last.error else "groups",
+        stop_reason=last.stop_reason if last.stop_reason in ENDS else "groups",
         steps=sum(result.steps for result in results),
         expansions=sum(result.expansions for result in results),
     )

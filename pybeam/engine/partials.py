@@ -7,16 +7,75 @@ hypothesis stays worse and does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from pybeam.backends.arrays import Beams
+from pybeam.backends.transfer import to_device
+from pybeam.engine.arrivals import Watch
+from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.source import Source
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.request import Partial
+from pybeam.state.beam_state import BeamState
 
 INF = float("inf")
+
+
+class Glance(NamedTuple):
+    """What is read of the sources that are watched after a step, behind the report on all live ones."""
+
+    sources: list[Source]
+    slot: Tensor  # [W] int32, theirs
+    with_best: list[Source]  # those of them whose best row is read too
+    capacity: int  # tokens per path
+
+    @classmethod
+    def at(cls, live: LiveSources, capacity: int) -> Glance | None:
+        """Choose what to read of the live sources, whose rows have at most `capacity` tokens, or None."""
+        sources = [source for source in live if source.watch]
+        if not sources:
+            return None
+        slot = live.slot
+        if len(sources) < len(live):
+            slot = to_device([source.slot for source in sources], torch.int32, slot.device)
+        with_best = [source for source in sources if source.watch == Watch.BEST]
+        return cls(sources, slot, with_best, capacity)
+
+    def read(self, state: BeamState) -> Tensor:
+        """Return the stable prefixes, then the best rows, each [capacity] int32, in one line."""
+        read = [stable_prefix(state.tree, state.beams, self.slot, self.capacity).view(-1)]
+        if self.with_best:
+            slots = [source.slot for source in self.with_best]
+            read.append(state.best_rows(slots, self.capacity).view(-1))
+        return torch.cat(read)
+
+    def partials(self, numbers: list[int], is_live: Callable[[Source], bool]) -> list[Partial]:
+        """Make the partial results of live sources that have new ones. `numbers` end with what was read."""
+        paths = numbers[-self.capacity * (len(self.sources) + len(self.with_best)) :]
+        lines = np.array(paths).reshape(-1, self.capacity)
+        tokens = [
+            line[1 : 1 + size].tolist()
+            for line, size in zip(lines, ((lines >= 0).sum(1) - 1).tolist(), strict=True)
+        ]
+        best = dict(zip((s.slot for s in self.with_best), tokens[len(self.sources) :], strict=True))
+        pairs = zip(self.sources, tokens, strict=False)
+        made = (_partial(s, own, best.get(s.slot)) for s, own in pairs if is_live(s))
+        return [partial for partial in made if partial is not None]
+
+
+def _partial(source: Source, certain: list[int], best: list[int] | None) -> Partial | None:
+    """Return what is new about a source since its last partial result, if anything is."""
+    if len(certain) <= source.num_committed and best == source.best:
+        return None
+    if len(certain) < source.num_committed:
+        return None
+    source.num_committed, source.best = len(certain), best
+    return Partial(source.index, source.request.id, certain, best)
 
 
 def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) -> Tensor:
@@ -48,23 +107,3 @@ def _best_finished_node(beams: Beams, i: Tensor) -> Tensor:
     is_best = is_there & (final == best)
     first = torch.where(is_best, place, final.shape[1] - 1).amin(1, keepdim=True).long()
     return beams.finished_node[i].gather(1, first)[:, 0]
-
-
-def new_partials(
-    sources: list[Source | None], is_done: np.ndarray, prefixes: np.ndarray
-) -> list[Partial]:
-    """Yield the stable prefixes [A, capacity] that have grown since the last `Partial` of their sources.
-
-    A source is None if it has left. A source that is done has a result instead.
-    """
-    partials = []
-    lengths = (prefixes >= 0).sum(1) - 1
-    each = zip(sources, is_done.tolist(), lengths.tolist(), prefixes, strict=True)
-    for source, is_late, length, tokens in each:
-        if source is None or is_late or source.target or length <= source.num_committed:
-            continue
-        if source.algorithm.scoring.coverage:
-            continue  # ranks what has finished in the end
-        source.num_committed = length
-        partials.append(Partial(source.index, source.request.id, tokens[1 : length + 1].tolist()))
-    return partials

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-# takes the next request and its index. None: there is none now, or, if the call may wait, there will be none
-NextRequest = Callable[[bool], tuple[int, Any] | None]
+from pybeam.engine.arrivals import Arrivals
 
 
-class RequestQueue:
+class RequestQueue(Arrivals):
     """Requests that come one by one, for servers that use `Decoder.stream`.
 
     Any thread may `put`. Whenever the schedule admits sources, the stream takes the requests that have
@@ -114,19 +113,11 @@ class ReadAhead(RequestQueue):
             self.close()
 
 
-def next_of(requests: Iterable[Any] | RequestQueue) -> NextRequest:
-    """Return the function that takes a stream's next request. An ordinary iterable is always waited for."""
-    if isinstance(requests, RequestQueue):
-        return requests.next
-    numbered = enumerate(requests)
-    return lambda may_wait: next(numbered, None)
-
-
-def arriving(requests: Iterable[Any] | RequestQueue, window: int) -> Iterable[Any] | RequestQueue:
+def arriving(requests: Iterable[Any] | Arrivals, window: int) -> Iterable[Any] | Arrivals:
     """Return the requests for a stream that must not wait: a slow iterable becomes a `ReadAhead`.
 
     Any iterable without a length may be slow.
     """
-    if isinstance(requests, RequestQueue):
+    if isinstance(requests, Arrivals):
         return requests
     return requests if isinstance(requests, Sized) else ReadAhead(requests, window)

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
+
 from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
-from pybeam.engine.failures import failed
+from pybeam.engine.failures import Interrupted, failed
 from pybeam.engine.groups import choices_of, next_group
 from pybeam.engine.source import Source
 from pybeam.request import Hypothesis, Result
@@ -25,6 +27,7 @@ class FinishedBatch(NamedTuple):
     errors: list[Exception | None]  # None for a source that has not failed
     report: Report  # the report on these sources alone
     found: HostCopy
+    cut: list[int]  # places of the sources whose best row, cut as it is, follows in `found`
     capacity: int  # tokens per path in `found`
     choices: HostCopy | None  # see `BeamState.choices`
 
@@ -48,19 +51,27 @@ class FinishedBatch(NamedTuple):
             capacity,
             wants_log_probs=needs_log_probs,
         )
+        cut = [i for i, one in enumerate(sources) if _is_cut(one, errors[i], report, i)]
+        if cut:
+            slots = [sources[i].slot for i in cut]
+            rows = state.cut(slots, capacity, wants_log_probs=needs_log_probs)
+            found = torch.cat((found, rows))
         choices = choices_of(state, sources, capacity)
-        return cls(sources, errors, report, HostCopy(found), capacity, choices)
+        return cls(sources, errors, report, HostCopy(found), cut, capacity, choices)
 
     def results(self, attend: Attend, *, wants_log_probs: bool) -> Iterator[Result | Source]:
         """Return the result of each source, or the source itself if its next group is to be searched.
 
         `attend` adds attention and coverage.
         """
-        found = iter(Found.parse(self.found.numpy(), self.capacity))
+        found = Found.parse(self.found.numpy(), self.capacity)
+        cut = dict(zip(self.cut, found[int(self.report.num_finished.sum()) :], strict=True))
+        finished = iter(found)
         choices = None if self.choices is None else self.choices.numpy()
         results = []
         for i, source in enumerate(self.sources):
-            own = [next(found) for _ in range(int(self.report.num_finished[i]))]
+            own = [next(finished) for _ in range(int(self.report.num_finished[i]))]
+            own += [cut[i]] if i in cut else []
             result = self._without_hypotheses(i)
             if result.error is None:
                 try:
@@ -87,6 +98,13 @@ class FinishedBatch(NamedTuple):
         if error is not None:
             return failed(result, error)
         return dataclasses.replace(result, stop_reason="target") if source.target else result
+
+
+def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
+    """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
+    if not isinstance(error, Interrupted) or source.target:
+        return False
+    return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
 
 
 def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, whole
+from pybeam.contracts import MAX_WIDTH
 
 
 class Load(NamedTuple):
@@ -103,6 +104,10 @@ class Schedule(ABC):
             return load.rows < budget and load.sources < self.n * width
         used, limit = self._used(load)
         return used + (1 if self.tokens is None else source_length) <= limit
+
+    def may_have_room(self, load: Load) -> bool:
+        """Whether some source may be admitted; `has_room` says whether a given one is."""
+        return self.has_room(load, 0, MAX_WIDTH)
 
     @property
     def moves_all(self) -> bool:

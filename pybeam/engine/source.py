@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pybeam.engine.arrivals import Watch
+from pybeam.engine.failures import failed
 from pybeam.request import Request, Result
 from pybeam.state.new_beam import NewBeam
 
@@ -18,7 +20,9 @@ class Source(NewBeam):
         content: the source, as `Model.check` returned it.
         max_bytes: bytes of keys and values that it may need.
         groups: results of the groups of a diverse search that have ended.
+        watch: what is said of it before its result.
         num_committed: number of tokens in the last `Partial`, prefix included.
+        best: the best row in the last `Partial`, if it is watched.
         opened: the step at which it was admitted.
     """
 
@@ -27,7 +31,9 @@ class Source(NewBeam):
     content: Any
     max_bytes: int = 0
     groups: list[Result] = field(default_factory=list)
+    watch: Watch = Watch.NOTHING
     num_committed: int = 0
+    best: list[int] | None = None
     opened: int = -1
 
     @property
@@ -36,10 +42,12 @@ class Source(NewBeam):
         return self.index if self.request.source_id is None else self.request.source_id
 
     def failed(self, error: Exception) -> Result:
-        """Return its result, if it fails before it begins, or before its next group begins."""
+        """Return its result, if it fails or leaves before it begins, or before its next group begins."""
         steps = sum(group.steps for group in self.groups)
         expansions = sum(group.expansions for group in self.groups)
-        return Result(self.index, self.request.id, [], "error", steps, expansions, error)
+        found = [hypothesis for group in self.groups for hypothesis in group.hypotheses]
+        found.sort(key=lambda hypothesis: -hypothesis.final_score)
+        return failed(Result(self.index, self.request.id, found, "", steps, expansions), error)
 
     @property
     def max_tokens(self) -> int:

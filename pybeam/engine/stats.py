@@ -31,6 +31,7 @@ class Stats:
         phase_seconds: host seconds of each phase of a step, by name. On a GPU they are the time in which the
             host launches the work or waits for it.
         pages: pages of 16 cells that the pool of keys and values has. It never shrinks.
+        free_pages: those that no source holds, as the host last read.
     """
 
     sources: int = 0
@@ -41,6 +42,7 @@ class Stats:
     seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     pages: int = 0
+    free_pages: int = 0
 
     def count(self, result: Result) -> Result:
         """Count a result, and return it."""

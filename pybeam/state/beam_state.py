@@ -23,6 +23,7 @@ from pybeam.backends.arrays import (
     SelectInputs,
 )
 from pybeam.backends.beam_program import BeamProgram
+from pybeam.backends.torch_beams import final_score
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, Survivors
 from pybeam.kvcache.token_tree import TokenTree
@@ -207,11 +208,33 @@ class BeamState:
         program = self._step.program()
         if program is not None:
             return program.finished(list(slots), list(counts), capacity, wants_log_probs)
-        tree = self.tree
         index = np.stack((np.repeat(slots, counts), np.concatenate([np.arange(n) for n in counts])))
         owner, place = to_device(index, torch.long, self._arrays.device)
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
-        owner, node = owner.to(INT), ints[:, 0]
+        floats = self.beams.finished_floats[owner, place]  # [n, 3]
+        return self._traced(owner, ints, floats, capacity, wants_log_probs)
+
+    def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
+        """The best rows of these slots, as `finished` would return them if they were cut now."""
+        owner, beams = to_device(slots, torch.long, self._arrays.device), self.beams
+        score, none = beams.score[owner, :1], torch.full_like(owner, -1, dtype=INT)  # [n, 1], [n]
+        length = beams.depth[owner] - beams.scored_from[owner]
+        counted = length + beams.cut_length_offset[owner]
+        final = final_score(beams, owner, score, counted[:, None])
+        ints = torch.stack((self.tree.row_node[owner, 0], length, none), 1)
+        floats = torch.cat((score, torch.zeros_like(score), final), 1)
+        return self._traced(owner, ints, floats, capacity, wants_log_probs)
+
+    def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
+        """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32."""
+        slot, tree = to_device(slots, INT, self._arrays.device), self.tree
+        return tree.paths(slot, tree.row_node[slot.long(), 0], capacity)
+
+    def _traced(
+        self, owner: Tensor, ints: Tensor, floats: Tensor, capacity: int, wants_log_probs: bool
+    ) -> Tensor:
+        """Return the hypotheses with these numbers [n, 3] each, packed with the paths to their nodes."""
+        tree, owner, node = self.tree, owner.to(INT), ints[:, 0]
         backtrace = self._arrays.backend.backtrace
         paths, length = backtrace(tree.token, tree.parent, owner, node, capacity)
         log_probs = None
@@ -219,7 +242,6 @@ class BeamState:
             values = tree.log_prob.view(INT)
             log_probs = backtrace(values, tree.parent, owner, node, capacity)[0]
             log_probs = log_probs.view(torch.float32)
-        floats = self.beams.finished_floats[owner.long(), place]  # [n, 3]
         return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:

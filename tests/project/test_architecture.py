@@ -16,7 +16,7 @@ KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", "
 # the floors of the house, top first: a room may import those on lower floors, never one beside it or above
 FLOORS = [
     ["cli"],
-    ["compat", "graph", "profile"],
+    ["compat", "graph", "profile", "serving"],
     ["decoder"],
     ["engine"],
     ["state"],

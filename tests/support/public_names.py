@@ -20,6 +20,7 @@ MODULES = [
     pybeam.ops,
     pybeam.processors,
     pybeam.scoring,
+    pybeam.serving,
     pybeam.speech,
     pybeam.stopping,
     *(

@@ -1,0 +1,31 @@
+"""What a service answers if it has no result."""
+
+from __future__ import annotations
+
+
+class QueueFull(Exception):
+    """A request was refused, because too many wait.
+
+    Attributes:
+        limit: the name of the limit that it would exceed, "max_waiting" or "max_waiting_work".
+        retry_after: seconds after which those that wait now will have begun, as the service expects.
+    """
+
+    def __init__(self, limit: str, allowed: int, waiting: int, retry_after: float) -> None:
+        super().__init__(
+            f"the queue is full: `{limit}` is {allowed}, and {waiting} is waiting; try again in "
+            f"{retry_after:.1f} seconds, or raise the limit"
+        )
+        self.limit, self.retry_after = limit, retry_after
+
+
+class DeadlineExceeded(TimeoutError):
+    """A request's `timeout` passed, or cannot be met, before it had a result."""
+
+
+class ServiceClosed(RuntimeError):
+    """The service has not been started, or is closing, or was closed before a request had a result."""
+
+
+class EngineStalled(RuntimeError):
+    """A step of the engine takes longer than `max_step_seconds`."""

@@ -1,0 +1,385 @@
+"""`Service`: models that decode requests of many callers, each in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from typing import Any, Literal, TypedDict, Unpack
+
+from pybeam.arguments import number, whole
+from pybeam.decoder import Decoder
+from pybeam.engine.arrivals import Watch
+from pybeam.request import Partial, Request
+from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
+from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
+from pybeam.serving.events import Mailbox, ServedStream
+from pybeam.serving.lane import Lane, Limits
+from pybeam.serving.ticket import Ticket
+from pybeam.serving.warm_up import warm_up as decode_some
+
+OnDeadline = Literal["raise", "best"]
+
+
+class Options(TypedDict, total=False):
+    """What a caller says about a request beside it; see `Service.submit`."""
+
+    model: str | None
+    timeout: float | None
+    priority: int
+    client: Hashable
+    on_deadline: OnDeadline
+
+
+class Service:
+    """Decode requests that come from any number of threads and asyncio tasks, each model in its own thread.
+
+    Results are those of `Decoder.decode`, whatever runs beside them::
+
+        with pybeam.Service(decoder) as service:
+            served = service.submit([4, 5, 6], timeout=0.5).result()  # or: await service.decode(...)
+            print(served.result.hypotheses, served.times)
+
+    Requests that wait are bounded, and cost nothing but memory. Whenever the schedule of a decoder has room,
+    it takes the request of the highest level: its priority, and one more for each `ageing` seconds that it
+    has waited. Within a level, clients take turns by work, and each client is served in order. Then it is
+    decoded until it is done: those that come later never push it out.
+
+    A request whose future is cancelled, or whose `timeout` has passed, leaves the queue at once and the beam
+    before its next step. Its slot and pages are given back, and the results of others stay the same.
+
+    Args:
+        decoders: one decoder, or several by name. Only the service should use them.
+        max_waiting: most requests of a model that may wait for their turn.
+        max_waiting_work: most work of a model that may wait: the sum of `Cost.work`. A request that waits
+            alone may have more. None: no limit.
+        ageing: seconds in which a request that waits rises by one level.
+        max_step_seconds: a step that takes longer is an error of the engine: all callers of its model get
+            `EngineStalled`, and so do new ones until the step ends. None: never.
+        listener: gets facts for metrics; see `Listener`.
+        clock: seconds that never go back.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong type or out of range.
+    """
+
+    # the names are part of the interface
+    def __init__(
+        self,
+        decoders: Decoder | Mapping[str, Decoder],
+        *,
+        max_waiting: int = 256,
+        max_waiting_work: int | None = None,
+        ageing: float = 10.0,
+        max_step_seconds: float | None = 60.0,
+        listener: Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        whole("max_waiting", max_waiting, 1)
+        if max_waiting_work is not None:
+            whole("max_waiting_work", max_waiting_work, 1)
+        number("ageing", ageing, 0)
+        if max_step_seconds is not None:
+            number("max_step_seconds", max_step_seconds, 0)
+        if isinstance(decoders, Decoder):
+            decoders = {"default": decoders}
+        if not isinstance(decoders, Mapping) or not decoders:
+            raise TypeError(f"`decoders` must be a Decoder or a dict of them, but is {decoders!r}")
+        self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds)
+        self._listener, self._clock = listener, clock
+        self._lock = threading.Lock()
+        self._lanes = {name: self._lane(name, decoder) for name, decoder in decoders.items()}
+        self._old: list[Lane] = []  # lanes whose models have been replaced
+        self._state: Literal["new", "running", "closed"] = "new"
+        self._is_over = threading.Event()
+
+    def _lane(self, name: str, decoder: Decoder) -> Lane:
+        if not isinstance(decoder, Decoder):
+            raise TypeError(f"`decoders` must hold Decoders, but {name!r} is {type(decoder)}")
+        return Lane(name, decoder, self._limits, self._clock, self._listener, self._forget)
+
+    def _forget(self, lane: Lane) -> None:
+        """Free what a lane holds that has been replaced and has nothing more to do."""
+        with self._lock:
+            if lane not in self._old:
+                return
+            self._old.remove(lane)
+        lane.decoder.release()
+
+    def start(self, *, warm_up: bool = True) -> Service:
+        """Start the engines. Returns the service.
+
+        Args:
+            warm_up: whether some random requests are decoded first, so that memory is there, and kernels are
+                compiled, when the first request comes.
+
+        Raises:
+            ServiceClosed: it was started before.
+        """
+        with self._lock:
+            if self._state != "new":
+                raise ServiceClosed("a service is started once; make a new one")
+            self._state = "running"
+        for lane in self._lanes.values():
+            if warm_up:
+                decode_some(lane.decoder)
+            lane.start()
+        if self._limits.max_step_seconds is not None:
+            threading.Thread(target=self._watch, name="pybeam watchdog", daemon=True).start()
+        return self
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Take no more requests, finish those that it has, and stop. It may be called again.
+
+        Args:
+            timeout: seconds to wait for them; then those that are left get `ServiceClosed`. None: as long
+                as it takes.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._state = "closed"
+            lanes = [*self._lanes.values(), *self._old]
+        for lane in lanes:
+            lane.close()
+        left = [lane for lane in lanes if not lane.join(_until(end))]
+        for lane in left:
+            lane.cancel_all(ServiceClosed("the service was closed before the request was done"))
+        for lane in left:
+            # a thread whose step never ends cannot be stopped, and does not keep the program alive
+            lane.join(self._limits.max_step_seconds)
+        self._is_over.set()
+
+    def __enter__(self) -> Service:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Service:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models."""
+        return tuple(self._lanes)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model takes requests: it is warm, not closing, and no step takes too long."""
+        return self._state == "running" and all(lane.is_ready for lane in self._lanes.values())
+
+    def status(self, model: str | None = None) -> ServiceStatus:
+        """What a model does now.
+
+        Args:
+            model: its name; None: the only one.
+
+        Raises:
+            ValueError: there is no such model.
+        """
+        return self._lane_of(model).status()
+
+    def estimate(self, request: Any, model: str | None = None) -> Cost:
+        """Say what a request would cost.
+
+        Args:
+            request: a source or a `Request`.
+            model: its name; None: the only one.
+
+        Raises:
+            TypeError, ValueError: the source is unfit for the model, or there is no such model.
+        """
+        return _cost(self._lane_of(model).decoder, _as_request(request))
+
+    def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
+        """Let a request wait for its turn. Any thread may call it. Returns its future.
+
+        To cancel the future cancels the request, at any time before its result.
+
+        Args:
+            request: a source or a `Request`.
+            options: `model`: the name of the model; None: the only one. `timeout`: seconds from now in
+                which it is to be done; None: no limit. `priority`: an int, higher ones first. `client`:
+                whom it counts for when clients take turns, such as a key or an address; None: all without
+                one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
+                `DeadlineExceeded`, and the request does not even begin if it is not expected to be done
+                in time while there are others; "best" gives the best so far, if there is any, see
+                `ServedResult`.
+
+        The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled`, what the engine raised, or
+        TypeError or ValueError, if this request is bad. Others do not hear of it.
+
+        Raises:
+            QueueFull: too many wait.
+            ServiceClosed: the service has not been started, or is closing.
+            EngineStalled: the engine is busy with a step that takes too long.
+            TypeError, ValueError: an option is wrong.
+        """
+        return self._submit(request, options).future
+
+    async def decode(self, request: Any, **options: Unpack[Options]) -> ServedResult:
+        """Decode a request, and wait for its result. To cancel the task cancels the request.
+
+        Args:
+            request: a source or a `Request`.
+            options: see `submit`.
+
+        Raises:
+            QueueFull, ServiceClosed, EngineStalled, DeadlineExceeded, TypeError, ValueError: see `submit`.
+        """
+        return await asyncio.wrap_future(self.submit(request, **options))
+
+    def stream(
+        self, request: Any, *, best_so_far: bool = False, **options: Unpack[Options]
+    ) -> ServedStream:
+        """Decode a request, and say what is certain meanwhile. A task with a running loop calls it.
+
+        The iterator gives a `Certain` when more of the best hypothesis is certain, and at the end the
+        `ServedResult`. A reader that is slow gets the latest ones only. There is nothing before the result of
+        a request with a target, with groups, or with coverage in its scoring. To leave the iterator cancels
+        the request::
+
+            async for event in service.stream(request, best_so_far=True):
+                match event:
+                    case pybeam.serving.Certain(tokens): ...
+                    case pybeam.serving.BestSoFar(tokens): ...
+                    case pybeam.serving.ServedResult(result): ...
+
+        Args:
+            request: a source or a `Request`.
+            best_so_far: whether a `BestSoFar` comes too whenever the best row of the beam changes.
+            options: see `submit`.
+
+        Raises:
+            QueueFull, ServiceClosed, EngineStalled, TypeError, ValueError: see `submit`. What the future
+                raises there, the iterator raises here.
+        """
+        mailbox = Mailbox()
+        watch = Watch.BEST if best_so_far else Watch.CERTAIN
+        ticket = self._submit(request, options, watch, mailbox.put)
+        return ServedStream(ticket.future, mailbox)
+
+    def swap(self, model: str, decoder: Decoder, *, warm_up: bool = True) -> None:
+        """Replace a model. Requests that it has are finished by the old decoder, which is then released.
+
+        Args:
+            model: its name.
+            decoder: decodes the requests that come from now on.
+            warm_up: whether it is warmed up first; see `start`.
+
+        Raises:
+            ValueError: there is no such model.
+            ServiceClosed: the service is not running.
+        """
+        self._lane_of(model)
+        lane = self._lane(model, decoder)
+        if warm_up:
+            decode_some(decoder)
+        with self._lock:
+            if self._state != "running":
+                raise ServiceClosed("the service is not running, so no model can be replaced")
+            lane.start()
+            old, self._lanes[model] = self._lanes[model], lane
+            self._old.append(old)
+        old.close()
+
+    def _lane_of(self, model: str | None) -> Lane:
+        lanes = self._lanes
+        if model is None and len(lanes) == 1:
+            return next(iter(lanes.values()))
+        if model is None or model not in lanes:
+            raise ValueError(f"`model` must be one of {', '.join(lanes)}, but is {model!r}")
+        return lanes[model]
+
+    def _submit(
+        self,
+        request: Any,
+        options: Options,
+        watch: Watch = Watch.NOTHING,
+        tell: Callable[[Partial], None] | None = None,
+    ) -> Ticket:
+        timeout, priority = options.get("timeout"), options.get("priority", 0)
+        client, on_deadline = options.get("client"), options.get("on_deadline", "raise")
+        _check_options(options)
+        if self._state != "running":
+            raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
+        lane = self._lane_of(options.get("model"))
+        now, request = self._clock(), _as_request(request)
+        ticket = Ticket(
+            request=request,
+            cost=Cost(0, 1),
+            submitted=now,
+            priority=priority,
+            client=client,
+            deadline=None if timeout is None else now + timeout,
+            wants_best=on_deadline == "best",
+            watch=watch,
+            tell=tell,
+        )
+        if timeout is not None and timeout <= 0:
+            ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
+            return ticket
+        try:
+            ticket.cost = _cost(lane.decoder, request)
+        except Exception as error:
+            ticket.future.set_exception(error)
+            return ticket
+        while True:
+            try:
+                lane.submit(ticket)
+                return ticket
+            except ServiceClosed:
+                # the model may have been replaced meanwhile
+                current = self._lane_of(options.get("model"))
+                if current is lane:
+                    raise
+                lane = current
+
+    def _watch(self) -> None:
+        """Look at the engines until the service is closed."""
+        wait: float | None = 0.0
+        while not self._is_over.wait(wait):
+            with self._lock:
+                lanes = [*self._lanes.values(), *self._old]
+            wait = min((left for lane in lanes if (left := lane.check()) is not None), default=None)
+
+
+def _check_options(options: Options) -> None:
+    """Raise TypeError or ValueError if an option of `Service.submit` is wrong."""
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise TypeError(
+            f"an option must be one of {', '.join(Options.__annotations__)}, but is {min(unknown)!r}"
+        )
+    timeout, priority = options.get("timeout"), options.get("priority", 0)
+    if timeout is not None:
+        number("timeout", timeout, -float("inf"))
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"`priority` must be an int, but is {priority!r}")
+    if options.get("on_deadline", "raise") not in ("raise", "best"):
+        raise ValueError(
+            f"`on_deadline` must be 'raise' or 'best', but is {options.get('on_deadline')!r}"
+        )
+    hash(options.get("client"))
+
+
+def _cost(decoder: Decoder, request: Request) -> Cost:
+    model = decoder.model
+    width = request.width or decoder.algorithm.max_rows
+    if request.target is not None:
+        width = 1
+    return Cost(model.source_length(model.check(request.source)), width)
+
+
+def _as_request(request: Any) -> Request:
+    return request if isinstance(request, Request) else Request(request)
+
+
+def _until(end: float | None) -> float | None:
+    """Seconds until then."""
+    return None if end is None else max(0.0, end - time.monotonic())

@@ -1,0 +1,60 @@
+"""`Ticket`: a request on its way through a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from pybeam.engine.arrivals import Phase, Watch
+from pybeam.request import Partial, Request, Result
+from pybeam.serving.answers import Cost, ServedResult, Times
+
+
+@dataclass(eq=False, kw_only=True)
+class Ticket:
+    """A request on its way through a service.
+
+    Attributes:
+        request, cost, priority, client: what was asked for.
+        deadline: when its time is over, on the service's clock.
+        wants_best: whether it takes the best so far at its deadline.
+        watch, tell: what it hears before its result, and who is told.
+        future: what the caller holds. It stays pending until it has a result, so that it can be cancelled.
+        index: its number on its lane.
+        num_certain: tokens that were certain when it last heard.
+        tag: its place in the fair order of clients.
+    """
+
+    request: Request
+    cost: Cost
+    submitted: float
+    priority: int = 0
+    client: Hashable = None
+    deadline: float | None = None
+    wants_best: bool = False
+    watch: Watch = Watch.NOTHING
+    tell: Callable[[Partial], None] | None = None
+    future: Future[ServedResult] = field(default_factory=Future)
+    index: int = -1
+    num_certain: int = 0
+    tag: float = 0.0
+    _phase: Phase = "wait"
+    _since: float = 0.0
+    _seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("wait", "encode", "decode"), 0.0)
+    )
+
+    def __post_init__(self) -> None:
+        self._since = self.submitted
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """Count the time until now for the phase that ends."""
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+
+    def times(self, result: Result | None = None) -> Times:
+        """Where its time went until it entered its last phase."""
+        cost = (0, 0) if result is None else (result.steps, result.expansions)
+        seconds = self._seconds
+        return Times(seconds["wait"], seconds["encode"], seconds["decode"], *cost)

@@ -1,0 +1,74 @@
+"""`WaitingLine`: who waits for an engine, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from pybeam.serving.ticket import Ticket
+
+
+class WaitingLine:
+    """Requests that wait. The next one is
+
+    * of the highest level, which is its priority and one more for every `ageing` seconds that it has waited,
+      so that none waits for ever;
+    * among these, the first in the order of fair shares: clients take turns by work, and each client's
+      requests come in their order.
+
+    The fair order is start-time fair queuing (Goyal, Vin and Cheng 1996). A request's tag is the work that
+    its client had asked for before it, or the tag of the last request that began, if that is more.
+
+    Args:
+        ageing: seconds.
+    """
+
+    def __init__(self, ageing: float) -> None:
+        self._ageing = ageing
+        # in one line all come in the order of their tags and of their ages, so only the first can be next
+        self._lines: dict[tuple[int, Hashable], dict[int, Ticket]] = {}
+        self._tickets: dict[int, Ticket] = {}
+        self._begun = 0.0  # tag of the last request that began
+        self._asked: dict[Hashable, float] = {}  # tag of each client's next request
+        self.work = 0
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def add(self, ticket: Ticket) -> None:
+        """Add a request at the end of its line."""
+        client, work = ticket.client, ticket.cost.work
+        ticket.tag = max(self._begun, self._asked.get(client, 0.0))
+        self._asked[client] = ticket.tag + work
+        self._lines.setdefault((ticket.priority, client), {})[ticket.index] = ticket
+        self._tickets[ticket.index] = ticket
+        self.work += work
+
+    def remove(self, index: int) -> Ticket | None:
+        """Remove and return the request with this index, if it waits."""
+        ticket = self._tickets.pop(index, None)
+        if ticket is not None:
+            key = ticket.priority, ticket.client
+            del self._lines[key][index]
+            if not self._lines[key]:
+                del self._lines[key]
+            self.work -= ticket.cost.work
+        return ticket
+
+    def pop(self, now: float) -> Ticket | None:
+        """Remove and return the request whose turn it is."""
+        firsts = (next(iter(line.values())) for line in self._lines.values())
+        ticket = min(firsts, key=lambda one: self._rank(one, now), default=None)
+        if ticket is not None:
+            self.remove(ticket.index)
+            self._begun = max(self._begun, ticket.tag)
+            # what a client had asked for before this counts no more
+            self._asked = {c: tag for c, tag in self._asked.items() if tag > self._begun}
+        return ticket
+
+    def clear(self) -> list[Ticket]:
+        """Remove and return all requests."""
+        return [ticket for index in list(self._tickets) if (ticket := self.remove(index))]
+
+    def _rank(self, ticket: Ticket, now: float) -> tuple[float, float, int]:
+        level = ticket.priority + (now - ticket.submitted) // self._ageing
+        return -level, ticket.tag, ticket.index

@@ -1,0 +1,42 @@
+"""Decode some requests before the first caller comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pybeam.decoder import Decoder
+from pybeam.models.base import Model
+from pybeam.request import Request
+
+# Lengths of sources and outputs, in turn. Memory grows with them, and kernels are chosen by them.
+LENGTHS = (1, 8, 32)
+
+
+def warm_up(decoder: Decoder) -> None:
+    """Decode as many random requests as the schedule decodes at once, twice, as captured steps need it.
+
+    Whether they succeed does not matter: a model whose vocabulary is unknown may refuse them.
+    """
+    for _ in range(2):
+        sources = _random_sources(decoder.model, min(decoder.schedule.n, 64))
+        # some have few rows, so that steps of several sizes are seen
+        for size in (1, len(sources)):
+            requests = [Request(source, max_length=16) for source in sources[:size]]
+            decoder.decode(requests, on_error="return")
+
+
+def _random_sources(model: Model, number: int) -> list[Any]:
+    """Make random ids or frames that the model reads."""
+    generator = torch.Generator().manual_seed(0)
+    members: list[Any] = list(getattr(model, "members", [model]))
+    configs = [getattr(member, "config", None) for member in members]
+    lengths = [LENGTHS[i % len(LENGTHS)] for i in range(number)]
+    if model.max_positions is not None:
+        lengths = [min(length, model.max_positions) for length in lengths]
+    if model.takes_features:
+        num_features = configs[0].front.num_features if configs[0] is not None else 80
+        return [torch.randn(32 * n, num_features, generator=generator) for n in lengths]
+    sizes = [getattr(config, "source_vocab_size", 1) for config in configs]
+    return [torch.randint(min(sizes), (n,), generator=generator).tolist() for n in lengths]

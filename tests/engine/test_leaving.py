@@ -1,0 +1,216 @@
+"""A request that leaves gives back all that it holds, and changes no result of others to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.arrivals import Arrivals, Watch
+from pybeam.engine.engine import Wants
+from pybeam.engine.failures import Interrupted
+from pybeam.engine.stats import Stats
+from pybeam.engine.workspace import Workspace
+from pybeam.request import Partial
+from support.laws import ALGORITHMS, SOURCES, THIRDS, CheckedEngine, decoded, essence, schedules
+from support.search_models import random_model
+
+BACKEND = "native" if "native" in backends.available() else "reference"
+DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=9), 3, 0.5)
+EVERY = {**ALGORITHMS, "diverse": DIVERSE}
+NAMES = [name for name in EVERY if name != "wide"]
+
+
+class Gone(Exception):
+    """Why a request leaves."""
+
+
+class Leavers(Arrivals):
+    """Requests of which some leave: `leaving[n]` before the n-th pass, and `encoding` while it is encoded."""
+
+    def __init__(self, requests, leaving, *, encoding=None, watch=Watch.NOTHING):
+        self._requests = iter(list(enumerate(requests)))
+        self._leaving, self._encoding, self._watch = leaving, encoding, watch
+        self._now = {}
+        self.num_passes = 0
+        self.phases: dict[int, list[str]] = {}
+
+    def next(self, may_wait):
+        return next(self._requests, None)
+
+    def between_steps(self, load):
+        now = {**self._leaving.get(self.num_passes, {}), **self._now}
+        self._now = {}
+        self.num_passes += 1
+        return now
+
+    def watch(self, index):
+        return self._watch
+
+    def enter(self, phase, indices):
+        for index in indices:
+            self.phases.setdefault(index, []).append(phase)
+            if phase == "encode" and index == self._encoding:
+                self._now[index] = Gone()
+
+
+class Ordered(Leavers):
+    keeps_order = True
+
+
+def run(algorithm, schedule, arrivals, model, **wants):
+    """The results by index, and the last partial result of each."""
+    workspace = Workspace(model, algorithm, backends.load(BACKEND))
+    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**wants))
+    results, partials = {}, {}
+    for item in engine.run(arrivals):
+        if isinstance(item, Partial):
+            assert item.index not in results
+            partials[item.index] = item
+        else:
+            assert item.index not in results, "it has two results"
+            results[item.index] = item
+    state = workspace.state
+    state.check()
+    assert int(state.tree.num_free_pages) == state.tree.num_total_pages
+    assert len(set(workspace._free_slots)) == len(workspace._free_slots) == workspace.num_slots - 1
+    return results, partials
+
+
+def some_schedules(name, third):
+    return list(schedules(EVERY[name].max_rows).values())[(third + NAMES.index(name)) % 3 :: 3]
+
+
+@pytest.mark.thinned()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [Leavers, Ordered])
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("third", THIRDS)
+def test_others_do_not_notice(name, kind, late, third):
+    """Whenever it is, wherever they are, and even if they are told twice."""
+    algorithm, model = EVERY[name], random_model(7, 9, eos_bonus=0.3)
+    rng = random.Random(name)
+    expected = essence(decoded(model, algorithm, pybeam.Batch(1), BACKEND))
+    num_gone = 0
+    for schedule in some_schedules(name, third):
+        leaving = {}
+        for _ in range(9):
+            error = rng.choice([Gone, Interrupted])()
+            leaving.setdefault(rng.randrange(40), {})[rng.randrange(len(SOURCES))] = error
+        arrivals = kind(SOURCES, leaving, encoding=rng.randrange(len(SOURCES)))
+        results, _ = run(algorithm, schedule, arrivals, model, reads_late=late)
+        assert sorted(results) == list(range(len(SOURCES)))
+        left = {i for n, gone in leaving.items() if n < arrivals.num_passes for i in gone}
+        for index, result in results.items():
+            if isinstance(result.error, Gone) or result.stop_reason == "interrupted":
+                assert index in left or index == arrivals._encoding
+                num_gone += 1
+            else:
+                assert essence([result]) == [expected[index]], schedule
+    assert num_gone > 5
+
+
+@pytest.mark.parametrize("error", [Gone, Interrupted])
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+def test_it_may_leave_before_every_step(error, late):
+    """Also before the first and after the last one, while another one goes on."""
+    algorithm, model = pybeam.fixed_beam(3, max_length=7), random_model(3, 9, eos_bonus=-3)
+    expected = decoded(model, algorithm, pybeam.Fifo(2), BACKEND, [[1], [1]])
+    for n in range(12):
+        arrivals = Leavers([[1], [1]], {n: {0: error()}}, watch=Watch.BEST)
+        results, _ = run(algorithm, pybeam.Fifo(2), arrivals, model, reads_late=late)
+        assert essence([results[1]]) == essence([expected[1]])
+        # the first pass has not taken it yet
+        if 0 < n < expected[0].steps:
+            assert results[0].steps == n
+            assert results[0].error or results[0].stop_reason == "interrupted"
+        else:
+            assert n == 0 or n >= expected[0].steps
+            assert essence([results[0]]) == essence([expected[0]])
+
+
+@pytest.mark.thinned()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("prefix", [[], [3, 2]], ids=["", "prefix"])
+def test_the_best_so_far(name, late, prefix):
+    """What has finished; or else the best row, which was the last one that was heard of."""
+    algorithm, num_cut = EVERY[name], 0
+    requests = [pybeam.Request([1, 1], prefix=prefix, source_id=i) for i in range(6)]
+    for n in range(1, 9):
+        model = random_model(n, 9, eos_bonus=-4)
+        everyone = {n: {i: Interrupted() for i in range(6)}}
+        arrivals = Leavers(requests, everyone, watch=Watch.BEST)
+        results, partials = run(
+            algorithm, pybeam.Fifo(4), arrivals, model, reads_late=late, log_probs=True
+        )
+        scorer = pybeam.Decoder(model, pybeam.greedy())
+        first = 0 if algorithm.prefix.is_scored else len(prefix)
+        for index, result in results.items():
+            if result.stop_reason != "interrupted":
+                continue
+            scores = [hypothesis.final_score for hypothesis in result.hypotheses]
+            assert scores == sorted(scores, reverse=True)
+            assert len(scores) <= algorithm.n_best * algorithm.num_groups
+            for one in result.hypotheses:
+                assert one.tokens[: len(prefix)] == prefix
+                whole = dataclasses.replace(requests[index], prefix=None)
+                [scored] = scorer.score([whole], [one.tokens])
+                log_probs = scored.hypotheses[0].log_probs[first : len(one.tokens) + one.ended]
+                assert one.log_probs == pytest.approx(log_probs, abs=1e-4)
+                assert one.score == pytest.approx(sum(log_probs), abs=1e-4)
+                if not one.ended:
+                    num_cut += 1
+                    assert len(one.tokens) > len(prefix), (
+                        "a row without a token of its own is no hypothesis"
+                    )
+                    if algorithm.num_groups == 1:
+                        assert one.tokens == partials[index].best
+    assert num_cut > 0
+
+
+def test_what_has_no_best_so_far():
+    """A target, a prefix that is not at its end, and what has not begun."""
+    model = random_model(3, 9, eos_bonus=-9)
+    requests = [
+        pybeam.Request([1], target=[4, 5, 6, 7]),
+        pybeam.Request([1], prefix=[4, 5, 6, 7]),
+        pybeam.Request([1]),
+    ]
+    algorithm = pybeam.fixed_beam(3, max_length=9)
+    arrivals = Leavers(requests, {3: {i: Interrupted() for i in range(3)}})
+    results, _ = run(algorithm, pybeam.Fifo(2), arrivals, model)
+    for result in results.values():
+        assert (result.stop_reason, result.hypotheses, result.error) == ("interrupted", [], None)
+
+
+def test_the_phases_of_a_request():
+    arrivals = Ordered([[1]] * 5, {})
+    run(pybeam.greedy(max_length=4), pybeam.Fifo(2), arrivals, random_model(1))
+    assert set(map(tuple, arrivals.phases.values())) == {("encode", "wait", "decode")}
+    arrivals = Ordered([[1]] * 3, {})
+    run(DIVERSE, pybeam.Fifo(2), arrivals, random_model(1))
+    each = ("encode", "wait", "decode")
+    assert set(map(tuple, arrivals.phases.values())) == {(*each, "wait") * 2 + each}
+
+
+@pytest.mark.parametrize("name", ["greedy", "variable", "adaptive"])
+def test_who_listens_changes_nothing(name):
+    """Some hear of everything, some of what is certain, some of nothing."""
+    algorithm, model = ALGORITHMS[name], random_model(7, 9, eos_bonus=0.3)
+
+    class Some(Leavers):
+        def watch(self, index):
+            return Watch(index % 3)
+
+    results, partials = run(algorithm, pybeam.Fifo(5), Some(SOURCES, {}), model)
+    expected, every = run(algorithm, pybeam.Fifo(5), Leavers(SOURCES, {}), model, partials=True)
+    assert essence(results[i] for i in range(17)) == essence(expected[i] for i in range(17))
+    assert not [index for index in partials if index % 3 == 0]
+    for index, partial in every.items():
+        if index % 3:
+            assert partials[index].tokens == partial.tokens
+            assert (partials[index].best is None) == (index % 3 == 1)
