@@ -1,5 +1,5 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `graph`, `export-onnx`, `quantize`,
-`profile` and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `serve`, `graph`, `export-onnx`,
+`quantize`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -22,6 +22,7 @@ from pybeam.cli.info import info
 from pybeam.cli.profile import profile
 from pybeam.cli.quantize import quantize
 from pybeam.cli.score import score
+from pybeam.cli.serve import serve
 from pybeam.cli.transcribe import transcribe
 from pybeam.cli.translate import translate
 
@@ -38,6 +39,7 @@ def pybeam() -> None:
     pybeam translate --help     how to translate a file or a stream of lines
     pybeam score --help         how to score translations that exist
     pybeam transcribe --help    how to write down what is said in sound files
+    pybeam serve --help         how to serve models over HTTP
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 weights
@@ -46,7 +48,7 @@ def pybeam() -> None:
     """
 
 
-for command in (translate, score, transcribe, graph, export_onnx, quantize, profile, info):
+for command in (translate, score, transcribe, serve, graph, export_onnx, quantize, profile, info):
     pybeam.add_command(command)
 
 

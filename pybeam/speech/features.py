@@ -7,7 +7,7 @@ import os
 import wave
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -220,31 +220,33 @@ EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
 }
 
 
-def read_wav(path: str | os.PathLike[str], sampling_rate: int) -> Tensor:
+def read_wav(path: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a WAV file: 16-bit PCM, one channel, at this rate.
 
     Args:
-        path: the file.
+        path: the file, or a binary stream with its content.
         sampling_rate: the rate that it must have, in Hz, such as a feature extractor's.
 
     Raises:
         OSError: the file cannot be opened.
         ValueError: it is not such a file.
     """
-    remedy = f"convert it: `ffmpeg -i {path} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav`"
+    source = str(path) if isinstance(path, str | os.PathLike) else path
+    name, given = (source, source) if isinstance(source, str) else ("the recording", "in.wav")
+    remedy = f"convert it: `ffmpeg -i {given} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav`"
     try:
-        with wave.open(str(path), "rb") as file:
+        with wave.open(source, "rb") as file:
             found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
             samples = file.readframes(file.getnframes())
-    # some of these errors have no message
-    except (wave.Error, EOFError) as error:
+    # some of these errors have no message; RuntimeError: a part ends behind the file
+    except (wave.Error, EOFError, RuntimeError) as error:
         raise ValueError(
-            f"{path} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
+            f"{name} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
         ) from error
     names = ("Hz", "channels", "bits per sample")
-    for value, expected, name in zip(found, (sampling_rate, 1, 16), names, strict=True):
+    for value, expected, unit in zip(found, (sampling_rate, 1, 16), names, strict=True):
         if value != expected:
-            raise ValueError(f"{path} must have {expected} {name}, but has {value}; {remedy}")
+            raise ValueError(f"{name} must have {expected} {unit}, but has {value}; {remedy}")
     return torch.from_numpy(np.frombuffer(samples, dtype="<i2").astype(np.float32) / 2.0**15)
 
 

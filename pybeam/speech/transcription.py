@@ -50,18 +50,34 @@ def load_transcription(
         ValueError: a file is missing or lacks a field, or the language or task is missing, unknown or given
             to a model that knows one only.
     """
-    directory = Path(path)
     asked = {"language": language, "task": task}
-    config_path = directory / "config.json"
-    config = read_json(config_path)
-    if config.get("model_type") != "whisper":
-        _refuse(asked, f"the model in {directory} is not a Whisper model")
+    found = _whisper_config(Path(path))
+    if found is None:
+        _refuse(asked, f"the model in {path} is not a Whisper model")
         return Transcription()
+    return Transcription(_prefix(*found, asked), _processors(*found))
+
+
+def load_suppressed(path: str | os.PathLike) -> tuple[Processor, ...]:
+    """Load the processors alone, which are the same for all languages and tasks.
+
+    Raises ValueError if a file is missing or wrong.
+    """
+    found = _whisper_config(Path(path))
+    return () if found is None else _processors(*found)
+
+
+def _whisper_config(directory: Path) -> tuple[Path, dict] | None:
+    """Read the file with the generation settings of a Whisper model; None: it is another model."""
+    path = directory / "config.json"
+    config = read_json(path)
+    if config.get("model_type") != "whisper":
+        return None
     # if this file exists, transformers reads no other
     if (directory / "generation_config.json").exists():
-        config_path = directory / "generation_config.json"
-        config = read_json(config_path)
-    return Transcription(_prefix(config_path, config, asked), _processors(config_path, config))
+        path = directory / "generation_config.json"
+        config = read_json(path)
+    return path, config
 
 
 def _prefix(path: Path, config: dict, asked: dict[str, str | None]) -> tuple[int, ...]:

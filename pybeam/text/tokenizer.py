@@ -164,6 +164,20 @@ def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
         return None
 
 
+def load_languages(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
+    """List the languages that the tokenizer of a model directory tags sources and targets with.
+
+    They are named as `load_tokenizer` takes them. A list is empty where there are no tags: a Marian model
+    tags targets alone. Both are empty without tokenizer files. Raises ValueError if a file is broken.
+    """
+    files = _Files(Path(path))
+    try:
+        tags = [tag.strip("_<>") for tag in _pieces(files).languages()]
+    except FileNotFoundError:
+        return [], []
+    return ([] if files.config.get("model_type") == "marian" else tags), tags
+
+
 class _Files:
     """The JSON files of a model directory, read once."""
 

@@ -39,7 +39,8 @@ def test_the_examples_of_a_page(page, tmp_path, monkeypatch):
     if "whisper-tiny" in text:
         pytest.importorskip("transformers")
         pages.fill_with_whisper(tmp_path)
-    assert pages.run(page, tmp_path) > 0
+    with pages.serving(page) as replaced:
+        assert pages.run(page, tmp_path, replaced) > 0
 
 
 PAGE = """\

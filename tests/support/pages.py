@@ -13,6 +13,7 @@ for what may differ. Comments, which no reader sees, say more about the block th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import doctest
 import io
 import os
@@ -20,9 +21,10 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,6 +36,8 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 FENCE = re.compile(r"(?:<!--((?:(?!-->).)*)-->\s*\n)?^( *)```([^\n]*)\n(.*?)^\2```$", re.M | re.S)
 RUN, PRINTED = ("python", "sh"), "output"
 SHOWN = ("", "text", "json", "cpp", "toml")
+# where a page's server listens; another may do so when the page is run
+ADDRESS = "localhost:8000"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -80,13 +84,30 @@ def _said(comment: str, place: str) -> dict[str, str]:
     return {}
 
 
-def run(page: Path, folder: Path) -> int:
-    """Run a page's examples in the current folder and return their number; AssertionError names the line."""
+@contextlib.contextmanager
+def serving(page: Path) -> Iterator[dict[str, str]]:
+    """Run the server that a page asks; yields what its address on the page must be replaced by."""
+    if ADDRESS not in page.read_text("utf-8"):
+        yield {}
+        return
+    from support.server_process import running
+
+    with running(models=[MODEL]) as server:
+        yield {ADDRESS: "{}:{}".format(*server.address)}
+
+
+def run(page: Path, folder: Path, replaced: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Run a page's examples in the current folder and return their number; AssertionError names the line.
+
+    `replaced` are names in the examples, and what stands for them here.
+    """
     names: dict[str, Any] = {"__name__": "__main__"}
     count = 0
     for block in blocks_of(page):
         if block.not_run:
             continue
+        for name, here in replaced.items():
+            block = dataclasses.replace(block, code=block.code.replace(name, here))
         if block.language == "python":
             exec(block.before, names)
             with contextlib.redirect_stdout(io.StringIO()) as stdout:

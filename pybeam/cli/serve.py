@@ -1,0 +1,277 @@
+"""`pybeam serve`: models over HTTP."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pybeam.cli.loading import Setup
+from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
+from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.speed import SPEED
+
+if TYPE_CHECKING:
+    from pybeam.server.models import ServedModel
+
+ENVIRONMENT = "PYBEAM_SERVE"
+KEYS = f"{ENVIRONMENT}_API_KEYS"
+
+
+def read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Take the settings of a TOML file as defaults of the options."""
+    if path is None:
+        return
+    try:
+        found = tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"--config {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--config {path} must be a TOML file: {error}") from error
+    options = {
+        flag.lstrip("-"): one
+        for one in context.command.params
+        if isinstance(one, click.Option) and one is not parameter
+        for flag in one.opts
+    }
+    defaults = dict(context.default_map or {})
+    for key, value in found.items():
+        one = options.get(key.replace("_", "-"))
+        if one is None or one.name is None:
+            raise click.UsageError(
+                f"--config {path}: {key!r} is no option of `pybeam serve`; its --help lists them"
+            )
+        is_single = one.multiple and isinstance(value, str)
+        defaults[one.name] = [value] if is_single else value
+    context.default_map = defaults
+
+
+SERVER = Section(
+    "Server",
+    [
+        option(
+            "--model",
+            required=True,
+            multiple=True,
+            metavar="[NAME=]DIR",
+            help="Folder with config.json, model.safetensors and the tokenizer's files; may be given many "
+            "times. NAME is what requests call it; by default the folder's. A NAME that ends in es-en says "
+            "that it translates from es to en, if the model's files name no languages.",
+        ),
+        option(
+            "--host",
+            default="127.0.0.1",
+            show_default=True,
+            metavar="NAME",
+            help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
+        ),
+        option(
+            "--port",
+            default=8000,
+            show_default=True,
+            type=click.IntRange(0, 65535),
+            help="Port to listen at; 0: a free one, which the log names.",
+        ),
+        option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            expose_value=False,
+            callback=read_config,
+            help="TOML file with these options, without the dashes: `port = 80`, `model = "
+            '["es-en=DIR"]`. The command line and the environment go before it.',
+        ),
+        option(
+            "--api-key-file",
+            metavar="FILE",
+            help=f"File with a key on each line; requests must then have one. So do the keys in {KEYS}, "
+            "joined by commas.",
+        ),
+        option(
+            "--cors-origin",
+            "cors_origins",
+            metavar="ORIGIN",
+            multiple=True,
+            help="Allow pages of this origin to ask from a browser; may be given many times.",
+        ),
+        option(
+            "--shutdown-timeout",
+            default=30.0,
+            show_default=True,
+            type=click.FloatRange(0),
+            metavar="SECONDS",
+            help="After SIGTERM finish what has begun within this time, and cancel the rest.",
+        ),
+        option(
+            "--log-level",
+            default="info",
+            show_default=True,
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            help="What to log, to stderr, as JSON. Texts are never logged.",
+        ),
+    ],
+)
+LIMITS = Section(
+    "Limits of a request",
+    [
+        option(
+            "--timeout",
+            default=60.0,
+            show_default=True,
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="Answer 504 after this time; a request may ask for less.",
+        ),
+        option(
+            "--max-waiting",
+            default=256,
+            show_default=True,
+            type=click.IntRange(1),
+            metavar="N",
+            help="Texts that may wait for each model; a request beyond gets 429.",
+        ),
+        option(
+            "--max-sources",
+            default=64,
+            show_default=True,
+            type=click.IntRange(1),
+            metavar="N",
+            help="Texts in one request.",
+        ),
+        option(
+            "--max-source-tokens",
+            default=1024,
+            show_default=True,
+            type=click.IntRange(1),
+            metavar="TOKENS",
+            help="Length of a text.",
+        ),
+        option(
+            "--max-width",
+            default=32,
+            show_default=True,
+            type=click.IntRange(1, 128),
+            metavar="K",
+            help="Beam width, and number of outputs, that a request may ask for.",
+        ),
+        option(
+            "--max-body",
+            default=1 << 20,
+            show_default=True,
+            type=click.IntRange(1),
+            metavar="BYTES",
+            help="Size of a request.",
+        ),
+        option(
+            "--max-audio",
+            default=25 << 20,
+            show_default=True,
+            type=click.IntRange(1),
+            metavar="BYTES",
+            help="Size of a request with a recording.",
+        ),
+        option(
+            "--body-timeout",
+            default=30.0,
+            show_default=True,
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="Time in which a request must have come whole.",
+        ),
+    ],
+)
+
+
+@click.command(
+    cls=SectionCommand,
+    short_help="Serve models over HTTP.",
+    sections=[SERVER, LIMITS, *SECTIONS, SPEED],
+    context_settings={"auto_envvar_prefix": ENVIRONMENT},
+)
+def serve(**values: Any) -> int:
+    """Serve models over HTTP: translations, transcriptions, completions.
+
+    Requests of all clients share one batch and are answered one by one; what is certain of an answer is
+    sent before the rest. The options for the search are those of `pybeam translate`; requests may change some
+    of them. Every option can also stand in a file (--config) or in the environment: PYBEAM_SERVE_PORT
+    is --port. Documentation of the running server is at /docs.
+
+    \b
+    Examples:
+      pybeam serve --model examples/models/bible-es-en
+      curl localhost:8000/translate -d q="Jesús lloró." -d source=es -d target=en
+      pybeam serve --model es-en=DIR --model digits=DIR --host 0.0.0.0 --threads 4
+      pybeam serve --config serve.toml
+
+    \b
+    Exit codes:
+      0    SIGTERM or Ctrl-C; every request has been answered
+      1    a model or a package is missing, or the port is taken
+      2    options that are wrong or contradict each other
+    """
+    with as_failures():
+        try:
+            from pybeam.server import logs
+            from pybeam.server.app import build_app, build_service
+            from pybeam.server.auth import Keys
+            from pybeam.server.lifecycle import serve as serve_app
+            from pybeam.server.metrics import Metrics
+            from pybeam.server.settings import Settings
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
+            ) from error
+        keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
+    logs.set_up(values.pop("log_level"))
+    models = load_models(values)
+    settings = Settings(**values)
+    metrics = Metrics()
+    service = build_service(models, metrics, settings)
+    app = build_app(service, models, metrics, settings=settings, keys=keys)
+    with service:
+        serve_app(app, service, app.state.gate, settings)
+    return 0
+
+
+def load_models(values: dict[str, Any]) -> dict[str, ServedModel]:
+    """Load the models that the options name; takes their options out of `values`.
+
+    Raises UsageError for options that contradict each other, ClickException for models that cannot be read.
+    """
+    directories: dict[str, str] = {}
+    for given in values.pop("model"):
+        name, is_named, directory = given.partition("=")
+        if not is_named or Path(given).is_dir():
+            name, directory = Path(given).resolve().name, given
+        if name in directories:
+            raise click.UsageError(
+                f"--model {given}: another model is called {name!r} too; give it another NAME=DIR"
+            )
+        directories[name] = directory
+    algorithm = AlgorithmOptions.take(values)
+    values["model_dirs"] = ()
+    setup = Setup.take(algorithm, values)
+    return {
+        name: load_model(name, replace(setup, model_dirs=(directory,)))
+        for name, directory in directories.items()
+    }
+
+
+def load_model(name: str, setup: Setup) -> ServedModel:
+    """Load a model and build its decoder. Raises ClickException if it cannot be read."""
+    from pybeam.server.models import ServedModel, load_any_tokenizer
+    from pybeam.speech.transcription import load_suppressed
+
+    model = setup.load_model()
+    with as_failures():
+        tokenizer = load_any_tokenizer(setup.first_dir)
+        suppressed = load_suppressed(setup.first_dir) if model.takes_features else ()
+    algorithm = setup.build_algorithm(tokenizer, suppressed)
+    decoder = setup.build_decoder(model, algorithm, log_probs=True)
+    with as_failures():
+        return ServedModel(name, setup.first_dir, decoder, tokenizer)

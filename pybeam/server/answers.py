@@ -1,0 +1,75 @@
+"""Results as the bodies of answers."""
+
+from __future__ import annotations
+
+import math
+
+from pybeam import request
+from pybeam.server import schemas
+from pybeam.server.models import ServedModel
+from pybeam.serving import ServedResult
+
+
+def times_of(served: ServedResult) -> schemas.Times:
+    """Return where the time went."""
+    times = served.times
+    return schemas.Times(
+        queued=times.queued,
+        encoding=times.encoding,
+        decoding=times.decoding,
+        steps=times.steps,
+        rows=times.rows,
+        expansions=times.expansions,
+    )
+
+
+def best_text(model: ServedModel, served: ServedResult) -> str:
+    """Return the text of the best hypothesis; "" if there is none."""
+    hypotheses = served.result.hypotheses
+    return model.text(hypotheses[0].tokens) if hypotheses else ""
+
+
+def hypothesis_of(model: ServedModel, one: request.Hypothesis) -> schemas.Hypothesis:
+    """Return a hypothesis as text."""
+    return schemas.Hypothesis(
+        text=model.text(one.tokens),
+        score=one.score,
+        final_score=one.final_score,
+        ended=one.ended,
+    )
+
+
+def translation_of(model: ServedModel, served: ServedResult) -> schemas.Translation:
+    """Return the translation of one text; an empty text's is empty."""
+    found = [hypothesis_of(model, one) for one in served.result.hypotheses]
+    best = found[0] if found else schemas.Hypothesis(text="", score=0, final_score=0, ended=False)
+    return schemas.Translation(
+        **best.model_dump(), alternatives=found[1:], reason=served.reason, times=times_of(served)
+    )
+
+
+def decoded_of(model: ServedModel, served: ServedResult) -> schemas.Decoded:
+    """Return everything that a result has."""
+    return schemas.Decoded(
+        model=model.name,
+        id=served.result.id,
+        hypotheses=[
+            schemas.TokenHypothesis(
+                **hypothesis_of(model, one).model_dump(),
+                tokens=one.tokens,
+                pieces=model.pieces(one.tokens),
+                log_probs=finite(one.log_probs),
+            )
+            for one in served.result.hypotheses
+        ],
+        stop_reason=served.result.stop_reason,
+        reason=served.reason,
+        times=times_of(served),
+    )
+
+
+def finite(log_probs: list[float] | None) -> list[float | None] | None:
+    """Write minus infinity, which JSON does not have, as null."""
+    if log_probs is None:
+        return None
+    return [value if math.isfinite(value) else None for value in log_probs]

@@ -1,0 +1,83 @@
+"""The ASGI application: endpoints, and what stands around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from pybeam import __version__
+from pybeam.server import errors
+from pybeam.server.auth import Keys
+from pybeam.server.calls import Calls
+from pybeam.server.endpoints import (
+    audio,
+    completions,
+    decode,
+    operations,
+    translate,
+    translations,
+)
+from pybeam.server.lifecycle import Gate, Gated
+from pybeam.server.limits import BodyLimits
+from pybeam.server.logs import AccessLog
+from pybeam.server.metrics import Metrics
+from pybeam.server.models import ServedModel, ServedModels
+from pybeam.server.settings import Settings
+from pybeam.serving import Service
+
+ROUTERS = (
+    translate.router,
+    translations.router,
+    decode.router,
+    completions.router,
+    audio.router,
+    operations.router,
+)
+
+
+def build_service(
+    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings
+) -> Service:
+    """Make the service of these models, with metrics that listen to it."""
+    decoders = {name: model.decoder for name, model in models.items()}
+    return Service(decoders, max_waiting=settings.max_waiting, listener=metrics)
+
+
+def build_app(
+    service: Service,
+    models: Mapping[str, ServedModel],
+    metrics: Metrics,
+    *,
+    settings: Settings | None = None,
+    keys: Keys | None = None,
+) -> FastAPI:
+    """Make the application of a service, which the caller starts and closes."""
+    settings = Settings() if settings is None else settings
+    app = FastAPI(
+        title="pybeam",
+        version=__version__,
+        description="Exact beam search over HTTP. `/v1/decode` takes everything that a search has.",
+    )
+    keys = Keys() if keys is None else keys
+    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics)
+    app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
+    metrics.watch(service, list(models))
+    for router in ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    # the last one added stands outside
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-Id", "traceparent"],
+            expose_headers=["X-Request-Id", "traceparent", "Retry-After"],
+        )
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(Gated, gate=app.state.gate)
+    app.add_middleware(AccessLog, metrics=metrics)
+    return app

@@ -1,0 +1,263 @@
+"""What endpoints share: from the body of a request to its results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
+
+import torch
+from fastapi import Depends
+from fastapi import Request as HTTPRequest
+from fastapi.responses import StreamingResponse
+
+from pybeam import processors, scoring
+from pybeam.limits import SourceLimit
+from pybeam.request import Request
+from pybeam.server import schemas
+from pybeam.server.auth import Keys, client_of
+from pybeam.server.errors import APIError, from_service, refused
+from pybeam.server.metrics import Metrics
+from pybeam.server.models import ServedModel, ServedModels
+from pybeam.server.settings import Settings
+from pybeam.server.sse import Write, streamed, unless_gone
+from pybeam.serving import ServedResult, Service
+from pybeam.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+# characters that are tokenised at once; more would hold up all other requests
+MAX_INLINE = 4096
+# overrides that have the same name in a body and in a `pybeam.Request`
+OVERRIDES = (
+    "width",
+    "n_best",
+    "min_length",
+    "threshold",
+    "max_candidates",
+    "relative_threshold",
+    "local_threshold",
+    "ended_only",
+)
+
+
+class _Serving(TypedDict):
+    """Arguments of the service beside the request."""
+
+    model: str
+    timeout: float
+    priority: int
+    client: str
+    on_deadline: Literal["raise", "best"]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The service, and what endpoints know beside it."""
+
+    service: Service
+    models: ServedModels
+    settings: Settings
+    keys: Keys
+    metrics: Metrics
+
+    async def encode(
+        self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
+    ) -> tuple[list[int], Tokenizer]:
+        """Return the source ids of a text, and the tokenizer for these languages.
+
+        Raises:
+            APIError: the model does not know the languages, or the text is too long.
+        """
+        # those of models with tags may have to be read from their files
+        load: Any = asyncio.to_thread if model.has_tags else _at_once
+        tokenizer = await load(model.tokenizer, *languages)
+        if not text:
+            return [], tokenizer
+        load = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
+        tokens: list[int] = await load(tokenizer.encode, text)
+        self.check_tokens(tokens, field)
+        return tokens, tokenizer
+
+    def check_tokens(self, tokens: Sequence[Any], field: str) -> None:
+        """Raise APIError if a source is too long."""
+        most = self.settings.max_source_tokens
+        if len(tokens) > most:
+            raise APIError(
+                400, f"`{field}` must have at most {most} tokens, but has {len(tokens)}", field
+            )
+
+    def check_number(self, sources: Sequence[Any], field: str) -> None:
+        """Raise APIError if one request has too many sources, or none."""
+        most = self.settings.max_sources
+        if not 1 <= len(sources) <= most:
+            raise APIError(400, f"`{field}` must be 1 to {most}, but are {len(sources)}", field)
+
+    def check_width(self, **values: int | None) -> None:
+        """Raise APIError if a width or a number of outputs is larger than the server allows."""
+        most = self.settings.max_width
+        for field, value in values.items():
+            if value is not None and value > most:
+                raise APIError(400, f"`{field}` must be at most {most}, but is {value}", field)
+
+    def overrides(self, body: schemas.Search) -> dict[str, Any]:
+        """Return the arguments of a `pybeam.Request` that a body asks for.
+
+        Raises:
+            APIError: one is larger than the server allows, or a processor does not exist.
+        """
+        self.check_width(width=body.width, n_best=body.n_best)
+        found = {name: getattr(body, name) for name in OVERRIDES}
+        limit = body.max_length
+        if isinstance(limit, schemas.SourceLimit):
+            found["max_length"] = SourceLimit(limit.ratio, limit.constant)
+        else:
+            found["max_length"] = limit
+        found["scoring"] = scoring_of(body.length_penalty, body.scoring)
+        if body.processors:
+            found["processors"] = [_processor(one) for one in body.processors]
+        return found
+
+    async def decode(
+        self,
+        http: HTTPRequest,
+        model: ServedModel,
+        requests: Sequence[Request],
+        body: schemas.Serving,
+    ) -> list[ServedResult]:
+        """Decode requests side by side; all are cancelled if one fails or the client goes.
+
+        Raises:
+            APIError: one failed.
+        """
+        options = self._serving(http, model, body)
+        work = [self.service.decode(request, **options) for request in requests]
+        try:
+            results: list[ServedResult] = await unless_gone(http, _all(work))
+        except Exception as error:
+            raise from_service(error) from error
+        times = [result.times for result in results]
+        http.state.log_fields = {
+            "model": model.name,
+            "sources": len(requests),
+            "queued": round(max(one.queued for one in times), 6),
+            "decoding": round(max(one.decoding for one in times), 6),
+            "expansions": sum(one.expansions for one in times),
+        }
+        return results
+
+    async def stream(
+        self,
+        http: HTTPRequest,
+        model: ServedModel,
+        request: Request,
+        body: schemas.Serving,
+        write: Write,
+        *,
+        best_so_far: bool = False,
+    ) -> StreamingResponse:
+        """Decode one request, and send what `write` makes of what is certain and of the result.
+
+        Raises:
+            APIError: it failed before anything was certain.
+        """
+        options = self._serving(http, model, body)
+        http.state.log_fields = {"model": model.name, "sources": 1}
+        start = time.perf_counter()
+
+        def on_first() -> None:
+            self.metrics.began_to_stream(model.name, time.perf_counter() - start)
+
+        try:
+            events = self.service.stream(request, best_so_far=best_so_far, **options)
+        except Exception as error:
+            raise from_service(error) from error
+        return await streamed(http, events, write, on_first)
+
+    def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> _Serving:
+        most = self.settings.timeout
+        if body.timeout is not None and body.timeout > most:
+            raise APIError(
+                400,
+                f"`timeout` must be at most {most:g} seconds, but is {body.timeout:g}",
+                "timeout",
+            )
+        return {
+            "model": model.name,
+            "timeout": most if body.timeout is None else body.timeout,
+            "priority": body.priority,
+            "client": client_of(http),
+            "on_deadline": body.on_deadline,
+        }
+
+
+async def _at_once(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+async def _all(work: Sequence[Awaitable[T]]) -> list[T]:
+    """Await all; if one fails, the others are cancelled before its error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def scoring_of(
+    length_penalty: float | None, given: schemas.Scoring | None
+) -> scoring.Scoring | None:
+    """Return the scoring that a request asks for. Raises APIError if it is wrong."""
+    try:
+        if given is not None:
+            if length_penalty is not None:
+                raise APIError(400, "give either `length_penalty` or `scoring`", "length_penalty")
+            return scoring.Scoring(**given.model_dump())
+        return None if length_penalty is None else scoring.power(length_penalty)
+    except ValueError as error:
+        raise refused(error) from error
+
+
+def _processor(given: schemas.Processor) -> processors.Processor:
+    known: Mapping[str, Any] = {
+        name: getattr(processors, name)
+        for name in processors.__all__
+        if name not in ("Processor", "allowed_tokens", "diversity", "from_function", "gumbel")
+    }
+    if given.name not in known:
+        names = ", ".join(known)
+        raise APIError(400, f"`processors` must have a `name` of {names}", "processors")
+    try:
+        made: processors.Processor = known[given.name](**(given.model_extra or {}))
+        return made
+    except (TypeError, ValueError, OverflowError) as error:
+        raise APIError(422, f"`processors`, {given.name}: {error}", "processors") from error
+
+
+def features_of(source: list[list[float]]) -> torch.Tensor:
+    """Return features [E, F] float32. Raises APIError if lines differ in length."""
+    try:
+        return torch.tensor(source, dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise APIError(
+            422, f"`source` must be ids, a text, or features [E][F]: {error}", "source"
+        ) from error
+
+
+async def calls_of(http: HTTPRequest) -> Calls:
+    """Return what the app was built with."""
+    found: Calls = http.app.state.calls
+    return found
+
+
+async def authorised(http: HTTPRequest) -> None:
+    """Raise APIError unless the request has a key, if keys are asked for."""
+    calls: Calls = http.app.state.calls
+    calls.keys.check(http)
+
+
+TheCalls = Annotated[Calls, Depends(calls_of)]

@@ -1,0 +1,65 @@
+"""What operators and clients ask about the server itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends
+from fastapi import Request as HTTPRequest
+from fastapi.responses import JSONResponse, Response
+
+from pybeam import __version__
+from pybeam.server.calls import TheCalls, authorised
+from pybeam.server.errors import RETRY_SECONDS
+from pybeam.server.lifecycle import Gate
+from pybeam.server.metrics import CONTENT_TYPE, Metrics
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """Say that the process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(http: HTTPRequest, calls: TheCalls) -> JSONResponse:
+    """Say whether to send requests here: 200, or 503 before the warm-up and while the server stops."""
+    gate: Gate = http.app.state.gate
+    if gate.is_open and calls.service.is_ready:
+        return JSONResponse({"status": "ready"})
+    status = "starting" if gate.is_open else "stopping"
+    return JSONResponse({"status": status}, 503, {"Retry-After": str(RETRY_SECONDS)})
+
+
+@router.get("/metrics")
+async def metrics(http: HTTPRequest) -> Response:
+    """Prometheus' metrics."""
+    found: Metrics = http.app.state.metrics
+    return Response(found.text(), media_type=CONTENT_TYPE)
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """Say which pybeam this is."""
+    return {"version": __version__}
+
+
+@router.get("/v1/models", dependencies=[Depends(authorised)])
+async def models(http: HTTPRequest, calls: TheCalls) -> dict[str, Any]:
+    """List the models, as OpenAI's clients expect, with their languages."""
+    data = [
+        {
+            "id": model.name,
+            "object": "model",
+            "created": http.app.state.started,
+            "owned_by": "pybeam",
+            "input": "audio" if model.takes_sound else "text",
+            "source_langs": model.languages.sources,
+            "target_langs": model.languages.targets,
+            "width": model.decoder.algorithm.width,
+        }
+        for model in calls.models
+    ]
+    return {"object": "list", "data": data}

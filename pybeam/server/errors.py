@@ -1,0 +1,144 @@
+"""Errors and their status codes, in the form that the clients of each path expect."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from pybeam.arguments import ArgumentError
+from pybeam.serving import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
+
+logger = logging.getLogger(__name__)
+
+# how long a client should wait before it asks a server again that stops or has stalled
+RETRY_SECONDS = 5
+# LibreTranslate's clients read `error` as a text, all others as OpenAI's object
+LIBRETRANSLATE_PATHS = {"/translate", "/languages", "/detect"}
+# OpenAI's names for the kinds of errors
+KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+# what a validation error is found in, before the field's name
+PLACES = {"body", "query", "path", "header"}
+ARGUMENT = re.compile(r"`(?:Request\.)?(\w+)`")
+
+
+class APIError(Exception):
+    """An answer that is no result.
+
+    Args:
+        status: the HTTP status.
+        message: what was expected, what was found, and the remedy; without any text of the request.
+        field: the field of the request at fault.
+        retry_after: seconds after which the same request may succeed.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        field: str | None = None,
+        *,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.field = status, message, field
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+class ClientGone(APIError):
+    """The client closed its connection. Nobody reads the answer; it is counted."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client closed the connection")
+
+
+def refused(error: Exception) -> APIError:
+    """Return the answer to a request that fits the schema, but that the model or the search refuses."""
+    found = ARGUMENT.search(str(error))
+    name = error.name if isinstance(error, ArgumentError) else found and found[1]
+    return APIError(422, str(error), name or None)
+
+
+def from_service(error: Exception) -> APIError:
+    """Return the answer to a request that the service has not finished."""
+    match error:
+        case APIError():
+            return error
+        case QueueFull():
+            return APIError(429, str(error), retry_after=error.retry_after)
+        case DeadlineExceeded():
+            return APIError(
+                504, str(error) or "the request was not finished in its time", "timeout"
+            )
+        case ServiceClosed() | EngineStalled():
+            return APIError(503, str(error), retry_after=RETRY_SECONDS)
+        case TypeError() | ValueError():
+            return refused(error)
+    logger.error("a request failed", exc_info=error)
+    return APIError(500, f"{type(error).__name__} while decoding; the server's log has more")
+
+
+def respond(path: str, error: APIError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Make the response to a request of this path."""
+    content: object = error.message
+    if path not in LIBRETRANSLATE_PATHS:
+        kind = KINDS.get(error.status, "server_error" if error.status >= 500 else "")
+        content = {
+            "message": error.message,
+            "type": kind or "invalid_request_error",
+            "param": error.field,
+            "code": None,
+        }
+    headers = {**error.headers, **(headers or {})}
+    return JSONResponse({"error": content}, error.status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let the app answer errors in this way."""
+
+    @app.exception_handler(APIError)
+    async def _api_error(request: Request, error: APIError) -> JSONResponse:
+        return respond(request.url.path, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _wrong_body(request: Request, error: RequestValidationError) -> JSONResponse:
+        return respond(request.url.path, wrong_body(error))
+
+    @app.exception_handler(HTTPException)
+    async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
+        found = APIError(error.status_code, str(error.detail))
+        return respond(request.url.path, found, error.headers)
+
+    @app.exception_handler(Exception)
+    async def _mistake(request: Request, error: Exception) -> JSONResponse:
+        return respond(request.url.path, APIError(500, "the server failed; its log has more"))
+
+
+def wrong_body(error: RequestValidationError) -> APIError:
+    """Return the answer to a body that does not fit the schema; it names the first field at fault."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return APIError(400, "the body must be JSON in UTF-8, but cannot be read")
+    # pydantic adds the types of a union and the like behind the field's name
+    path = [part for part in first["loc"] if part not in PLACES]
+    field = str(path[0]) if path else None
+    if first["type"] == "extra_forbidden":
+        return APIError(400, f"`{field}` is no field of this request; leave it out", field)
+    where = f"`{field}`: " if field else "the body: "
+    return APIError(400, where + first["msg"], field)

@@ -1,0 +1,121 @@
+"""Logs of one JSON object per line, which never hold a text or a token of a request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pybeam.server.metrics import Metrics
+
+logger = logging.getLogger("pybeam.server.access")
+
+REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+# https://www.w3.org/TR/trace-context/#traceparent-header
+TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+class JSONFormatter(logging.Formatter):
+    """Writes a record, and what its `fields` hold, as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        found |= getattr(record, "fields", {})
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False)
+
+
+def set_up(level: str) -> None:
+    """Write the logs of this process to stderr, as JSON."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JSONFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # a full disk under the logs must not write tracebacks about itself
+    logging.raiseExceptions = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Who asked: the ids of a request, its own or the client's."""
+
+    request_id: str
+    trace_id: str
+    parent_id: str | None
+    span_id: str
+    flags: str
+
+    @classmethod
+    def of(cls, headers: dict[bytes, bytes]) -> Trace:
+        """Take the ids from the headers; make those that are missing or malformed."""
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        parent = TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").decode("latin-1"))
+        return cls(
+            given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16),
+            parent[1] if parent else secrets.token_hex(16),
+            parent[2] if parent else None,
+            secrets.token_hex(8),
+            parent[3] if parent else "00",
+        )
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+class AccessLog:
+    """Middleware: gives every request an id, and logs and counts how it ended."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        trace = Trace.of(dict(scope["headers"]))
+        start, status = time.perf_counter(), 500
+        state = scope.setdefault("state", {})
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = trace.request_id
+                headers["traceparent"] = trace.traceparent
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            # a stream has sent its status long before its client goes
+            status = 499 if state.get("client_has_gone") else status
+            route = scope.get("route")
+            path = getattr(route, "path", "other")
+            self._metrics.answered(path, status)
+            fields: dict[str, Any] = {
+                "request_id": trace.request_id,
+                "trace_id": trace.trace_id,
+                "span_id": trace.span_id,
+                "parent_id": trace.parent_id,
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "seconds": round(time.perf_counter() - start, 6),
+                **state.get("log_fields", {}),
+            }
+            logger.info("answered", extra={"fields": fields})

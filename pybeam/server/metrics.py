@@ -1,0 +1,123 @@
+"""Metrics for Prometheus. They have the names that dashboards know from vLLM, behind `pybeam:`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pybeam.serving import Cost, Listener, Service, Times
+from pybeam.serving.answers import Reason
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+ROWS = (1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 64, 128)
+MODEL = ("model_name",)
+# what a model does now: the metric, the field of `ServiceStatus`, the help
+GAUGES = (
+    ("num_requests_running", "num_running", "Requests that are being decoded."),
+    ("num_requests_waiting", "num_waiting", "Requests that wait for their turn."),
+    ("waiting_work", "waiting_work", "Source tokens times width, summed over those that wait."),
+    ("live_rows", "num_rows", "Hypotheses that the last step sent through the model."),
+    ("kv_cache_usage_perc", "cache_use", "Share of the allocated pages that is in use; 1 is all."),
+    ("kv_cache_pages", "num_pages", "Allocated pages of keys and values."),
+)
+
+
+class Metrics(Listener):
+    """Counts what the service says and what the server answers."""
+
+    def __init__(self) -> None:
+        # the time at which each series began would double the page
+        prometheus_client.disable_created_metrics()
+        self._registry = CollectorRegistry()
+        self._answers = self._counter("http_answers", "Answers.", ("path", "status"))
+        self._finished = self._counter(
+            "request_success",
+            "Requests that left the service: finished, deadline, cancelled, error.",
+            (*MODEL, "finished_reason"),
+        )
+        self._rejected = self._counter(
+            "requests_rejected", "Requests refused by a full queue.", (*MODEL, "limit")
+        )
+        self._prompt_tokens = self._counter("prompt_tokens", "Source tokens, or frames.")
+        self._generation_tokens = self._counter("generation_tokens", "Tokens of the best outputs.")
+        self._expansions = self._counter("expansions", "Rows sent through the model.")
+        self._latency = self._histogram("e2e_request_latency_seconds", "Whole time in the service.")
+        self._queued = self._histogram("request_queue_time_seconds", "Time in the queue.")
+        self._encoding = self._histogram("request_prefill_time_seconds", "Time of the encoder.")
+        self._decoding = self._histogram("request_decode_time_seconds", "Time in the beam.")
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "Time to the first certain token of a stream."
+        )
+        self._width = self._histogram("request_rows", "Mean rows of a request in a step.", ROWS)
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = MODEL) -> Counter:
+        return Counter(f"pybeam:{name}", text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = SECONDS) -> Histogram:
+        return Histogram(f"pybeam:{name}", text, MODEL, registry=self._registry, buckets=buckets)
+
+    def watch(self, service: Service, models: Sequence[str]) -> None:
+        """Ask this service for what its models do, whenever the metrics are read."""
+        self._registry.register(_Status(service, models))
+
+    def text(self) -> bytes:
+        """Return the metrics in Prometheus' format."""
+        return generate_latest(self._registry)
+
+    def answered(self, path: str, status: int) -> None:
+        """Count an answer."""
+        self._answers.labels(path, status).inc()
+
+    def on_rejected(self, model: str, limit: str) -> None:
+        """Count a request that a full queue refused."""
+        self._rejected.labels(model, limit).inc()
+
+    def on_started(self, model: str, cost: Cost, queued: float) -> None:
+        """Count a request that the engine has taken."""
+        self._queued.labels(model).observe(queued)
+        self._prompt_tokens.labels(model).inc(cost.source_tokens)
+
+    def began_to_stream(self, model: str, seconds: float) -> None:
+        """Count the time to the first event of a stream."""
+        self._first.labels(model).observe(seconds)
+
+    def on_finished(
+        self, model: str, reason: Reason, cost: Cost, times: Times, num_tokens: int
+    ) -> None:
+        """Count a request that has left."""
+        self._finished.labels(model, reason).inc()
+        self._expansions.labels(model).inc(times.expansions)
+        self._generation_tokens.labels(model).inc(num_tokens)
+        if reason == "finished":
+            self._latency.labels(model).observe(times.total)
+            self._encoding.labels(model).observe(times.encoding)
+            self._decoding.labels(model).observe(times.decoding)
+            self._width.labels(model).observe(times.rows)
+
+
+class _Status(Collector):
+    def __init__(self, service: Service, models: Sequence[str]) -> None:
+        self._service, self._models = service, models
+
+    def collect(self) -> Iterator[Metric]:
+        found = {model: self._service.status(model) for model in self._models}
+        for name, field, text in GAUGES:
+            gauge = GaugeMetricFamily(f"pybeam:{name}", text, labels=MODEL)
+            for model, status in found.items():
+                gauge.add_metric([model], getattr(status, field))
+            yield gauge
+        steps = CounterMetricFamily("pybeam:engine_steps", "Steps of the engine.", labels=MODEL)
+        phases = CounterMetricFamily(
+            "pybeam:phase_seconds", "Seconds of each phase of a step.", labels=(*MODEL, "phase")
+        )
+        for model, status in found.items():
+            steps.add_metric([model], status.num_steps)
+            for phase, seconds in status.phase_seconds.items():
+                phases.add_metric([model, phase], seconds)
+        yield steps
+        yield phases

@@ -1,0 +1,175 @@
+"""The models of a server: their names, their languages, and their texts as ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from pybeam.arguments import ArgumentError
+from pybeam.decoder import Decoder
+from pybeam.server.errors import APIError
+from pybeam.speech import Transcription, load_feature_extractor, load_transcription
+from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
+
+# how a name says its languages: es-en, bible-es-en, opus-mt-es-en
+PAIR = re.compile(r"(?:.*[-_])?([a-z]{2,3})-([a-z]{2,3})")
+# pairs of languages whose tokenizers are kept
+MAX_TOKENIZERS = 64
+
+
+def load_any_tokenizer(directory: str) -> Tokenizer | None:
+    """Load a tokenizer for target texts, whatever the languages; None: there are no tokenizer's files."""
+    try:
+        return load_tokenizer(directory)
+    except FileNotFoundError:
+        return None
+    except ArgumentError:  # it must be told languages
+        language = load_languages(directory)[1][0]
+        return load_tokenizer(directory, language, language)
+
+
+class Languages(NamedTuple):
+    """What a model translates. None: any language, or unknown."""
+
+    sources: tuple[str, ...] | None
+    targets: tuple[str, ...] | None
+
+    def has(self, source: str | None, target: str | None) -> bool:
+        """Whether the model may translate so; None: the request does not say."""
+        pairs = ((source, self.sources), (target, self.targets))
+        return all(one is None or known is None or one in known for one, known in pairs)
+
+
+class ServedModel:
+    """A decoder, and the files around it that turn texts and recordings into sources.
+
+    Args:
+        name: what requests call it.
+        directory: the files.
+        decoder: the model and its search.
+        tokenizer: for texts of the model, whatever the languages; None: it has ids alone.
+    """
+
+    def __init__(
+        self, name: str, directory: str, decoder: Decoder, tokenizer: Tokenizer | None
+    ) -> None:
+        self.name, self.directory, self.decoder = name, directory, decoder
+        self.plain_tokenizer = tokenizer
+        self.takes_sound = decoder.model.takes_features
+        tags = load_languages(directory)
+        self.has_tags = bool(tags[1])
+        named = PAIR.fullmatch(name)
+        sources, targets = (tuple(tags[i]) or (named and (named[i + 1],)) or None for i in range(2))
+        self.languages = Languages(sources, targets)
+        self._takes_source_tag = bool(tags[0])
+        vocabularies = load_vocabularies(directory) or ({}, {})
+        self._pieces = {i: piece for piece, i in vocabularies[1].items()}
+        # what turns recordings into sources
+        self.extractor = load_feature_extractor(directory) if self.takes_sound else None
+        self._loaded = lru_cache(MAX_TOKENIZERS)(self._load_tokenizer)
+
+    def tokenizer(self, source: str | None = None, target: str | None = None) -> Tokenizer:
+        """Return the tokenizer for these languages.
+
+        Raises:
+            APIError: the model does not know them, or has no tokenizer.
+        """
+        for field, language, known in zip(
+            ("source_lang", "target_lang"), (source, target), self.languages, strict=True
+        ):
+            if language is not None and known is not None and language not in known:
+                raise APIError(
+                    422, f"the model {self.name!r} does not know the language {language!r}", field
+                )
+        try:
+            return self._loaded(
+                source if self._takes_source_tag else None, target if self.has_tags else None
+            )
+        except ArgumentError as error:
+            raise APIError(422, f"`{error.name}` {error.problem}", error.name) from error
+
+    def _load_tokenizer(self, source: str | None, target: str | None) -> Tokenizer:
+        if self.plain_tokenizer is None:
+            raise APIError(422, f"the model {self.name!r} has no tokenizer; send token ids")
+        if not self.has_tags:
+            return self.plain_tokenizer
+        return load_tokenizer(self.directory, source, target)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of generated tokens; "" for a model without a tokenizer."""
+        return "" if self.plain_tokenizer is None else self.plain_tokenizer.decode(tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token as its vocabulary has it, the number where there is none."""
+        return [self._pieces.get(token, str(token)) for token in tokens]
+
+    def transcription(self, language: str | None, task: str | None) -> Transcription:
+        """Return how outputs begin for this language. Raises ValueError if the model does not know it."""
+        return load_transcription(self.directory, language, task)
+
+
+class ServedModels:
+    """All models of a server.
+
+    Args:
+        models: by name.
+    """
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = dict(models)
+
+    def __iter__(self):
+        return iter(self._models.values())
+
+    def pick(
+        self,
+        name: str | None,
+        source: str | None = None,
+        target: str | None = None,
+        *,
+        takes_sound: bool | None = None,
+    ) -> ServedModel:
+        """Return the model of this name, or else the first that takes these languages.
+
+        `takes_sound` says what the source is; None: either.
+
+        Raises:
+            APIError: there is none.
+        """
+        if name is not None:
+            return self._named(name, takes_sound)
+        fitting = [one for one in self if takes_sound in (None, one.takes_sound)]
+        if not fitting:
+            kind = "recordings" if takes_sound else "text"
+            raise APIError(404, f"no model here takes {kind}", "model")
+        for model in fitting:
+            if model.languages.has(source, target):
+                return model
+        raise APIError(
+            400,
+            f"no model here translates from {source!r} to {target!r}; "
+            "GET /languages lists what there is",
+            "target_lang" if source is None else "source_lang",
+        )
+
+    def _named(self, name: str, takes_sound: bool | None) -> ServedModel:
+        model = self._models.get(name)
+        if model is None:
+            names = ", ".join(self._models)
+            raise APIError(404, f"`model` must be one of {names}", "model")
+        if takes_sound not in (None, model.takes_sound):
+            kind = "recordings" if model.takes_sound else "text"
+            raise APIError(400, f"the model {name!r} takes {kind}", "model")
+        return model
+
+    def targets(self) -> dict[str, list[str]]:
+        """Return the target languages of each source language that the models name."""
+        found: dict[str, set[str]] = {}
+        for model in self:
+            if not model.takes_sound and None not in model.languages:
+                for source in model.languages.sources or ():
+                    others = {one for one in model.languages.targets or () if one != source}
+                    found.setdefault(source, set()).update(others)
+        return {source: sorted(targets) for source, targets in sorted(found.items())}

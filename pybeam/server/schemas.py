@@ -1,0 +1,211 @@
+"""The bodies of requests and answers, as the OpenAPI page shows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+
+def _unicode(value: Any) -> Any:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be Unicode, but has half a character") from None
+    return value
+
+
+# JSON can spell a surrogate without its other half, which no encoding can write
+Text = Annotated[str, AfterValidator(_unicode)]
+Ids = list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+Count = Annotated[int, Field(ge=1, le=128)]
+Length = Annotated[int, Field(ge=1, lt=1 << 20)]
+
+
+class Body(BaseModel):
+    """A body without fields that this server would ignore."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Serving(Body):
+    """How a request is served; none of it changes the result of a request that is finished."""
+
+    model: str | None = Field(
+        default=None, description="A model's name; by default the first that fits."
+    )
+    timeout: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after which the request is given up.",
+    )
+    on_deadline: Literal["raise", "best"] = Field(
+        default="raise", description="At the deadline: answer 504, or with the best found so far."
+    )
+    priority: int = Field(default=0, ge=-8, le=8, description="Higher goes first.")
+
+
+class SourceLimit(Body):
+    """`pybeam.limits.SourceLimit`: floor(ratio * source tokens + constant)."""
+
+    ratio: float = Field(ge=0, allow_inf_nan=False)
+    constant: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class Scoring(Body):
+    """`pybeam.Scoring`; `{"alpha": 1}` divides scores by the length."""
+
+    alpha: FiniteFloat = 0.0
+    offset: FiniteFloat = 0.0
+    scale: FiniteFloat = 1.0
+    reward: FiniteFloat = 0.0
+    ratio: FiniteFloat | None = None
+    coverage: FiniteFloat = 0.0
+
+
+class Processor(BaseModel):
+    """A function of `pybeam.processors` and its arguments; it replaces the server's of its kind."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+class Search(Serving):
+    """What a request changes about the server's search; null: nothing."""
+
+    width: Count | None = Field(default=None, description="Beam width.")
+    n_best: Count | None = Field(default=None, description="Outputs to return.")
+    min_length: Annotated[int, Field(ge=0, lt=1 << 20)] | None = None
+    max_length: Length | SourceLimit | None = None
+    threshold: float | None = Field(default=None, description="Nats below the best.")
+    max_candidates: float | None = None
+    relative_threshold: float | None = None
+    local_threshold: float | None = None
+    length_penalty: FiniteFloat | None = Field(
+        default=None, description="Divide scores by length ** this; the same as scoring.alpha."
+    )
+    scoring: Scoring | None = None
+    ended_only: bool | None = None
+    processors: list[Processor] | None = Field(default=None, max_length=16)
+
+
+class TranslationsBody(Search):
+    """Texts to translate."""
+
+    text: Text | list[Text]
+    source_lang: str | None = None
+    target_lang: str | None = None
+    stream: bool = Field(default=False, description="Send what is certain as server-sent events.")
+    best_so_far: bool = Field(
+        default=False, description="With `stream`: also the best hypothesis, which may change."
+    )
+
+
+class DecodeBody(Search):
+    """Everything that a `pybeam.Request` has. A text, ids as they are, or features [E][F]."""
+
+    source: Text | Ids | list[list[FiniteFloat]]
+    prefix: Text | Ids | None = None
+    target: Text | Ids | None = Field(
+        default=None, description="An output to score instead of searching."
+    )
+    id: Annotated[Any, AfterValidator(_unicode)] = Field(
+        default=None, description="It comes back in the answer."
+    )
+    source_lang: str | None = None
+    target_lang: str | None = None
+    stream: bool = False
+    best_so_far: bool = False
+
+
+class ScoreBody(Serving):
+    """An output to score."""
+
+    source: Text | Ids
+    target: Text | Ids
+    source_lang: str | None = None
+    target_lang: str | None = None
+    length_penalty: FiniteFloat | None = None
+    scoring: Scoring | None = None
+
+
+class CompletionsBody(Serving):
+    """OpenAI's completions. The prompt is the source; what this server cannot do must keep its default."""
+
+    prompt: Text | Ids | list[Text] | list[Ids]
+    max_tokens: Length | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=1 << 20)] | None = None
+    n: Count = 1
+    best_of: Count | None = Field(default=None, description="Beam width.")
+    use_beam_search: bool | None = Field(default=None, description="false: the greedy output.")
+    beam_width: Count | None = None
+    length_penalty: FiniteFloat | None = None
+    logprobs: int | None = Field(
+        default=None, ge=0, le=1, description="Log-probability of each token."
+    )
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+    seed: int | None = Field(default=None, description="Nothing here is random.")
+    temperature: Literal[0, 1] | None = Field(default=None, description="Nothing here is sampled.")
+    top_p: Literal[1] | None = None
+    presence_penalty: Literal[0] | None = None
+    frequency_penalty: Literal[0] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
+    stop: Annotated[list[str], Field(max_length=0)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+
+
+class Times(BaseModel):
+    """Where the time of a request went."""
+
+    queued: float = Field(description="Seconds; so are the next two.")
+    encoding: float
+    decoding: float
+    steps: int
+    rows: float = Field(description="Mean rows in a step.")
+    expansions: int
+
+
+class Hypothesis(BaseModel):
+    """`pybeam.Hypothesis`."""
+
+    text: str
+    score: float
+    final_score: float
+    ended: bool
+
+
+class TokenHypothesis(Hypothesis):
+    """The same with its tokens."""
+
+    tokens: list[int]
+    pieces: list[str]
+    log_probs: list[float | None] | None
+
+
+class Translation(Hypothesis):
+    """The best translation of a text, and the next best ones."""
+
+    alternatives: list[Hypothesis]
+    reason: str
+    times: Times
+
+
+class Translations(BaseModel):
+    model: str
+    translations: list[Translation]
+
+
+class Decoded(BaseModel):
+    """`pybeam.Result`."""
+
+    model: str
+    id: Any
+    hypotheses: list[TokenHypothesis]
+    stop_reason: str
+    reason: str
+    times: Times

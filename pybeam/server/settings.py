@@ -1,0 +1,36 @@
+"""What a server is told beside its models: where it listens, and what one request may ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a server. `pybeam serve --help` explains each.
+
+    Attributes:
+        host, port: where it listens; port 0: any free one.
+        max_waiting: requests that may wait for each model.
+        max_body, max_audio: bytes of a body, and of one that holds a recording.
+        max_sources: texts, or prompts, in one request.
+        max_source_tokens: ids of a source.
+        max_width: beam width and number of outputs that a request may ask for.
+        timeout: seconds after which a request without a result is given up; also the most it may ask for.
+        body_timeout: seconds in which a body must have come.
+        shutdown_timeout: seconds in which a server that is told to stop finishes what it has.
+        cors_origins: web pages that may ask from a browser.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_waiting: int = 256
+    max_body: int = 1 << 20
+    max_audio: int = 25 << 20
+    max_sources: int = 64
+    max_source_tokens: int = 1024
+    max_width: int = 32
+    timeout: float = 60.0
+    body_timeout: float = 30.0
+    shutdown_timeout: float = 30.0
+    cors_origins: tuple[str, ...] = ()

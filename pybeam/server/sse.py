@@ -1,0 +1,125 @@
+"""Server-sent events: what is certain of a text, as it becomes so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+
+from pybeam.server.errors import ClientGone, from_service, respond
+from pybeam.serving import BestSoFar, Certain, ServedResult, ServedStream
+
+Event = Certain | BestSoFar | ServedResult
+# makes the server-sent events of one event of the service
+Write = Callable[[Event], Iterable[str]]
+
+# what a decoder writes for bytes that are no character yet
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def event_of(data: Any, name: str | None = None) -> str:
+    """Format one server-sent event."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
+
+
+class TextDeltas:
+    """The text that every longer beginning of an output adds.
+
+    All deltas joined are the text of the whole output. A text is held back while it does not begin with
+    what was sent, as when its last bytes are no character yet.
+
+    Args:
+        decode: turns tokens into a text.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode, self._sent = decode, ""
+
+    def more(self, tokens: Sequence[int]) -> str:
+        """Return what these certain tokens add."""
+        return self._behind(self._decode(tokens).rstrip(INCOMPLETE))
+
+    def rest(self, text: str) -> str:
+        """Return what the whole text adds."""
+        return self._behind(text)
+
+    def _behind(self, text: str) -> str:
+        if not text.startswith(self._sent):
+            return ""
+        delta, self._sent = text[len(self._sent) :], text
+        return delta
+
+
+async def unless_gone(http: Request, work: Any) -> Any:
+    """Await the work, but cancel it when the client closes its connection.
+
+    Raises:
+        ClientGone: it did.
+    """
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_gone(http))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _gone(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def streamed(
+    http: Request, events: ServedStream, write: Write, on_first: Callable[[], None]
+) -> StreamingResponse:
+    """Return a response that sends events while they come.
+
+    It waits for the first one, so that a request that is refused or does not begin has its own status.
+
+    Args:
+        http: the request.
+        events: of the service.
+        write: makes what is sent of each.
+        on_first: called when the first one is there.
+
+    Raises:
+        APIError: the request failed before anything was certain.
+    """
+    try:
+        first = await unless_gone(http, anext(events))
+    except Exception as error:
+        await events.aclose()
+        raise from_service(error) from error
+    on_first()
+    body = _written(http, first, events, write)
+    return StreamingResponse(body, media_type="text/event-stream", headers=HEADERS)
+
+
+async def _written(
+    http: Request, first: Event, events: ServedStream, write: Write
+) -> AsyncIterator[str]:
+    is_done = False
+    try:
+        for text in write(first):
+            yield text
+        async for event in events:
+            for text in write(event):
+                yield text
+        is_done = True
+    except Exception as error:
+        is_done = True
+        answer = respond(http.url.path, from_service(error))
+        yield event_of(bytes(answer.body).decode(), "error")
+    finally:
+        http.state.client_has_gone = not is_done
+        await events.aclose()

@@ -1,0 +1,19 @@
+"""One server process for all tests that need sockets and do not stop it."""
+
+import httpx
+import pytest
+
+from support.server_process import running
+
+
+@pytest.fixture(scope="session")
+def server():
+    with running("--max-body", "20000", "--body-timeout", "0.5") as process:
+        yield process
+        assert process.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client

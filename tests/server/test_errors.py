@@ -1,0 +1,219 @@
+"""Every status code, and the field at fault by its name."""
+
+import asyncio
+
+import pytest
+
+from support.example_lines import LINES
+from support.paths import ROOT
+from support.server_app import run
+
+TRANSLATE = {"q": "Y el rey dijo.", "source": "es", "target": "en"}
+
+
+def check(response, status, field=None):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    if isinstance(error, str):  # LibreTranslate's form
+        assert error
+        return
+    assert error["param"] == field, error
+    assert error["message"] and error["type"]
+    if field is not None:
+        assert f"`{field}`" in error["message"] or field in ("model", "source_lang")
+
+
+@pytest.mark.parametrize(
+    "path, body, field",
+    [
+        ("translations", {}, "text"),
+        ("translations", {"text": 5}, "text"),
+        ("translations", {"text": []}, "text"),
+        ("translations", {"text": ["a"] * 65}, "text"),
+        ("translations", {"text": "a " * 2000}, "text"),
+        ("translations", {"text": "a", "width": 0}, "width"),
+        ("translations", {"text": "a", "width": 33}, "width"),
+        ("translations", {"text": "a", "n_best": 33}, "n_best"),
+        ("translations", {"text": "a", "withd": 3}, "withd"),
+        ("translations", {"text": "a", "timeout": -1}, "timeout"),
+        ("translations", {"text": "a", "timeout": 1e9}, "timeout"),
+        ("translations", {"text": "a", "length_penalty": 1, "scoring": {}}, "length_penalty"),
+        ("translations", {"text": "a", "source_lang": "de"}, "source_lang"),
+        ("translations", {"text": ["a", "b"], "stream": True}, "text"),
+        ("decode", {"source": [[1, 2], "a"]}, "source"),
+        ("decode", {"source": [-1]}, "source"),
+        ("decode", {"source": "a", "processors": [{"name": "exec"}]}, "processors"),
+        ("decode", {"source": "a", "model": "spoken-numbers-en"}, "model"),
+        ("score", {"source": "a"}, "target"),
+        ("completions", {"prompt": "a", "n": 4, "best_of": 3}, "best_of"),
+        ("completions", {"prompt": "a", "n": 2, "use_beam_search": False}, "n"),
+        ("completions", {"prompt": "a", "temperature": 0.7}, "temperature"),
+        ("completions", {"prompt": "a", "stop": ["b"]}, "stop"),
+        ("completions", {"prompt": "a", "n": 2, "stream": True}, "stream"),
+        ("completions", {"prompt": "a", "echo": True}, "echo"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_400(http, path, body, field):
+    check(http.post(f"/v1/{path}", json=body), 400, field)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"q": "a"},
+        {**TRANSLATE, "q": 5},
+        {**TRANSLATE, "source": "de"},
+        {**TRANSLATE, "source": "auto"},
+        {**TRANSLATE, "format": "html"},
+        {**TRANSLATE, "alternatives": 99},
+        {**TRANSLATE, "q": "a\n" * 70},
+        [],
+    ],
+    ids=str,
+)
+def test_400_for_libretranslate(http, body):
+    check(http.post("/translate", json=body), 400)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"text": "\xff"}', b"[" * 9000, b"null"])
+@pytest.mark.parametrize("path", ["/v1/translations", "/translate"])
+def test_400_for_what_is_no_json(http, path, content):
+    response = http.post(path, content=content, headers={"Content-Type": "application/json"})
+    check(response, 400)
+
+
+def test_401():
+    async def test(client):
+        for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic good"}):
+            for path in ("translations", "decode", "score", "completions"):
+                check(await client.post(f"/v1/{path}", json={}, headers=headers), 401)
+            response = await client.get("/v1/models", headers=headers)
+            check(response, 401)
+            assert response.headers["www-authenticate"] == "Bearer"
+        check(await client.post("/translate", json=TRANSLATE), 401)
+        check(await client.post("/translate", json={**TRANSLATE, "api_key": "no"}), 401)
+        check(await client.post("/v1/audio/transcriptions", files={"file": b"a"}), 401)
+        for key in ("good", "también"):
+            body = {**TRANSLATE, "api_key": key}
+            assert (await client.post("/translate", json=body)).status_code == 200
+            headers = {"Authorization": f"Bearer {key}".encode()}
+            assert (await client.get("/v1/models", headers=headers)).status_code == 200
+        for path in ("/health", "/ready", "/metrics", "/version", "/languages"):
+            assert (await client.get(path)).status_code == 200
+
+    run(test, keys=("good", "también"))
+
+
+def test_404(http):
+    check(http.post("/v1/translations", json={"text": "a", "model": "b"}), 404, "model")
+    check(http.get("/nothing"), 404)
+    check(http.get("/v1/translations"), 405)
+
+
+def test_413(http):
+    body = {"text": "a" * 20000}
+    check(http.post("/v1/translations", json=body), 413)
+    parts = (part for part in [b'{"text": "', b"a" * 30000, b'"}'])  # without a Content-Length
+    check(http.post("/v1/translations", content=parts), 413)
+    check(http.post("/translate", json={**TRANSLATE, "q": "a" * 20000}), 413)
+    assert http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path, body, field",
+    [
+        ("decode", {"source": [99999]}, "source"),
+        ("decode", {"source": [[1.0, 2.0], [3.0]]}, None),
+        ("decode", {"source": "a", "n_best": 9}, "n_best"),
+        ("decode", {"source": "a", "width": 3, "threshold": -1}, "threshold"),
+        ("decode", {"source": "a", "max_length": 9999}, "max_length"),
+        ("decode", {"source": "a", "prefix": [99999]}, "prefix"),
+        ("decode", {"source": "a", "scoring": {"alpha": 99}}, "alpha"),
+        (
+            "decode",
+            {"source": "a", "processors": [{"name": "temperature", "temperature": -1}]},
+            "processors",
+        ),
+        ("decode", {"source": "a", "processors": [{"name": "temperature"}]}, "processors"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_422(http, path, body, field):
+    response = http.post(f"/v1/{path}", json=body)
+    assert response.status_code == 422, response.text
+    assert response.json()["error"]["message"]
+    if field is not None:
+        assert response.json()["error"]["param"] == field, response.text
+
+
+@pytest.mark.parametrize("path, field", [("translations", "text"), ("completions", "prompt")])
+def test_400_for_half_a_character(http, path, field):
+    content = f'{{"{field}": "a\\ud800"}}'
+    headers = {"Content-Type": "application/json"}
+    check(http.post(f"/v1/{path}", content=content, headers=headers), 400, field)
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound" * 99, "stereo"])
+def test_422_for_what_is_no_recording(http, content):
+    if content == "stereo":
+        content = bytearray((ROOT / "examples" / "speech" / "first.wav").read_bytes())
+        content[22] = 2
+    files = {"file": ("a.wav", bytes(content))}
+    check(http.post("/v1/audio/transcriptions", files=files), 422)
+
+
+def test_429_says_when_to_come_back():
+    async def test(client):
+        bodies = [{"text": LINES, "width": 32} for _ in range(8)]
+        responses = await asyncio.gather(
+            *(client.post("/v1/translations", json=body) for body in bodies)
+        )
+        full = [response for response in responses if response.status_code != 200]
+        assert 0 < len(full) < 8
+        for response in full:
+            check(response, 429)
+            assert int(response.headers["retry-after"]) >= 1
+        # those that were refused have left nothing behind
+        assert (await client.post("/v1/translations", json={"text": LINES[0]})).status_code == 200
+
+    run(test, max_waiting=4)
+
+
+def test_64_requests_at_once_from_one_client():
+    async def test(client):
+        texts = [LINES[i % len(LINES)] for i in range(64)]
+        responses = await asyncio.gather(
+            *(client.post("/v1/translations", json={"text": text}) for text in texts)
+        )
+        assert {response.status_code for response in responses} == {200}
+
+    run(test)
+
+
+def test_501(http):
+    check(http.post("/detect", data={"q": "a"}), 501)
+
+
+def test_504(http):
+    body = {"text": LINES[3], "width": 32, "timeout": 1e-6}
+    check(http.post("/v1/translations", json=body), 504, "timeout")
+    check(http.post("/v1/translations", json={**body, "stream": True}), 504, "timeout")
+
+
+def test_not_ready_before_the_start():
+    async def test(client):
+        response = await client.get("/ready")
+        assert (response.status_code, response.json()) == (503, {"status": "starting"})
+        assert (await client.get("/health")).status_code == 200
+
+    run(test, warm=False)
+
+
+def test_a_mistake_of_ours_is_a_500_without_details():
+    async def test(client):
+        client.app.state.calls = None
+        response = await client.post("/v1/translations", json={"text": "a"})
+        check(response, 500)
+
+    run(test)

@@ -1,0 +1,98 @@
+"""A server that is told to stop finishes what it has taken, and says 503 to the rest."""
+
+import itertools
+import threading
+import time
+
+import httpx
+import pytest
+
+from support.example_lines import LINES
+from support.paths import MODEL
+from support.server_process import running, wait_until
+
+
+# the others are slow, since each starts a server of its own
+def test_sigterm_under_load_loses_no_request():
+    statuses: dict[str, int | None] = {}
+    with running(models=[MODEL]) as server:
+
+        def ask(client: int) -> None:
+            body = {"text": LINES, "width": 10}
+            with httpx.Client(base_url=server.url, timeout=60) as http:
+                for count in itertools.count():
+                    name = f"{client}-{count}"
+                    headers = {"X-Request-Id": name}
+                    try:
+                        response = http.post("/v1/translations", json=body, headers=headers)
+                    except httpx.TransportError:
+                        statuses[name] = None
+                        break
+                    statuses[name] = response.status_code
+                    if response.status_code != 200:
+                        break
+
+        threads = [threading.Thread(target=ask, args=[client]) for client in range(8)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(statuses) > 8)
+        server.begin_to_stop()
+        code = server.wait()
+        for thread in threads:
+            thread.join()
+    assert code == 0
+    assert {*statuses.values()} <= {200, 503, None}
+    answered = {one["request_id"]: one["status"] for one in server.records() if "request_id" in one}
+    # a client that came too late for an answer was never heard
+    assert answered == {name: status for name, status in statuses.items() if status is not None}
+    assert [*answered.values()].count(200) >= 16
+
+
+@pytest.mark.slow
+def test_while_it_stops_it_says_so_and_cancels_what_takes_too_long():
+    with running("--shutdown-timeout", "1.5", models=[MODEL]) as server:
+        answers: list[httpx.Response] = []
+        body = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
+
+        def ask() -> None:
+            answers.append(httpx.post(f"{server.url}/v1/translations", json=body, timeout=60))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        with httpx.Client(base_url=server.url) as http:
+            time.sleep(0.3)
+            server.begin_to_stop()
+            wait_until(lambda: http.get("/ready").status_code == 503)
+            assert http.get("/health").status_code == 200
+            response = httpx.post(f"{server.url}/v1/translations", json={"text": "a"})
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) > 0
+        start = time.monotonic()
+        assert server.wait() == 0
+        thread.join()
+        assert [answer.status_code for answer in answers] == [503]
+        assert time.monotonic() - start < 15
+        assert any("cancelling 1" in record["message"] for record in server.records())
+
+
+@pytest.mark.slow
+def test_a_second_signal_hurries():
+    with running(models=[MODEL]) as server:
+        body = {"text": [" ".join(LINES * 4)] * 64, "width": 32}
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            with http.stream(
+                "POST", "/v1/translations", json={**body, "text": body["text"][0], "stream": True}
+            ):
+                server.begin_to_stop()
+                wait_until(lambda: any("the server stops" in line for line in server.lines))
+                server.begin_to_stop()
+        assert server.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken():
+    with running(models=[MODEL]) as server:
+        with pytest.raises(AssertionError, match="address already in use"):
+            with running("--port", str(server.address[1]), models=[MODEL]):
+                pass
+        assert server.stop() == 0

@@ -1,0 +1,96 @@
+"""Options, the environment and a file say the same things."""
+
+from dataclasses import fields
+
+import pytest
+
+from pybeam.cli import main
+from pybeam.cli import pybeam as commands
+from pybeam.server import app
+from pybeam.server.settings import Settings
+from support.paths import MODEL
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """What a server would have been started with: its settings, models and keys."""
+    found = {}
+
+    def build_service(models, metrics, settings):
+        found.update(models=models, settings=settings)
+        raise _Stop
+
+    monkeypatch.setattr(app, "build_service", build_service)
+
+    def run(*arguments):
+        with pytest.raises(_Stop):
+            main(["serve", *arguments])
+        return found
+
+    return run
+
+
+class _Stop(BaseException):
+    pass
+
+
+def test_options_environment_and_file_in_this_order(settings, tmp_path, monkeypatch):
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        f'model = "es-en={MODEL}"\nport = 1\nmax-width = 3\n'
+        + "width = 2\ntimeout = 7.5\ncors-origin = ['http://a', 'http://b']\n"
+    )
+    monkeypatch.setenv("PYBEAM_SERVE_MAX_WIDTH", "4")
+    monkeypatch.setenv("PYBEAM_SERVE_HOST", "0.0.0.0")
+    found = settings("--config", str(path), "--timeout", "9")
+    chosen = found["settings"]
+    assert (chosen.port, chosen.host, chosen.max_width, chosen.timeout) == (1, "0.0.0.0", 4, 9)
+    assert chosen.cors_origins == ("http://a", "http://b")
+    assert list(found["models"]) == ["es-en"]
+    assert found["models"]["es-en"].decoder.algorithm.width == 2
+
+
+@pytest.mark.parametrize(
+    "name, languages",
+    [
+        ("es-en=", (("es",), ("en",))),
+        ("opus-mt-de-fra=", (("de",), ("fra",))),
+        ("", (("es",), ("en",))),
+        ("mine=", (None, None)),
+    ],
+)
+def test_names_and_languages(settings, name, languages):
+    [model] = settings("--model", f"{name}{MODEL}")["models"].values()
+    assert model.name == (name.rstrip("=") or "bible-es-en")
+    assert tuple(model.languages) == languages
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        ([], 2, "--model"),
+        (["--model", "nothing"], 1, "no such folder"),
+        (["--model", f"a={MODEL}", "--model", f"a={MODEL}"], 2, "another model is called 'a'"),
+        (["--model", MODEL, "--config", "nothing"], 2, "No such file"),
+        (["--model", MODEL, "--config", "TOML"], 2, "'prot' is no option"),
+        (["--model", MODEL, "--config", "BROKEN"], 2, "must be a TOML file"),
+        (["--model", MODEL, "--api-key-file", "EMPTY"], 1, "must have a key on each line"),
+        (["--model", MODEL, "--api-key-file", "nothing"], 1, "No such file"),
+        (["--model", MODEL, "--width", "0"], 2, "--width"),
+        (["--model", MODEL, "--threshold", "1"], 2, "no meaning with --algorithm fixed"),
+    ],
+)
+def test_what_is_wrong(arguments, code, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "TOML").write_text("prot = 80\n")
+    (tmp_path / "BROKEN").write_text("port = \n")
+    (tmp_path / "EMPTY").write_text("# no key\n\n")
+    assert main(["serve", *map(str, arguments)]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_every_setting_has_an_option():
+    names = {parameter.name: parameter for parameter in commands.commands["serve"].params}
+    for field in fields(Settings):
+        default = names[field.name].default
+        assert field.default == (default if field.name != "cors_origins" else ()), field.name

@@ -1,0 +1,61 @@
+"""The server's application without sockets: the same endpoints, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from typing import Any
+
+import httpx
+
+import pybeam
+from pybeam.server.app import build_app, build_service
+from pybeam.server.auth import Keys
+from pybeam.server.metrics import Metrics
+from pybeam.server.models import ServedModel
+from pybeam.server.settings import Settings
+from support.paths import MODEL
+
+SEARCH = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
+
+
+@cache
+def decoder() -> pybeam.Decoder:
+    """The decoder of the command line's defaults."""
+    return pybeam.Decoder(pybeam.load_model(MODEL), SEARCH, log_probs=True)
+
+
+@cache
+def served(name: str = "es-en") -> ServedModel:
+    return ServedModel(name, str(MODEL), decoder(), pybeam.load_tokenizer(MODEL))
+
+
+@contextlib.asynccontextmanager
+async def client(
+    *, keys: tuple[str, ...] = (), warm: bool = True, **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a new app, whose service has started."""
+    chosen, metrics, models = Settings(**settings), Metrics(), {"es-en": served()}
+    service = build_service(models, metrics, chosen)
+    app = build_app(service, models, metrics, settings=chosen, keys=Keys(keys))
+    if warm:
+        service.start(warm_up=False)
+    try:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as found:
+            found.app = app  # type: ignore[attr-defined]
+            yield found
+    finally:
+        await asyncio.to_thread(service.close, timeout=0)
+
+
+def run(test: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> Any:
+    """Run a coroutine function on a client of a new app."""
+
+    async def whole() -> Any:
+        async with client(**options) as found:
+            return await test(found)
+
+    return asyncio.run(whole())
