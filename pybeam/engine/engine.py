@@ -373,7 +373,9 @@ class Engine:
                 work.state, sources, own, report, wants_log_probs=self._wants.log_probs
             )
             self._finished.append(batch)
-            work.close(slots, int(report.num_pages.sum()))
+            num_pages = int(report.num_pages.sum())
+            work.close(slots, num_pages)
+            self.stats.free_pages += num_pages
             if self._wants.reads_late:
                 self._quarantined_slots += slots
             else:

@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pybeam.server.connections import impatient, raise_file_limit
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
@@ -73,14 +74,14 @@ class Server(uvicorn.Server):
         config: uvicorn's.
         gate: of the app.
         stop: closes the service, upon which the rest of the requests fails; called in another thread.
-        seconds: in which requests may finish.
+        settings: say how long requests may come and finish.
     """
 
     def __init__(
-        self, config: uvicorn.Config, gate: Gate, stop: Callable[[], None], seconds: float
+        self, config: uvicorn.Config, gate: Gate, stop: Callable[[], None], settings: Settings
     ) -> None:
         super().__init__(config)
-        self._gate, self._stop, self._seconds = gate, stop, seconds
+        self._gate, self._stop, self._settings = gate, stop, settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._is_hurried = asyncio.Event()
@@ -88,6 +89,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         """Start to listen, and say where."""
         self._loop = asyncio.get_running_loop()
+        patience = self._settings.body_timeout
+        self.config.http_protocol_class = impatient(self.config.http_protocol_class, patience)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
@@ -110,7 +113,9 @@ class Server(uvicorn.Server):
 
     async def _stop_in_steps(self) -> None:
         self._gate.is_open = False
-        finished = asyncio.ensure_future(self._gate.wait_until_empty(self._seconds))
+        finished = asyncio.ensure_future(
+            self._gate.wait_until_empty(self._settings.shutdown_timeout)
+        )
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait({finished, hurried}, return_when=asyncio.FIRST_COMPLETED)
         finished.cancel()
@@ -137,5 +142,6 @@ def serve(app: ASGIApp, service: Service, gate: Gate, settings: Settings) -> Non
         server_header=False,
         timeout_graceful_shutdown=int(LAST_SECONDS),
     )
-    server = Server(config, gate, lambda: service.close(timeout=0), settings.shutdown_timeout)
+    server = Server(config, gate, lambda: service.close(timeout=0), settings)
+    raise_file_limit()
     server.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import InvalidStateError
@@ -59,17 +60,18 @@ class Lane(Arrivals):
         limits: Limits,
         clock: Callable[[], float],
         listener: Listener | None,
+        ring_by: Callable[[float], None],
         on_end: Callable[[Lane], None],
     ) -> None:
         self.name, self.decoder = name, decoder
         self._limits, self._clock, self._listener = limits, clock, listener
-        self._on_end = on_end
+        self._ring_by, self._on_end = ring_by, on_end
         self._changed = threading.Condition()
         self._waiting = WaitingLine(limits.ageing)
         self._taken: dict[int, Ticket] = {}
         self._leaving: dict[int, Exception] = {}
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
-        self._num_submitted = 0
+        self._num_submitted = self._num_taken = 0
         self._is_closed = self._is_stalled = False
         self._busy_since: float | None = (
             None  # when the engine was last between two steps; None: it sleeps
@@ -99,6 +101,8 @@ class Lane(Arrivals):
                 if ticket.deadline is not None:
                     heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
                 self._changed.notify()
+            if ticket.deadline is not None:
+                self._ring_by(ticket.deadline)
         except QueueFull as error:
             self._hear("on_rejected", error.limit)
             raise
@@ -176,23 +180,24 @@ class Lane(Arrivals):
                 phase_seconds=dict(stats.phase_seconds),
             )
 
-    # the watchdog
+    # the alarm
 
-    def check(self) -> float | None:
-        """Notice a step that does not end. Returns the seconds until this should be asked again, or None."""
-        most = self._limits.max_step_seconds
-        if most is None:
-            return None
+    def look(self) -> float:
+        """Notice deadlines that have passed, and a step that does not end. Returns when to look again."""
+        self._expire()
+        most, now = self._limits.max_step_seconds, self._clock()
         with self._changed:
-            since = self._busy_since
-            left = most if since is None else since + most - self._clock()
-            if left > 0:
-                return min(left, most / 4)
-            was_stalled, self._is_stalled = self._is_stalled, True
-        if not was_stalled:
+            again = self._deadlines[0][0] if self._deadlines else math.inf
+            if most is None:
+                return again
+            since, was_stalled = self._busy_since, self._is_stalled
+            has_stalled = since is not None and now >= since + most
+            self._is_stalled = was_stalled or has_stalled
+        if has_stalled and not was_stalled:
             log.error("%s", self._stalled_message())
             self.cancel_all(EngineStalled(self._stalled_message()))
-        return most
+        # a step that begins now is noticed a quarter too late
+        return min(again, now + most / 4)
 
     def _stalled_message(self) -> str:
         return (
@@ -205,15 +210,17 @@ class Lane(Arrivals):
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         self._expire()
         with self._changed:
-            while may_wait and not len(self._waiting) and not self._is_closed:
+            while may_wait and not self._waiting and not self._is_closed:
                 self._busy_since, self._load = None, Load()
                 self._changed.wait()
+            if may_wait:
                 self._pace.begin(self._clock())
             now, late = self._beat(), []
             while (ticket := self._waiting.pop(now)) is not None and self._is_hopeless(ticket, now):
                 late.append(ticket)
             if ticket is not None:
                 self._taken[ticket.index] = ticket
+                self._num_taken += 1
         self._drop(late)
         if ticket is None:
             return None
@@ -257,6 +264,7 @@ class Lane(Arrivals):
         if not self._deadlines:
             return
         expired: list[Ticket] = []
+        leaving: list[Ticket] = []
         with self._changed:
             now = self._clock()
             while self._deadlines and self._deadlines[0][0] <= now:
@@ -264,9 +272,14 @@ class Lane(Arrivals):
                 if (ticket := self._waiting.remove(index)) is not None:
                     expired.append(ticket)
                 elif (ticket := self._taken.get(index)) is not None:
+                    leaving.append(ticket)
                     error = Interrupted() if ticket.wants_best else _too_late(ticket)
                     self._leaving.setdefault(index, error)
         self._drop(expired)
+        for ticket in leaving:
+            if not ticket.wants_best:
+                # its caller need not wait until the step has ended
+                _resolve(ticket, _too_late(ticket))
 
     def _drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is too late."""
@@ -279,6 +292,7 @@ class Lane(Arrivals):
     def _run(self) -> None:
         requests: Any = self
         while True:
+            num_taken = self._num_taken
             try:
                 stream = self.decoder.stream(requests)
                 self._stats = self.decoder.stats
@@ -287,7 +301,8 @@ class Lane(Arrivals):
                 break
             except BaseException as error:
                 log.exception("the engine of model %r failed, and starts anew", self.name)
-                if not self._fail_taken(error):
+                self._fail_taken(error)
+                if self._num_taken == num_taken:
                     # a stream that fails before it takes a request would fail for ever
                     self.cancel_all(error)
         self._on_end(self)
@@ -313,15 +328,14 @@ class Lane(Arrivals):
         self._left(ticket, reason, item)
         _resolve(ticket, answer)
 
-    def _fail_taken(self, error: BaseException) -> int:
-        """Give the error to all whose requests the engine had taken. Returns how many they were."""
+    def _fail_taken(self, error: BaseException) -> None:
+        """Give the error to all whose requests the engine had taken."""
         with self._changed:
             taken, self._taken = self._taken, {}
             self._leaving = {}
         for ticket in taken.values():
             self._left(ticket, "error")
             _resolve(ticket, error)
-        return len(taken)
 
     def _left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
         ticket.enter("wait", self._clock())

@@ -13,6 +13,7 @@ from pybeam.arguments import number, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
+from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
@@ -89,16 +90,17 @@ class Service:
             raise TypeError(f"`decoders` must be a Decoder or a dict of them, but is {decoders!r}")
         self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds)
         self._listener, self._clock = listener, clock
+        self._alarm = Alarm(self._look, clock)
         self._lock = threading.Lock()
         self._lanes = {name: self._lane(name, decoder) for name, decoder in decoders.items()}
         self._old: list[Lane] = []  # lanes whose models have been replaced
         self._state: Literal["new", "running", "closed"] = "new"
-        self._is_over = threading.Event()
 
     def _lane(self, name: str, decoder: Decoder) -> Lane:
         if not isinstance(decoder, Decoder):
             raise TypeError(f"`decoders` must hold Decoders, but {name!r} is {type(decoder)}")
-        return Lane(name, decoder, self._limits, self._clock, self._listener, self._forget)
+        ring_by, forget = self._alarm.ring_by, self._forget
+        return Lane(name, decoder, self._limits, self._clock, self._listener, ring_by, forget)
 
     def _forget(self, lane: Lane) -> None:
         """Free what a lane holds that has been replaced and has nothing more to do."""
@@ -126,8 +128,7 @@ class Service:
             if warm_up:
                 decode_some(lane.decoder)
             lane.start()
-        if self._limits.max_step_seconds is not None:
-            threading.Thread(target=self._watch, name="pybeam watchdog", daemon=True).start()
+        self._alarm.start()
         return self
 
     def close(self, *, timeout: float | None = None) -> None:
@@ -149,7 +150,7 @@ class Service:
         for lane in left:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             lane.join(self._limits.max_step_seconds)
-        self._is_over.set()
+        self._alarm.stop()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -340,13 +341,11 @@ class Service:
                     raise
                 lane = current
 
-    def _watch(self) -> None:
-        """Look at the engines until the service is closed."""
-        wait: float | None = 0.0
-        while not self._is_over.wait(wait):
-            with self._lock:
-                lanes = [*self._lanes.values(), *self._old]
-            wait = min((left for lane in lanes if (left := lane.check()) is not None), default=None)
+    def _look(self) -> float:
+        """Look at deadlines and steps. Returns when to look again."""
+        with self._lock:
+            lanes = [*self._lanes.values(), *self._old]
+        return min(lane.look() for lane in lanes)
 
 
 def _check_options(options: Options) -> None:

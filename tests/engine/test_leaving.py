@@ -110,7 +110,7 @@ def test_others_do_not_notice(name, kind, late, third):
                 num_gone += 1
             else:
                 assert essence([result]) == [expected[index]], schedule
-    assert num_gone > 5
+    assert num_gone > 0
 
 
 @pytest.mark.parametrize("error", [Gone, Interrupted])

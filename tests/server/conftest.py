@@ -10,6 +10,7 @@ from support.server_process import running
 def server():
     with running("--max-body", "20000", "--body-timeout", "0.5") as process:
         yield process
+        assert process.process.poll() is None, "".join(process.lines)[-5000:]
         assert process.stop() == 0
 
 

@@ -4,8 +4,9 @@ import json
 import socket
 
 import httpx
+import pytest
 
-from support.example_lines import LINES
+from support.example_lines import LINES, translations
 from support.server_process import gauge, wait_until
 
 LONG = " ".join(LINES * 4)
@@ -42,6 +43,9 @@ def test_clients_that_leave_while_they_wait(server, http):
         connection.close()
     wait_until(lambda: running(http) == 0, seconds=5)
     wait_until(lambda: cancelled(http) == before + 20)
+    metrics = http.get("/metrics").text
+    for name in ("waiting_work", "live_rows", "kv_cache_usage_perc"):
+        assert gauge(metrics, f"pybeam:{name}") == 0, name
 
 
 def test_clients_that_leave_in_the_middle_of_a_stream(server, http):
@@ -80,3 +84,43 @@ def test_a_body_that_stops_in_the_middle(server):
             b"POST /v1/translations HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"
         )
         assert b" 408 " in connection.recv(1000)
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"POST /v1/trans", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET"]
+)
+def test_a_connection_that_says_nothing_more_is_closed(server, head):
+    with socket.create_connection(server.address, timeout=20) as connection:
+        connection.sendall(head)
+        while connection.recv(1000):
+            pass
+
+
+def test_open_connections_are_in_nobody_s_way(server, http):
+    connections = [socket.create_connection(server.address) for _ in range(300)]
+    assert http.post("/v1/translations", json={"text": LINES[0]}).status_code == 200
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_that_vanish(server, http):
+    body = {"text": LONG, "width": 4, "stream": True, "max_length": 250}
+    for _ in range(50):
+        connections = [send(server, body) for _ in range(20)]
+        connections[0].recv(100)
+        for connection in connections:
+            connection.close()
+    wait_until(lambda: running(http) == 0, seconds=20)
+    response = http.post("/v1/translations", json={"text": LINES[0]})
+    assert response.json()["translations"][0]["text"] == translations()[0]
+    metrics = http.get("/metrics").text
+    assert gauge(metrics, "pybeam:kv_cache_usage_perc") == 0
+
+
+def test_slow_readers_get_everything(server):
+    with send(server, {"text": LINES[3], "width": 1, "stream": True}) as connection:
+        found = b""
+        while b"0\r\n\r\n" not in found:
+            found += connection.recv(7)
+    assert b"event: result" in found

@@ -9,24 +9,10 @@ import pytest
 
 import pybeam
 from pybeam.serving import BestSoFar, Certain
-from support.laws import ALGORITHMS, essence
-from support.search_models import random_model
+from support.gates import WAIT_SECONDS
+from support.served import REQUESTS, decoder, expected, told
 
-MODEL = random_model(7, 9, eos_bonus=0.3)
-REQUESTS = [pybeam.Request([1] * (1 + i * 7 % 5), source_id=i) for i in range(17)]
-WAIT_SECONDS = 20
-
-
-def decoder(name="fixed", schedule=None, model=MODEL):
-    return pybeam.Decoder(model, ALGORITHMS[name], schedule or pybeam.Fifo(4))
-
-
-def told(result):
-    """What does not depend on the order of requests."""
-    return essence([result])[0][1:]
-
-
-EXPECTED = [told(result) for result in decoder().decode(REQUESTS)]
+EXPECTED = expected()
 
 
 @pytest.fixture
@@ -69,9 +55,9 @@ def test_a_stream_says_what_is_certain(service, best):
     async def follow_all():
         return await asyncio.gather(*map(follow, REQUESTS))
 
-    for events, expected in zip(asyncio.run(follow_all()), EXPECTED, strict=True):
+    for events, result in zip(asyncio.run(follow_all()), EXPECTED, strict=True):
         *news, served = events
-        assert told(served.result) == expected
+        assert told(served.result) == result
         tokens = served.result.hypotheses[0].tokens
         certain = []
         for event in news:

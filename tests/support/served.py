@@ -1,0 +1,48 @@
+"""A service over a model that waits for the test, and what its results say."""
+
+from __future__ import annotations
+
+import time
+
+import pybeam
+from support.gates import WAIT_SECONDS, GatedModel
+from support.laws import ALGORITHMS, essence
+from support.search_models import random_model
+
+MODEL = random_model(7, 9, eos_bonus=-2)
+REQUESTS = [pybeam.Request([1] * (1 + i * 7 % 5), source_id=i) for i in range(17)]
+
+
+def decoder(name="fixed", schedule=None, model=MODEL, **options):
+    """A decoder of one of the algorithms, with four places."""
+    return pybeam.Decoder(model, ALGORITHMS[name], schedule or pybeam.Fifo(4), **options)
+
+
+def told(result):
+    """What a result says, but for its index."""
+    return essence([result])[0][1:]
+
+
+def expected(name="fixed", requests=REQUESTS, model=MODEL):
+    """What `Decoder.decode` says of these requests."""
+    return [told(result) for result in decoder(name, model=model).decode(requests)]
+
+
+def answers(futures):
+    """What the results of these futures say."""
+    return [told(future.result(WAIT_SECONDS).result) for future in futures]
+
+
+def gated(name="fixed", schedule=None, **options):
+    """A model behind a gate, and a service that runs it, without warm-up."""
+    model = GatedModel(MODEL)
+    service = pybeam.Service(decoder(name, schedule, model), **options)
+    return model, service.start(warm_up=False)
+
+
+def wait_for(condition) -> None:
+    """Return when the condition holds. Engine threads need a moment to do what they will certainly do."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.001)
