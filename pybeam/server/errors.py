@@ -88,7 +88,8 @@ def from_service(error: Exception) -> APIError:
             )
         case ServiceClosed() | EngineStalled():
             return APIError(503, str(error), retry_after=RETRY_SECONDS)
-        case TypeError() | ValueError():
+        # what a request has wrong is named; what names nothing comes from the model
+        case TypeError() | ValueError() if ARGUMENT.search(str(error)):
             return refused(error)
     logger.error("a request failed", exc_info=error)
     return APIError(500, f"{type(error).__name__} while decoding; the server's log has more")
