@@ -19,6 +19,7 @@ from benchmarks.setup import Setup
 from benchmarks.translation import MAX_LENGTH, fixed
 
 PEER = "CTranslate2"
+TYPES = ("float32", "int8")
 START_SECONDS = 120.0
 
 
@@ -26,17 +27,24 @@ START_SECONDS = 120.0
 class System:
     """A server: an engine, the type of its weights, and its search.
 
-    `search` is "greedy", "fixed" or "variable"; CTranslate2 has one search for every width.
+    `search` is "greedy", "fixed" or "variable"; CTranslate2 has one search for every width. It translates
+    `side_by_side` batches at the same time, which share the threads.
     """
 
     library: str
     dtype: str
     width: int
     search: str = "fixed"
+    side_by_side: int = 1
 
     def __str__(self) -> str:
         has_choice = self.library != PEER and self.width > 1
         return f"{self.library} {self.dtype}" + (f", {self.search}" if has_choice else "")
+
+    @property
+    def layout(self) -> str:
+        """The same, with what the peer's threads do."""
+        return f"{self}, {self.side_by_side} side by side"
 
     @property
     def algorithm(self) -> pybeam.Algorithm:
@@ -54,6 +62,7 @@ class System:
                 "compute_type": self.dtype,
                 "width": self.width,
                 "threads": setup.threads,
+                "side_by_side": self.side_by_side,
             }
             return ["-m", "benchmarks.peer_server", json.dumps(options)]
         search = {"--algorithm": "greedy"}
@@ -73,12 +82,19 @@ class System:
         return ["-m", "pybeam", "serve", *(str(part) for pair in options.items() for part in pair)]
 
 
-def systems(width: int) -> list[System]:
-    """The peer's come first: ours are compared with them."""
-    types = ("float32", "int8")
+def ours(width: int) -> list[System]:
     searches = ("greedy",) if width == 1 else ("fixed", "variable")
-    ours = [System("pybeam", dtype, width, search) for search in searches for dtype in types]
-    return [*(System(PEER, dtype, width) for dtype in types), *ours]
+    return [System("pybeam", dtype, width, search) for search in searches for dtype in TYPES]
+
+
+def peers(width: int, threads: int) -> list[System]:
+    """Every layout, of which the best of each type is measured further."""
+    layouts = [n for n in (1, threads) if threads % n == 0]
+    return [
+        System(PEER, dtype, width, side_by_side=n)
+        for dtype in TYPES
+        for n in dict.fromkeys(layouts)
+    ]
 
 
 @dataclass
@@ -103,8 +119,9 @@ class Servers:
 
     def _start(self, system: System) -> None:
         # its log goes to a file, so that nobody has to read it meanwhile
-        log = self.setup.folder / f"server-{len(self._processes)}-{system.width}.log"
-        environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+        log = self.setup.folder / f"server-{len(self._addresses)}.log"
+        # threads that spin take the cores from the shell; `pybeam serve` sets this by itself
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, *system.command(self.setup)],

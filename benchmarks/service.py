@@ -1,6 +1,7 @@
 """`pybeam serve` under load, beside CTranslate2 in the same shell: same model, threads and machine.
 
-A load is a rate of arrivals as a share of what CTranslate2 in float32 answers when 64 clients keep it busy.
+Of CTranslate2's layouts (one batch at a time on all threads, or one on each) the one that answers more is
+measured. A load is a rate of arrivals as a share of what it answers in float32 when 64 clients keep it busy.
 A system is not given more load once it has collapsed. One server works at a time.
 """
 
@@ -17,7 +18,7 @@ import numpy
 import pybeam
 from benchmarks.latency import arrivals, percentiles
 from benchmarks.load import Answer, closed_loop, open_loop, post
-from benchmarks.servers import PEER, Servers, System, systems
+from benchmarks.servers import PEER, TYPES, Servers, System, ours, peers
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 
@@ -52,7 +53,9 @@ def service(setup: Setup) -> Iterator[list[Task]]:
 
 
 def _cases(bench: Bench) -> Iterator[list[Task]]:
-    width, ours = bench.width, [one for one in bench.systems if one.library != PEER]
+    width, own = bench.width, ours(bench.width)
+    layouts = peers(width, bench.setup.threads)
+    yield [Task(f"peer-{width}", one.layout, lambda one=one: bench.peer(one)) for one in layouts]
     yield bench.tasks(f"closed-{width}", bench.systems, bench.closed)
     for load in bench.loads:
         going = [one for one in bench.systems if not bench.has_collapsed(one)]
@@ -61,8 +64,8 @@ def _cases(bench: Bench) -> Iterator[list[Task]]:
     held = [one for one in bench.systems if bench.setup.is_tiny or bench.rows(one)]
     yield bench.tasks(f"held-{width}", held or bench.systems, bench.held)
     yield bench.tasks(f"overload-{width}", bench.systems, bench.overload)
-    yield bench.tasks(f"first-{width}", ours, bench.first)
-    yield bench.tasks(f"offline-{width}", ours, bench.offline)
+    yield bench.tasks(f"first-{width}", own, bench.first)
+    yield bench.tasks(f"offline-{width}", own, bench.offline)
 
 
 @dataclass
@@ -76,7 +79,16 @@ class Bench:
 
     @cached_property
     def systems(self) -> list[System]:
-        return systems(self.width)
+        """The peer's come first: ours are compared with them."""
+        layouts = peers(self.width, self.setup.threads)
+        best = {
+            dtype: max(
+                (one for one in layouts if one.dtype == dtype),
+                key=lambda one: self._capacities.get(one, 0.0),
+            )
+            for dtype in TYPES
+        }
+        return [*best.values(), *ours(self.width)]
 
     @property
     def loads(self) -> tuple[float, ...]:
@@ -111,6 +123,10 @@ class Bench:
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
     # what is measured
+
+    def peer(self, system: System) -> dict:
+        """What a layout of the peer can answer; the better one of a type goes on."""
+        return {"answered/s": self.capacity(system)}
 
     def closed(self, system: System) -> dict:
         """16 clients, each with one request at a time."""
