@@ -62,13 +62,11 @@ class Clients:
                 await reader.readexactly(int(length[1]))
             else:
                 first = await _first_certain(reader)
-            latency = time.perf_counter() - due
-        except (OSError, EOFError):
-            return Answer(time.perf_counter() - due, 0)
-        except asyncio.CancelledError:
+        except (OSError, EOFError, asyncio.CancelledError):
             if writer is not None:
                 writer.close()
             return Answer(time.perf_counter() - due, 0)
+        latency = time.perf_counter() - due
         if CLOSES.search(head):
             writer.close()
         else:
@@ -84,9 +82,11 @@ class Clients:
             writer.close()
         return await asyncio.open_connection(*self._address)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for _, writer in self._idle:
             writer.close()
+        # transports are closed by the loop
+        await asyncio.sleep(0)
 
 
 async def _first_certain(reader: asyncio.StreamReader) -> float | None:
@@ -154,6 +154,6 @@ def _run(address: Address, send: Callable) -> Any:
         try:
             return await send(clients)
         finally:
-            clients.close()
+            await clients.close()
 
     return asyncio.run(whole())

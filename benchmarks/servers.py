@@ -14,11 +14,11 @@ import pybeam
 from benchmarks import corpus
 from benchmarks.data import ROOT
 from benchmarks.load import Address
+from benchmarks.peers import PEER
 from benchmarks.plans import CHOSEN_ON_DEV, chosen
 from benchmarks.setup import Setup
 from benchmarks.translation import MAX_LENGTH, fixed
 
-PEER = "CTranslate2"
 TYPES = ("float32", "int8")
 START_SECONDS = 120.0
 

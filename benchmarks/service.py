@@ -18,7 +18,8 @@ import numpy
 import pybeam
 from benchmarks.latency import arrivals, percentiles
 from benchmarks.load import Answer, closed_loop, open_loop, post
-from benchmarks.servers import PEER, TYPES, Servers, System, ours, peers
+from benchmarks.peers import PEER
+from benchmarks.servers import TYPES, Servers, System, ours, peers
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 
