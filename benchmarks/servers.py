@@ -21,6 +21,8 @@ from benchmarks.translation import MAX_LENGTH, fixed
 
 TYPES = ("float32", "int8")
 START_SECONDS = 120.0
+# threads that spin take the cores from the shell; `pybeam serve` sets this by itself
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,32 @@ def peers(width: int, threads: int) -> list[System]:
     ]
 
 
+def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
+    """What `offline.decode` returns, from a process like the server's.
+
+    Raises:
+        RuntimeError: the process failed.
+    """
+    options = {
+        "dtype": system.dtype,
+        "width": system.width,
+        "search": system.search,
+        "threads": setup.threads,
+        "lines": lines,
+        "data": str(setup.data) if setup.data else None,
+    }
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.offline", json.dumps(options)],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        raise RuntimeError(run.stderr[-1000:])
+    return json.loads(run.stdout)
+
+
 @dataclass
 class Servers:
     """The processes, by system; each is started when it is first asked, and sleeps while others work."""
@@ -117,16 +145,23 @@ class Servers:
             self._start(system)
         return self._addresses[system]
 
+    def cpu_seconds(self, system: System) -> float | None:
+        """What all threads of its process have computed so far; None where there is no /proc."""
+        stat = Path(f"/proc/{self._processes[system].pid}/stat")
+        if not stat.exists():
+            return None
+        # the name of the process, in parentheses, may have spaces
+        user, kernel = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+
     def _start(self, system: System) -> None:
         # its log goes to a file, so that nobody has to read it meanwhile
         log = self.setup.folder / f"server-{len(self._addresses)}.log"
-        # threads that spin take the cores from the shell; `pybeam serve` sets this by itself
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         with log.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, *system.command(self.setup)],
                 cwd=ROOT,
-                env=environment,
+                env={**os.environ, **ENVIRONMENT},
                 stderr=stderr,
             )
         self._processes[system] = process

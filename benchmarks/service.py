@@ -7,6 +7,7 @@ A system is not given more load once it has collapsed. One server works at a tim
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,10 @@ from functools import cached_property
 
 import numpy
 
-import pybeam
 from benchmarks.latency import arrivals, percentiles
 from benchmarks.load import Answer, closed_loop, open_loop, post
 from benchmarks.peers import PEER
-from benchmarks.servers import TYPES, Servers, System, ours, peers
+from benchmarks.servers import TYPES, Servers, System, offline, ours, peers
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 
@@ -77,6 +77,7 @@ class Bench:
     servers: Servers
     width: int
     _capacities: dict[System, float] = field(default_factory=dict)
+    _cpu_of: dict[System, float] = field(default_factory=dict)
 
     @cached_property
     def systems(self) -> list[System]:
@@ -127,13 +128,12 @@ class Bench:
 
     def peer(self, system: System) -> dict:
         """What a layout of the peer can answer; the better one of a type goes on."""
-        return {"answered/s": self.capacity(system)}
+        return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
 
     def closed(self, system: System) -> dict:
         """16 clients, each with one request at a time."""
-        contents = [post(PATH, {"text": text}) for text in self.texts]
-        answers, seconds = closed_loop(self._address(system), contents, CLIENTS, self.seconds)
-        return {"clients": CLIENTS} | _facts(answers, seconds)
+        answers, seconds, cpu = self._busy(system, self.texts, CLIENTS)
+        return {"clients": CLIENTS, "cpu_ms": 1e3 * cpu / len(answers)} | _facts(answers, seconds)
 
     def open(self, system: System, load: float) -> dict:
         """Poisson arrivals."""
@@ -165,41 +165,45 @@ class Bench:
 
     def offline(self, system: System) -> dict:
         """The server with many clients, alone and with many texts a request, beside `decoder.decode`."""
-        data = self.setup.corpus()
-        lines = min(OFFLINE_LINES, len(data.sources))
-        model = self.setup.networks.ours("example", system.dtype)
-        decoder = pybeam.Decoder(model, system.algorithm, pybeam.Fifo(64))
-        sources = data.sources[:lines]
-        decoder.decode(sources[:64])
         time.sleep(SETTLE)
-        start = time.perf_counter()
-        decoder.decode(sources)
-        offline = lines / (time.perf_counter() - start)
+        alone = offline(self.setup, system, OFFLINE_LINES)
+        lines = int(alone["lines"])
+        rate, offline_cpu = lines / alone["seconds"], alone["cpu_seconds"] / lines
         several = [
-            post(PATH, {"text": self.texts[i : i + TEXTS_PER_REQUEST]})
-            for i in range(0, lines, TEXTS_PER_REQUEST)
+            self.texts[i : i + TEXTS_PER_REQUEST] for i in range(0, lines, TEXTS_PER_REQUEST)
         ]
-        num_clients = 2 * MANY_CLIENTS // TEXTS_PER_REQUEST
-        answers, seconds = closed_loop(self._address(system), several, num_clients, self.seconds)
-        batched = TEXTS_PER_REQUEST * sum(one.status == 200 for one in answers) / seconds
+        answers, seconds, cpu = self._busy(system, several, 2 * MANY_CLIENTS // TEXTS_PER_REQUEST)
+        number = TEXTS_PER_REQUEST * sum(one.status == 200 for one in answers)
         single = self.capacity(system)
         return {
-            "decode lines/s": offline,
+            "decode lines/s": rate,
             "server lines/s": single,
-            "of decode": single / offline,
-            f"server lines/s, {TEXTS_PER_REQUEST} a request": batched,
-            f"of decode, {TEXTS_PER_REQUEST} a request": batched / offline,
+            "of decode": single / rate,
+            f"server lines/s, {TEXTS_PER_REQUEST} a request": number / seconds,
+            f"of decode, {TEXTS_PER_REQUEST} a request": number / seconds / rate,
+            "decode cpu_ms": 1e3 * offline_cpu,
+            "server cpu_ms": 1e3 * self._cpu_of[system],
+            f"server cpu_ms, {TEXTS_PER_REQUEST} a request": 1e3 * cpu / number,
         }
 
     def capacity(self, system: System) -> float:
         """Requests per second that it answers when many clients keep it busy."""
         if system not in self._capacities:
-            contents = [post(PATH, {"text": text}) for text in self.texts]
-            answers, seconds = closed_loop(
-                self._address(system), contents, MANY_CLIENTS, self.seconds
-            )
+            answers, seconds, cpu = self._busy(system, self.texts, MANY_CLIENTS)
             self._capacities[system] = sum(one.status == 200 for one in answers) / seconds
+            self._cpu_of[system] = cpu / len(answers)
         return self._capacities[system]
+
+    def _busy(
+        self, system: System, texts: Sequence[str | list[str]], num_clients: int
+    ) -> tuple[list[Answer], float, float]:
+        """The answers of a closed loop, its seconds, and the server's seconds of CPU (NaN: unknown)."""
+        contents = [post(PATH, {"text": text}) for text in texts]
+        address = self._address(system)
+        before = self.servers.cpu_seconds(system)
+        answers, seconds = closed_loop(address, contents, num_clients, self.seconds)
+        after = self.servers.cpu_seconds(system)
+        return answers, seconds, after - before if after is not None else math.nan
 
     def _arrivals(self, system: System, rate: float, more: dict | None = None) -> dict:
         due = arrivals(rate, max(10, int(rate * self.seconds)), SEED)
