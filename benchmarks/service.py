@@ -25,8 +25,8 @@ from benchmarks.tasks import Task
 
 PATH = "/v1/translations"
 WIDTHS = (5, 1)
-LOADS = (0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
-ROW_SECONDS = 6.0
+LOADS = (0.5, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0)
+ROW_SECONDS = 5.0
 # at the start of a row the server is not busy yet, so its first share is not counted
 WARM_UP = 0.1
 # a server whose median is this slow has collapsed
