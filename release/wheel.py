@@ -49,7 +49,7 @@ def build() -> Path:
     shutil.rmtree(DIST, ignore_errors=True)
     # not CFLAGS, which would replace Python's own flags instead of joining them
     flags = f"{os.environ.get('CPPFLAGS', '')} -include {ROOT / 'release' / 'glibc_2_28.h'}".strip()
-    env = {**os.environ, "CPPFLAGS": flags, "PYBEAM_NO_CUDA": "1"}
+    env = {**os.environ, "CPPFLAGS": flags}
     with tempfile.TemporaryDirectory() as folder:
         # the wheel is built from the source distribution, which thus has all that it needs
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, str(ROOT)]

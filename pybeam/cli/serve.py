@@ -51,6 +51,22 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
     context.default_map = defaults
 
 
+class Load(click.ParamType):
+    """A number of waiting texts and the width of beams from there on."""
+
+    name = "load"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        waiting, _, width = value.partition(":")
+        if not (waiting.isdigit() and width.isdigit() and int(waiting) and int(width)):
+            self.fail(f"{value!r} must be two numbers, such as 16:3", param, ctx)
+        return int(waiting), int(width)
+
+
 SERVER = Section(
     "Server",
     [
@@ -134,6 +150,20 @@ LIMITS = Section(
             type=click.IntRange(1),
             metavar="N",
             help="Texts that may wait for each model; a request beyond gets 429.",
+        ),
+        option(
+            "--max-waiting-work",
+            type=click.IntRange(1),
+            metavar="WORK",
+            help="Source tokens times beam width of all texts that wait for a model; likewise 429.",
+        ),
+        option(
+            "--width-by-load",
+            type=Load(),
+            multiple=True,
+            metavar="WAITING:K",
+            help="While so many texts wait, begin others with a beam of at most K, which is faster and "
+            "worse; answers say their width. May be given many times, such as 16:3 and 64:1.",
         ),
         option(
             "--max-sources",

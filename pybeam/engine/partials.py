@@ -70,9 +70,10 @@ class Glance(NamedTuple):
 
 def _partial(source: Source, certain: list[int], best: list[int] | None) -> Partial | None:
     """Return what is new about a source since its last partial result, if anything is."""
-    if len(certain) <= source.num_committed and best == source.best:
-        return None
+    # while a prefix is scored, fewer tokens are certain than are known
     if len(certain) < source.num_committed:
+        return None
+    if len(certain) == source.num_committed and best == source.best:
         return None
     source.num_committed, source.best = len(certain), best
     return Partial(source.index, source.request.id, certain, best)

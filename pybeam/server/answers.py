@@ -44,7 +44,11 @@ def translation_of(model: ServedModel, served: ServedResult) -> schemas.Translat
     found = [hypothesis_of(model, one) for one in served.result.hypotheses]
     best = found[0] if found else schemas.Hypothesis(text="", score=0, final_score=0, ended=False)
     return schemas.Translation(
-        **best.model_dump(), alternatives=found[1:], reason=served.reason, times=times_of(served)
+        **best.model_dump(),
+        alternatives=found[1:],
+        reason=served.reason,
+        width=served.width,
+        times=times_of(served),
     )
 
 
@@ -64,6 +68,7 @@ def decoded_of(model: ServedModel, served: ServedResult) -> schemas.Decoded:
         ],
         stop_reason=served.result.stop_reason,
         reason=served.reason,
+        width=served.width,
         times=times_of(served),
     )
 

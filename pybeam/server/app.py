@@ -17,6 +17,7 @@ from pybeam.server.endpoints import (
     completions,
     decode,
     operations,
+    page,
     translate,
     translations,
 )
@@ -35,6 +36,7 @@ ROUTERS = (
     completions.router,
     audio.router,
     operations.router,
+    page.router,
 )
 
 
@@ -43,7 +45,13 @@ def build_service(
 ) -> Service:
     """Make the service of these models, with metrics that listen to it."""
     decoders = {name: model.decoder for name, model in models.items()}
-    return Service(decoders, max_waiting=settings.max_waiting, listener=metrics)
+    return Service(
+        decoders,
+        max_waiting=settings.max_waiting,
+        max_waiting_work=settings.max_waiting_work,
+        width_by_load=dict(settings.width_by_load) or None,
+        listener=metrics,
+    )
 
 
 def build_app(

@@ -88,7 +88,7 @@ def from_service(error: Exception) -> APIError:
             )
         case ServiceClosed() | EngineStalled():
             return APIError(503, str(error), retry_after=RETRY_SECONDS)
-        # what a request has wrong is named; what names nothing comes from the model
+        # one that names no argument is about the model, such as NaN in its logits
         case TypeError() | ValueError() if ARGUMENT.search(str(error)):
             return refused(error)
     logger.error("a request failed", exc_info=error)

@@ -44,6 +44,8 @@ def set_up(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JSONFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # it says when it starts and stops, and so do we
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
     # a full disk under the logs must not write tracebacks about itself
     logging.raiseExceptions = False
 

@@ -191,7 +191,8 @@ class Translation(Hypothesis):
     """The best translation of a text, and the next best ones."""
 
     alternatives: list[Hypothesis]
-    reason: str
+    reason: str = Field(description="finished, or deadline: the best so far.")
+    width: int = Field(description="Of the beam, which --width-by-load may have narrowed.")
     times: Times
 
 
@@ -208,4 +209,5 @@ class Decoded(BaseModel):
     hypotheses: list[TokenHypothesis]
     stop_reason: str
     reason: str
+    width: int
     times: Times

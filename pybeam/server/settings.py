@@ -12,6 +12,8 @@ class Settings:
     Attributes:
         host, port: where it listens; port 0: any free one.
         max_waiting: requests that may wait for each model.
+        max_waiting_work: their source tokens times width, summed; None: no limit.
+        width_by_load: pairs of a number of waiting requests and the width of beams from there on.
         max_body, max_audio: bytes of a body, and of one that holds a recording.
         max_sources: texts, or prompts, in one request.
         max_source_tokens: ids of a source.
@@ -25,6 +27,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     max_waiting: int = 256
+    max_waiting_work: int | None = None
+    width_by_load: tuple[tuple[int, int], ...] = ()
     max_body: int = 1 << 20
     max_audio: int = 25 << 20
     max_sources: int = 64

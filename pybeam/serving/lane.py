@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class Limits:
     max_waiting_work: int | None
     ageing: float
     max_step_seconds: float | None
+    widths: tuple[tuple[int, int], ...] = ()  # with so many waiting, beams have at most that width
 
 
 class Cancelled(Exception):
@@ -73,15 +74,12 @@ class Lane(Arrivals):
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
         self._num_submitted = self._num_taken = 0
         self._is_closed = self._is_stalled = False
-        self._busy_since: float | None = (
-            None  # when the engine was last between two steps; None: it sleeps
-        )
+        # when the engine was last between two steps; None: it sleeps
+        self._busy_since: float | None = None
         self._pace = Pace()
         self._load = Load()
         self._stats = Stats()
         self._thread = threading.Thread(target=self._run, name=f"pybeam {name}", daemon=True)
-
-    # callers
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -151,7 +149,7 @@ class Lane(Arrivals):
         for ticket in waiting:
             self._left(ticket, "error")
         for ticket in (*waiting, *taken):
-            _resolve(ticket, error)
+            ticket.resolve(error)
 
     def join(self, timeout: float | None) -> bool:
         """Wait until the thread has ended, at most so many seconds. Returns whether it has."""
@@ -180,8 +178,6 @@ class Lane(Arrivals):
                 phase_seconds=dict(stats.phase_seconds),
             )
 
-    # the alarm
-
     def look(self) -> float:
         """Notice deadlines that have passed, and a step that does not end. Returns when to look again."""
         self._expire()
@@ -205,8 +201,6 @@ class Lane(Arrivals):
             f"{self._limits.max_step_seconds}; requests are refused until it ends"
         )
 
-    # the engine's stream
-
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
         self._expire()
         with self._changed:
@@ -218,6 +212,7 @@ class Lane(Arrivals):
             now, late = self._beat(), []
             while (ticket := self._waiting.pop(now)) is not None and self._is_hopeless(ticket, now):
                 late.append(ticket)
+            num_waiting = len(self._waiting)
             if ticket is not None:
                 self._taken[ticket.index] = ticket
                 self._num_taken += 1
@@ -225,7 +220,21 @@ class Lane(Arrivals):
         if ticket is None:
             return None
         self._hear("on_started", ticket.cost, now - ticket.submitted)
-        return ticket.index, ticket.request
+        return ticket.index, self._narrowed(ticket, num_waiting)
+
+    def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
+        """Return the request, with a narrower beam if so many others wait that it must have one."""
+        algorithm, request = self.decoder.algorithm, ticket.request
+        ticket.width = request.width or algorithm.width
+        allowed = [width for least, width in self._limits.widths if num_waiting >= least]
+        if not allowed or request.target is not None:
+            return request
+        # as many hypotheses as were asked for must fit
+        width = max(min(allowed), request.n_best or algorithm.n_best)
+        if width >= ticket.width:
+            return request
+        ticket.width = width
+        return dataclasses.replace(request, width=width)
 
     def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
         """Whether a request is not expected to meet its deadline if it begins now.
@@ -273,21 +282,19 @@ class Lane(Arrivals):
                     expired.append(ticket)
                 elif (ticket := self._taken.get(index)) is not None:
                     leaving.append(ticket)
-                    error = Interrupted() if ticket.wants_best else _too_late(ticket)
+                    error = Interrupted() if ticket.wants_best else ticket.too_late()
                     self._leaving.setdefault(index, error)
         self._drop(expired)
         for ticket in leaving:
             if not ticket.wants_best:
                 # its caller need not wait until the step has ended
-                _resolve(ticket, _too_late(ticket))
+                ticket.resolve(ticket.too_late())
 
     def _drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is too late."""
         for ticket in expired:
             self._left(ticket, "deadline")
-            _resolve(ticket, _too_late(ticket))
-
-    # the thread
+            ticket.resolve(ticket.too_late())
 
     def _run(self) -> None:
         requests: Any = self
@@ -326,7 +333,7 @@ class Lane(Arrivals):
             self._pace.done(ticket.cost, ticket.times(), now)
         reason, answer = _answer(ticket, item)
         self._left(ticket, reason, item)
-        _resolve(ticket, answer)
+        ticket.resolve(answer)
 
     def _fail_taken(self, error: BaseException) -> None:
         """Give the error to all whose requests the engine had taken."""
@@ -335,7 +342,7 @@ class Lane(Arrivals):
             self._leaving = {}
         for ticket in taken.values():
             self._left(ticket, "error")
-            _resolve(ticket, error)
+            ticket.resolve(error)
 
     def _left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
         ticket.enter("wait", self._clock())
@@ -362,24 +369,7 @@ def _answer(ticket: Ticket, result: Result) -> tuple[Reason, ServedResult | Base
     if error is not None:
         return "error", error
     if result.stop_reason != "interrupted":
-        return "finished", ServedResult(result, ticket.times(result))
+        return "finished", ServedResult(result, ticket.times(result), ticket.width)
     if not result.hypotheses:
-        return "deadline", _too_late(ticket)
-    return "deadline", ServedResult(result, ticket.times(result), "deadline")
-
-
-def _too_late(ticket: Ticket) -> DeadlineExceeded:
-    assert ticket.deadline is not None
-    seconds = ticket.deadline - ticket.submitted
-    return DeadlineExceeded(f"the request's `timeout` of {seconds:g} seconds has passed")
-
-
-def _resolve(ticket: Ticket, answer: ServedResult | BaseException) -> None:
-    """Give the caller the answer, unless it has gone or has one."""
-    try:
-        if isinstance(answer, BaseException):
-            ticket.future.set_exception(answer)
-        else:
-            ticket.future.set_result(answer)
-    except InvalidStateError:
-        pass
+        return "deadline", ticket.too_late()
+    return "deadline", ServedResult(result, ticket.times(result), ticket.width, "deadline")

@@ -59,6 +59,9 @@ class Service:
         ageing: seconds in which a request that waits rises by one level.
         max_step_seconds: a step that takes longer is an error of the engine: all callers of its model get
             `EngineStalled`, and so do new ones until the step ends. None: never.
+        width_by_load: trades quality for speed. With ``{16: 3, 64: 1}``, a request that begins while 16
+            others wait for the same model has a beam of at most 3, and with 64 of 1, but never less than its
+            n_best. `ServedResult.width` says it. None: every request gets the width that it asked for.
         listener: gets facts for metrics; see `Listener`.
         clock: seconds that never go back.
 
@@ -66,7 +69,6 @@ class Service:
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
 
-    # the names are part of the interface
     def __init__(
         self,
         decoders: Decoder | Mapping[str, Decoder],
@@ -75,6 +77,7 @@ class Service:
         max_waiting_work: int | None = None,
         ageing: float = 10.0,
         max_step_seconds: float | None = 60.0,
+        width_by_load: Mapping[int, int] | None = None,
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,11 +87,15 @@ class Service:
         number("ageing", ageing, 0)
         if max_step_seconds is not None:
             number("max_step_seconds", max_step_seconds, 0)
+        for least, width in (width_by_load or {}).items():
+            whole("width_by_load", least, 1)
+            whole("width_by_load", width, 1)
         if isinstance(decoders, Decoder):
             decoders = {"default": decoders}
         if not isinstance(decoders, Mapping) or not decoders:
             raise TypeError(f"`decoders` must be a Decoder or a dict of them, but is {decoders!r}")
-        self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds)
+        widths = tuple((width_by_load or {}).items())
+        self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
         self._listener, self._clock = listener, clock
         self._alarm = Alarm(self._look, clock)
         self._lock = threading.Lock()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 from pybeam.engine.arrivals import Phase, Watch
 from pybeam.request import Partial, Request, Result
 from pybeam.serving.answers import Cost, ServedResult, Times
+from pybeam.serving.errors import DeadlineExceeded
 
 
 @dataclass(eq=False, kw_only=True)
@@ -24,6 +26,7 @@ class Ticket:
         index: its number on its lane.
         num_certain: tokens that were certain when it last heard.
         tag: its place in the fair order of clients.
+        width: the width of its beam, when it has begun.
     """
 
     request: Request
@@ -39,6 +42,7 @@ class Ticket:
     index: int = -1
     num_certain: int = 0
     tag: float = 0.0
+    width: int = 1
     _phase: Phase = "wait"
     _since: float = 0.0
     _seconds: dict[str, float] = field(
@@ -52,6 +56,21 @@ class Ticket:
         """Count the time until now for the phase that ends."""
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
+
+    def too_late(self) -> DeadlineExceeded:
+        """The error of its caller when its time is over."""
+        assert self.deadline is not None
+        seconds = self.deadline - self.submitted
+        return DeadlineExceeded(f"the request's `timeout` of {seconds:g} seconds has passed")
+
+    def resolve(self, answer: ServedResult | BaseException) -> None:
+        """Give the caller the answer, unless it has gone or has one."""
+        # a caller may go between two lines of code
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(answer, BaseException):
+                self.future.set_exception(answer)
+            else:
+                self.future.set_result(answer)
 
     def times(self, result: Result | None = None) -> Times:
         """Where its time went until it entered its last phase."""

@@ -76,7 +76,7 @@ def test_translations(http):
             assert ours["text"] == TOKENIZER.decode(theirs.tokens)
             assert ours["score"] == theirs.score
             assert ours["final_score"] == theirs.final_score
-        assert one["times"]["steps"] == result.steps
+        assert (one["times"]["steps"], one["width"]) == (result.steps, 7)
 
 
 def test_decode_takes_everything_that_a_request_has(http):

@@ -191,6 +191,30 @@ def test_64_requests_at_once_from_one_client():
     run(test)
 
 
+def test_429_for_too_much_work_and_narrow_beams_under_load():
+    async def test(client):
+        bodies = [{"text": LINES[i % 4]} for i in range(40)]
+        responses = await asyncio.gather(
+            *(client.post("/v1/translations", json=body) for body in bodies)
+        )
+        assert {response.status_code for response in responses} == {200, 429}
+        done = [one for one in responses if one.status_code == 200]
+        widths = {one.json()["translations"][0]["width"] for one in done}
+        assert widths == {5, 2}
+
+    run(test, max_waiting_work=1000, width_by_load=((2, 2),))
+
+
+def test_pages_of_other_sites_may_ask_only_if_they_are_named():
+    async def preflight(client):
+        headers = {"Origin": "http://a", "Access-Control-Request-Method": "POST"}
+        return (await client.options("/v1/translations", headers=headers)).headers
+
+    assert "access-control-allow-origin" not in run(preflight)
+    found = run(preflight, cors_origins=("http://a",))
+    assert found["access-control-allow-origin"] == "http://a"
+
+
 def test_501(http):
     check(http.post("/detect", data={"q": "a"}), 501)
 

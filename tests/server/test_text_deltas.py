@@ -39,6 +39,6 @@ def test_a_replacement_character_of_the_output_itself():
 
 
 def test_a_text_that_changes_its_beginning_is_held_back():
-    texts = ["do", "do n", "do n't you", "don't you"]
+    texts = ["do", "do n", "do n't you", "don't you think so"]
     deltas = TextDeltas(lambda tokens: texts[len(tokens)])
     assert [deltas.more([0] * n) for n in range(4)] == ["do", " n", "'t you", ""]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 import pybeam
 from pybeam.serving import Cost, Listener, QueueFull, ServiceClosed
 from support.gates import WAIT_SECONDS, Clock
-from support.served import REQUESTS, answers, decoder, expected, gated, wait_for
+from support.served import REQUESTS, answers, decoder, expected, gated, told, wait_for
 
 
 def busy(**options):
@@ -117,6 +118,8 @@ def test_options_that_are_wrong(options):
         dict(max_waiting_work=0),
         dict(ageing=0),
         dict(max_step_seconds=-1),
+        dict(width_by_load={0: 1}),
+        dict(width_by_load={1: 0}),
         dict(decoders={}),
         dict(decoders=3),
         dict(decoders={"a": 3}),
@@ -154,6 +157,21 @@ def test_priorities_ages_and_clients_decide_who_is_next():
         begun += sorted(calls - {-1, *begun})
     # all but the client's two requests count as one client, which has had its turn
     assert begun == [0, 3, 1, 4, 5, 6, 2] or begun == [0, 3, 1, 4, 5, 2, 6]
+    service.close()
+
+
+def test_beams_are_narrow_while_many_wait():
+    model, service, first = busy(name="power", width_by_load={2: 3, 4: 1})
+    requests = [pybeam.Request([1], n_best=1 + i % 3, source_id=i) for i in range(7)]
+    futures = [service.submit(request) for request in requests]
+    model.open()
+    results = [future.result(WAIT_SECONDS) for future in (first, *futures)]
+    # 6, 5, 4, … others wait when each of them begins
+    assert [one.width for one in results] == [5, 1, 2, 3, 3, 3, 5, 5]
+    plain = decoder("power")
+    for request, served in zip(requests, results[1:], strict=True):
+        [result] = plain.decode([dataclasses.replace(request, width=served.width)])
+        assert told(served.result) == told(result)
     service.close()
 
 

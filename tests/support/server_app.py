@@ -34,10 +34,15 @@ def served(name: str = "es-en") -> ServedModel:
 
 @contextlib.asynccontextmanager
 async def client(
-    *, keys: tuple[str, ...] = (), warm: bool = True, **settings: Any
+    *,
+    keys: tuple[str, ...] = (),
+    warm: bool = True,
+    model: ServedModel | None = None,
+    **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a new app, whose service has started."""
-    chosen, metrics, models = Settings(**settings), Metrics(), {"es-en": served()}
+    model = served() if model is None else model
+    chosen, metrics, models = Settings(**settings), Metrics(), {model.name: model}
     service = build_service(models, metrics, chosen)
     app = build_app(service, models, metrics, settings=chosen, keys=Keys(keys))
     if warm:
