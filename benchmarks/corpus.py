@@ -40,7 +40,17 @@ class Corpus:
 
     @property
     def vocabulary(self) -> list[str]:
-        return [self.pieces.id_to_piece(i) for i in range(self.pieces.get_piece_size())]
+        return vocabulary(self.pieces)
+
+
+def processor() -> sentencepiece.SentencePieceProcessor:
+    """That of the example model."""
+    return sentencepiece.SentencePieceProcessor(model_file=str(MODEL / "sentencepiece.model"))
+
+
+def vocabulary(pieces: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """Its pieces, by id."""
+    return [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
 
 
 def load(data: Path | None = None, split: str = "dev", lines: int | None = None) -> Corpus:
@@ -49,5 +59,5 @@ def load(data: Path | None = None, split: str = "dev", lines: int | None = None)
     for language in ("es", "en"):
         path = f"bible-es-en/{split}.{language}"
         texts.append((folder_with(path, data) / path).read_text("utf-8").splitlines()[:lines])
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(MODEL / "sentencepiece.model"))
+    pieces = processor()
     return Corpus([[*pieces.encode(line), EOS] for line in texts[0]], texts[1], pieces)

@@ -13,11 +13,11 @@ from functools import cache
 from benchmarks import one_row
 from benchmarks.corpus import Corpus
 from benchmarks.latency import percentiles
+from benchmarks.peers import PEER
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.worker import System, Worker
 
-PEER = "CTranslate2"
 PEER_TYPES, TYPES = ("float32", "int8"), ("float32", "bfloat16", "int8")
 PERCENTS = (50, 95)
 # seconds after which the threads of the system before have stopped spinning

@@ -14,6 +14,7 @@ Translate = Callable[[list[list[int]]], list[list[int]]]
 
 EOS = 2
 GENERATE = "transformers.generate"
+PEER = "CTranslate2"
 
 
 def transformers_model(directory: Path, device: str = "cpu", dtype: str = "float32"):

@@ -7,6 +7,7 @@ stopping: the figures of Huang, Zhao and Ma 2017, on the dev set: <file>-quality
 against width), <file>-bleu.svg (BLEU and length ratio against width, decoders with a reward at their best
 one), <file>-reward.svg (both against the reward).
 jacobi: <file>-speed.svg, the form of Figure 3 of Santilli et al. 2023.
+service: <file>-load.svg (p50 and p99 of servers against load).
 Without files: all of these below benchmarks/results/.
 """
 
@@ -21,7 +22,7 @@ import matplotlib
 
 from benchmarks.journal import RESULTS
 from benchmarks.latency import PERCENTILES
-from benchmarks.peers import GENERATE
+from benchmarks.peers import GENERATE, PEER
 
 matplotlib.use("svg")
 # the same numbers make the same file, and its letters stay letters
@@ -108,11 +109,9 @@ def latency(rows: list[dict]) -> Figure | None:
             colour, marker = SCHEDULES[name.partition("(")[0]]
             dashes = "--" if "max_wait" in name else "-"
             axes.plot(*zip(*line, strict=True), dashes, color=colour, marker=marker, label=name)
-        axes.set(yscale="log", xlabel="load, share of saturated throughput", title=title)
+        axes.set(xlabel="load, share of saturated throughput", title=title)
         axes.set_xlim(0, 1)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_locator(NullLocator())
+        _milliseconds(axes)
 
     return side_by_side(list(panels), panel, "ms from arrival to result")
 
@@ -178,6 +177,38 @@ def speed(rows: list[dict]) -> Figure | None:
     return side_by_side(["parallel decoding"][: len(cases)], panel, "speed-up against greedy")
 
 
+def load(rows: list[dict]) -> Figure | None:
+    """A panel for each width and percentile: how latency grows with load, up to collapse."""
+    parts = _by_case([row for row in rows if row["case"].startswith("load-")], "p50_ms")
+    panels = {
+        f"width {part.removeprefix('load-')}, {p}": (part, f"{p}_ms")
+        for part in parts
+        for p in ("p50", "p99")
+    }
+
+    def panel(axes: Axes, title: str) -> None:
+        part, column = panels[title]
+        for name in dict.fromkeys(row["system"] for row in parts[part]):
+            points = sorted((r["req/s"], r[column]) for r in parts[part] if r["system"] == name)
+            colour = BLACK if name.startswith(PEER) else ORANGE if "variable" in name else BLUE
+            dashes, marker = ("--", "s") if "int8" in name else ("-", "o")
+            style = dict(color=colour, marker=marker, markersize=3.5, label=name)
+            axes.plot(*zip(*points, strict=True), dashes, **style)
+        axes.set(xlabel="requests per second", title=title)
+        _milliseconds(axes)
+        axes.set_xlim(left=0)
+
+    return side_by_side(list(panels), panel, "ms from arrival to answer")
+
+
+def _milliseconds(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
 def _line(
     axes: Axes, rows: list[dict], x: str, y: str, decoder: str, label: str | None = None
 ) -> None:
@@ -198,6 +229,7 @@ PLOTS = {
     "e2e": {"throughput": throughput, "steps": step_time, "latency": latency},
     "stopping": {"quality": quality, "bleu": bleu, "reward": reward},
     "jacobi": {"speed": speed},
+    "service": {"load": load},
 }
 
 

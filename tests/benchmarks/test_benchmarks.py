@@ -191,6 +191,7 @@ SKIPPED_WITHOUT = {
     "huggingface": "transformers",
     "whisper": "transformers",
     "processors": "transformers",
+    "service": "ctranslate2",
 }
 
 
@@ -214,6 +215,10 @@ def test_dry_run(name, tmp_path):
     if name == "one-request":
         # every system of a case starts a process
         command_line += ["--only", "greedy", "widened-fixed-5", "one-row-step", "--threads", "1"]
+    if name == "service":
+        # every system starts a server
+        command_line += ["--only", "peer-5", "overload-5/CTranslate2 i", "load-5/pybeam int8"]
+        command_line += ["first-5/pybeam int8", "offline-5/pybeam int8, v", "--threads", "1"]
     run = subprocess.run(
         [*command_line, "--data", str(data)],
         cwd=ROOT,

@@ -21,9 +21,15 @@ START_SECONDS = 120
 class ServerProcess:
     """Runs until `stop`. Its log is read as it comes, so that the process never waits for a reader."""
 
-    def __init__(self, *options: str, models=(MODEL, SPEECH_MODEL), **environment: str) -> None:
+    def __init__(
+        self,
+        *options: str,
+        models=(MODEL, SPEECH_MODEL),
+        module: str = "pybeam",
+        **environment: str,
+    ) -> None:
         named = [part for model in models for part in ("--model", str(model))]
-        command = [sys.executable, "-m", "pybeam", "serve", *named, "--port", "0", *options]
+        command = [sys.executable, "-m", module, "serve", *named, "--port", "0", *options]
         self.process = subprocess.Popen(
             command,
             stderr=subprocess.PIPE,

@@ -1,0 +1,189 @@
+"""`pybeam serve` and the same shell around CTranslate2, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pybeam
+from benchmarks import corpus
+from benchmarks.data import ROOT
+from benchmarks.load import Address
+from benchmarks.peers import PEER
+from benchmarks.plans import CHOSEN_ON_DEV, chosen
+from benchmarks.setup import Setup
+from benchmarks.translation import MAX_LENGTH, fixed
+
+TYPES = ("float32", "int8")
+START_SECONDS = 120.0
+# threads that spin take the cores from the shell; `pybeam serve` sets this by itself
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+
+
+@dataclass(frozen=True)
+class System:
+    """A server: an engine, the type of its weights, and its search.
+
+    `search` is "greedy", "fixed" or "variable"; CTranslate2 has one search for every width. It translates
+    `side_by_side` batches at the same time, which share the threads.
+    """
+
+    library: str
+    dtype: str
+    width: int
+    search: str = "fixed"
+    side_by_side: int = 1
+
+    def __str__(self) -> str:
+        has_choice = self.library != PEER and self.width > 1
+        return f"{self.library} {self.dtype}" + (f", {self.search}" if has_choice else "")
+
+    @property
+    def layout(self) -> str:
+        """The same, with what the peer's threads do."""
+        return f"{self}, {self.side_by_side} side by side"
+
+    @property
+    def algorithm(self) -> pybeam.Algorithm:
+        """The search of ours."""
+        if self.width == 1:
+            return pybeam.greedy(max_length=MAX_LENGTH)
+        return chosen(self.width) if self.search == "variable" else fixed(self.width)
+
+    def command(self, setup: Setup) -> list[str]:
+        """How its server is started."""
+        if self.library == PEER:
+            vocabulary = corpus.vocabulary(corpus.processor())
+            options = {
+                "directory": str(setup.networks.ctranslate2_directory("example", vocabulary)),
+                "compute_type": self.dtype,
+                "width": self.width,
+                "threads": setup.threads,
+                "side_by_side": self.side_by_side,
+            }
+            return ["-m", "benchmarks.peer_server", json.dumps(options)]
+        search = {"--algorithm": "greedy"}
+        if self.width > 1:
+            search = {"--algorithm": self.search, "--width": self.width}
+        if self.width > 1 and self.search == "variable":
+            threshold, candidates = CHOSEN_ON_DEV[self.width]
+            search |= {"--threshold": threshold, "--max-candidates": candidates}
+        options = {
+            "--model": corpus.MODEL,
+            "--port": 0,
+            "--dtype": self.dtype,
+            "--threads": setup.threads,
+            "--max-length": MAX_LENGTH,
+            **search,
+        }
+        return ["-m", "pybeam", "serve", *(str(part) for pair in options.items() for part in pair)]
+
+
+def ours(width: int) -> list[System]:
+    searches = ("greedy",) if width == 1 else ("fixed", "variable")
+    return [System("pybeam", dtype, width, search) for search in searches for dtype in TYPES]
+
+
+def peers(width: int, threads: int) -> list[System]:
+    """Every layout, of which the best of each type is measured further."""
+    layouts = [n for n in (1, threads) if threads % n == 0]
+    return [
+        System(PEER, dtype, width, side_by_side=n)
+        for dtype in TYPES
+        for n in dict.fromkeys(layouts)
+    ]
+
+
+def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
+    """What `offline.decode` returns, from a process like the server's.
+
+    Raises:
+        RuntimeError: the process failed.
+    """
+    options = {
+        "dtype": system.dtype,
+        "width": system.width,
+        "search": system.search,
+        "threads": setup.threads,
+        "lines": lines,
+        "data": str(setup.data) if setup.data else None,
+    }
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.offline", json.dumps(options)],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        raise RuntimeError(run.stderr[-1000:])
+    return json.loads(run.stdout)
+
+
+@dataclass
+class Servers:
+    """The processes, by system; each is started when it is first asked, and sleeps while others work."""
+
+    setup: Setup
+    _processes: dict[System, subprocess.Popen] = field(default_factory=dict)
+    _addresses: dict[System, Address] = field(default_factory=dict)
+
+    def address(self, system: System) -> Address:
+        """Where it listens.
+
+        Raises:
+            RuntimeError: its process ended, or does not listen in time.
+        """
+        if system in self._processes and self._processes[system].poll() is not None:
+            raise RuntimeError(f"the server ended with status {self._processes[system].returncode}")
+        if system not in self._processes:
+            self._start(system)
+        return self._addresses[system]
+
+    def cpu_seconds(self, system: System) -> float | None:
+        """What all threads of its process have computed so far; None where there is no /proc."""
+        stat = Path(f"/proc/{self._processes[system].pid}/stat")
+        if not stat.exists():
+            return None
+        # the name of the process, in parentheses, may have spaces
+        user, kernel = stat.read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+
+    def _start(self, system: System) -> None:
+        # its log goes to a file, so that nobody has to read it meanwhile
+        log = self.setup.folder / f"server-{len(self._addresses)}.log"
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, *system.command(self.setup)],
+                cwd=ROOT,
+                env={**os.environ, **ENVIRONMENT},
+                stderr=stderr,
+            )
+        self._processes[system] = process
+        self._addresses[system] = _listening(process, log)
+
+    def close(self) -> None:
+        """End all of them."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+
+
+def _listening(process: subprocess.Popen, log: Path) -> Address:
+    """Wait until a server says where it listens."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        lines = [line for line in log.read_text().splitlines() if "listening on" in line]
+        if lines:
+            host, port = json.loads(lines[0])["message"].rsplit("/", 1)[1].split(":")
+            return host, int(port)
+        time.sleep(0.05)
+    process.kill()
+    raise RuntimeError(f"no server: {log.read_text()[-1000:]}")

@@ -1,0 +1,261 @@
+"""`pybeam serve` under load, beside CTranslate2 in the same shell: same model, threads and machine.
+
+Of CTranslate2's layouts (one batch at a time on all threads, or one on each) the one that answers more is
+measured. A load is a rate of arrivals as a share of what it answers in float32 when 64 clients keep it busy.
+A system is not given more load once it has collapsed. One server works at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy
+
+from benchmarks.latency import arrivals, percentiles
+from benchmarks.load import Answer, closed_loop, open_loop, post
+from benchmarks.peers import PEER
+from benchmarks.servers import TYPES, Servers, System, offline, ours, peers
+from benchmarks.setup import Setup
+from benchmarks.tasks import Task
+
+PATH = "/v1/translations"
+WIDTHS = (5, 1)
+LOADS = (0.5, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0)
+ROW_SECONDS = 5.0
+# at the start of a row the server is not busy yet, so its first share is not counted
+WARM_UP = 0.1
+# a server whose median is this slow has collapsed
+COLLAPSED_MS = 1000.0
+CLIENTS, MANY_CLIENTS = 16, 64
+GOOD_MS = (200, 500)
+OVERLOAD, DEADLINE = 2.0, 0.5
+STREAM_LOAD = 0.6
+OFFLINE_LINES = 512
+TEXTS_PER_REQUEST = 16
+# seconds after which the threads of the system before have stopped spinning
+SETTLE = 0.3
+SEED = 0
+
+
+def service(setup: Setup) -> Iterator[list[Task]]:
+    """Latency and goodput of `pybeam serve` under load, beside CTranslate2 in the same shell."""
+    servers = Servers(setup)
+    try:
+        for width in (5,) if setup.is_tiny else WIDTHS:
+            yield from _cases(Bench(setup, servers, width))
+            servers.close()
+    finally:
+        servers.close()
+
+
+def _cases(bench: Bench) -> Iterator[list[Task]]:
+    width, own = bench.width, ours(bench.width)
+    layouts = peers(width, bench.setup.threads)
+    yield [Task(f"peer-{width}", one.layout, lambda one=one: bench.peer(one)) for one in layouts]
+    yield bench.tasks(f"closed-{width}", bench.systems, bench.closed)
+    for load in bench.loads:
+        going = [one for one in bench.systems if not bench.has_collapsed(one)]
+        if going:
+            yield bench.tasks(f"load-{width}", going, bench.open, load=load)
+    held = [one for one in bench.systems if bench.setup.is_tiny or bench.rows(one)]
+    yield bench.tasks(f"held-{width}", held or bench.systems, bench.held)
+    yield bench.tasks(f"overload-{width}", bench.systems, bench.overload)
+    yield bench.tasks(f"first-{width}", own, bench.first)
+    yield bench.tasks(f"offline-{width}", own, bench.offline)
+
+
+@dataclass
+class Bench:
+    """The servers of one width, and what has been measured of them."""
+
+    setup: Setup
+    servers: Servers
+    width: int
+    _capacities: dict[System, float] = field(default_factory=dict)
+    _cpu_of: dict[System, float] = field(default_factory=dict)
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """The peer's come first: ours are compared with them."""
+        layouts = peers(self.width, self.setup.threads)
+        best = {
+            dtype: max(
+                (one for one in layouts if one.dtype == dtype),
+                key=lambda one: self._capacities.get(one, 0.0),
+            )
+            for dtype in TYPES
+        }
+        return [*best.values(), *ours(self.width)]
+
+    @property
+    def loads(self) -> tuple[float, ...]:
+        return LOADS[1:2] if self.setup.is_tiny else LOADS
+
+    @property
+    def seconds(self) -> float:
+        return 1.0 if self.setup.is_tiny else ROW_SECONDS
+
+    @cached_property
+    def texts(self) -> list[str]:
+        data = self.setup.corpus()
+        return [data.pieces.decode(source) for source in data.sources]
+
+    def tasks(self, case: str, chosen: Sequence[System], measure, **more) -> list[Task]:
+        return [
+            Task(case, str(one), lambda one=one: measure(one, **more), more=more) for one in chosen
+        ]
+
+    def rows(self, system: System, case: str = "load") -> list[dict]:
+        """What this run has measured of it, lowest load first."""
+        found = [
+            row
+            for row in self.setup.journal.own_rows
+            if (row["case"], row["system"]) == (f"{case}-{self.width}", str(system))
+            and "error" not in row
+        ]
+        return sorted(found, key=lambda row: row.get("load", 0))
+
+    def has_collapsed(self, system: System) -> bool:
+        rows = self.rows(system)
+        return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
+
+    # what is measured
+
+    def peer(self, system: System) -> dict:
+        """What a layout of the peer can answer; the better one of a type goes on."""
+        return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
+
+    def closed(self, system: System) -> dict:
+        """16 clients, each with one request at a time."""
+        answers, seconds, cpu = self._busy(system, self.texts, CLIENTS)
+        return {"clients": CLIENTS, "cpu_ms": 1e3 * cpu / len(answers)} | _facts(answers, seconds)
+
+    def open(self, system: System, load: float) -> dict:
+        """Poisson arrivals."""
+        rate = load * self.capacity(self.systems[0])
+        return self._arrivals(system, rate)
+
+    def held(self, system: System) -> dict:
+        """The highest load whose p99 is within a limit, between the loads that were measured."""
+        row: dict[str, float] = {}
+        for limit in GOOD_MS:
+            theirs, own = (_held(self.rows(one), limit) for one in (self.systems[0], system))
+            row[f"req/s at p99 {limit} ms"] = own
+            row[f"of {PEER} float32 at {limit} ms"] = own / theirs if theirs else 0.0
+        return row
+
+    def overload(self, system: System) -> dict:
+        """Twice its capacity, with a deadline. Goodput should stay, and nothing should end late."""
+        rate = OVERLOAD * self.capacity(system)
+        row = self._arrivals(system, rate, {"timeout": DEADLINE})
+        good = _good(500)
+        best = max((one[good] for one in self.rows(system)), default=0.0)
+        best = max(best, *(one[good] for one in self.rows(system, "closed")), 0.0)
+        return row | {"of best goodput": row[good] / best if best else 0.0}
+
+    def first(self, system: System) -> dict:
+        """Time to the first certain token of streams, at a load that all can bear."""
+        rate = STREAM_LOAD * self.capacity(self.systems[0])
+        return self._arrivals(system, rate, {"stream": True})
+
+    def offline(self, system: System) -> dict:
+        """The server with many clients, alone and with many texts a request, beside `decoder.decode`."""
+        time.sleep(SETTLE)
+        alone = offline(self.setup, system, OFFLINE_LINES)
+        lines = int(alone["lines"])
+        rate, offline_cpu = lines / alone["seconds"], alone["cpu_seconds"] / lines
+        several = [
+            self.texts[i : i + TEXTS_PER_REQUEST] for i in range(0, lines, TEXTS_PER_REQUEST)
+        ]
+        answers, seconds, cpu = self._busy(system, several, 2 * MANY_CLIENTS // TEXTS_PER_REQUEST)
+        number = TEXTS_PER_REQUEST * sum(one.status == 200 for one in answers)
+        single = self.capacity(system)
+        return {
+            "decode lines/s": rate,
+            "server lines/s": single,
+            "of decode": single / rate,
+            f"server lines/s, {TEXTS_PER_REQUEST} a request": number / seconds,
+            f"of decode, {TEXTS_PER_REQUEST} a request": number / seconds / rate,
+            "decode cpu_ms": 1e3 * offline_cpu,
+            "server cpu_ms": 1e3 * self._cpu_of[system],
+            f"server cpu_ms, {TEXTS_PER_REQUEST} a request": 1e3 * cpu / number,
+        }
+
+    def capacity(self, system: System) -> float:
+        """Requests per second that it answers when many clients keep it busy."""
+        if system not in self._capacities:
+            answers, seconds, cpu = self._busy(system, self.texts, MANY_CLIENTS)
+            self._capacities[system] = sum(one.status == 200 for one in answers) / seconds
+            self._cpu_of[system] = cpu / len(answers)
+        return self._capacities[system]
+
+    def _busy(
+        self, system: System, texts: Sequence[str | list[str]], num_clients: int
+    ) -> tuple[list[Answer], float, float]:
+        """The answers of a closed loop, its seconds, and the server's seconds of CPU (NaN: unknown)."""
+        contents = [post(PATH, {"text": text}) for text in texts]
+        address = self._address(system)
+        before = self.servers.cpu_seconds(system)
+        answers, seconds = closed_loop(address, contents, num_clients, self.seconds)
+        after = self.servers.cpu_seconds(system)
+        return answers, seconds, after - before if after is not None else math.nan
+
+    def _arrivals(self, system: System, rate: float, more: dict | None = None) -> dict:
+        due = arrivals(rate, max(10, int(rate * self.seconds)), SEED)
+        chosen = numpy.random.default_rng(SEED).integers(len(self.texts), size=len(due))
+        contents = [post(PATH, {"text": self.texts[i], **(more or {})}) for i in chosen]
+        answers = open_loop(self._address(system), contents, due)
+        begun = int(WARM_UP * len(due))
+        return {"req/s": rate} | _facts(answers[begun:], float(due[-1] - due[begun]))
+
+    def _address(self, system: System):
+        address = self.servers.address(system)
+        time.sleep(SETTLE)
+        return address
+
+
+def _good(limit: int) -> str:
+    return f"good/s, {limit} ms"
+
+
+def _facts(answers: Sequence[Answer], seconds: float) -> dict:
+    """Columns of a row. Refused requests are no part of the percentiles, and of no goodput."""
+    done = [one for one in answers if one.status == 200]
+    row: dict = {"requests": len(answers), "answered/s": len(done) / seconds}
+    if done:
+        row |= percentiles([one.latency for one in done])
+    for limit in GOOD_MS:
+        row[_good(limit)] = sum(1e3 * one.latency <= limit for one in done) / seconds
+    first = [one.first for one in done if one.first is not None]
+    if first:
+        row["first_p50_ms"], row["first_p95_ms"] = percentiles(first, (50, 95)).values()
+        shares = [one.first / one.latency for one in done if one.first is not None]
+        row["first, share of the whole"] = sum(shares) / len(shares)
+    row["latest_ms"] = 1e3 * max(one.latency for one in answers)
+    # by status, "0": no answer at all
+    row |= {
+        f"status {status}": number
+        for status, number in sorted(Counter(one.status for one in answers).items())
+        if status != 200
+    }
+    return row
+
+
+def _held(rows: Sequence[dict], limit: float) -> float:
+    """The rate at which p99 reaches a limit, between measured rates on logarithms of p99; 0: never below."""
+    held, before = 0.0, None
+    for row in rows:
+        p99, rate = row["p99_ms"], row["req/s"]
+        if p99 > limit or any(name.startswith("status") for name in row):
+            if before is None:
+                return 0.0
+            low, high = numpy.log([before["p99_ms"], max(p99, limit * 1.001)])
+            share = (numpy.log(limit) - low) / (high - low)
+            return float(before["req/s"] + share * (rate - before["req/s"]))
+        held, before = rate, row
+    return held
