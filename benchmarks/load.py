@@ -142,7 +142,11 @@ def closed_loop(
             while time.perf_counter() - start < seconds:
                 answers.append(await clients.ask(next(following)))
 
-        await asyncio.gather(*(one() for _ in range(num_clients)))
+        tasks = [asyncio.ensure_future(one()) for _ in range(num_clients)]
+        _, late = await asyncio.wait(tasks, timeout=seconds + PATIENCE_SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks)
         return answers, time.perf_counter() - start
 
     return _run(address, send)

@@ -141,7 +141,7 @@ class PeerService:
             self._batch_seconds = time.monotonic() - start
             for one, output in zip(batch, outputs, strict=True):
                 times = Times(start - one.since, 0.0, self._batch_seconds)
-                answer = ServedResult(Result(0, None, [output], "width"), times)
+                answer = ServedResult(Result(0, None, [output], "width"), times, self._width)
                 if one.future.set_running_or_notify_cancel():
                     one.future.set_result(answer)
 

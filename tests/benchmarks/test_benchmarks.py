@@ -217,8 +217,7 @@ def test_dry_run(name, tmp_path):
         command_line += ["--only", "greedy", "widened-fixed-5", "one-row-step", "--threads", "1"]
     if name == "service":
         # every system starts a server
-        command_line += ["--only", "peer-5", "overload-5/CTranslate2 i", "load-5/pybeam int8"]
-        command_line += ["first-5/pybeam int8", "offline-5/pybeam int8, v", "--threads", "1"]
+        command_line += ["--only", "peer-5/CTranslate2 int8, 1", "offline-5/pybeam int8, v"]
     run = subprocess.run(
         [*command_line, "--data", str(data)],
         cwd=ROOT,
