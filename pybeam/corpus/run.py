@@ -82,11 +82,11 @@ class Run:
         self._listener = Listener() if listener is None else listener
         self._shares: dict[int, float] = {}  # of the input, by part that is being decoded
 
-    def execute(self, start: Callable[[], Executor]) -> Summary:
+    def execute(self, start: Callable[[int], Executor]) -> Summary:
         """Decode what is left, and return when all parts are whole.
 
         Args:
-            start: makes the executor; called only if something is left to do.
+            start: makes the executor for about so many parts; called only if something is left to do.
 
         Raises:
             CorpusError: the folder holds another run, or is in use; the input cannot be read or has
@@ -164,12 +164,12 @@ class Run:
             del manifest.parts[index]
         manifest.errors = None
 
-    def _decode(self, manifest: Manifest, start: Callable[[], Executor], counts: Counts) -> None:
+    def _decode(self, manifest: Manifest, start: Callable[[int], Executor], counts: Counts) -> None:
         left = self._parts_left(manifest)
         first = next(left, None)
         if first is None:
             return
-        executor = start()
+        executor = start(self._num_parts_left(first))
         self._listener.beginning(self._shares[first.index])
         try:
             with closing(executor.run(_chained(first, left))) as finished:
@@ -199,6 +199,11 @@ class Run:
                 "back, or start anew with --force"
             )
         manifest.num_lines = num_lines
+
+    def _num_parts_left(self, first: Part) -> int:
+        """Guess how many parts are left, from how much of the input has been read for those so far."""
+        num_read, share = first.index + 1, max(self._shares[first.index], 1e-9)
+        return max(1, round((num_read / share - first.index) / self._shard[1]))
 
     def _check_unchanged(self, part: Part, checksum: str) -> None:
         if part.checksum != checksum:
