@@ -102,7 +102,6 @@ class Run:
                 if manifest.parts:
                     lines = sum(entry.lines for entry in manifest.parts.values())
                     self._listener.going_on(len(manifest.parts), lines)
-                self._save(manifest)
                 self._decode(manifest, start, counts)
                 self._complete(manifest)
             # what was left when an earlier run was killed as it ended
@@ -176,6 +175,8 @@ class Run:
         if first is None:
             return
         executor = start(self._num_parts_left(first))
+        # only now, so that options which do not fit the model leave nothing behind
+        self._save(manifest)
         self._listener.beginning(self._shares[first.index])
         try:
             with closing(executor.run(_chained(first, left))) as finished:
