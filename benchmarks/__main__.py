@@ -47,6 +47,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "processors": ("kernels", "processors", ()),
     "linear": ("linear", "linear", ()),
     "service": ("service", "service", ("load",)),
+    "corpus": ("corpus_runs", "corpus_runs", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (

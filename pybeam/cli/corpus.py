@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pybeam.cli.options.corpus import PART_LINES, CorpusOptions
+from pybeam.cli.options.corpus import PART_LINES, PART_RECORDINGS, CorpusOptions
 from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.plan import Plan, best_plan, usable_cores
@@ -36,13 +36,14 @@ def compared(options: Mapping[str, Any]) -> dict[str, Any]:
 def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress: bool) -> int:
     """Decode a corpus into a folder; returns the exit code."""
     assert options.output_dir is not None
+    default = PART_RECORDINGS if job.task.takes_sound else PART_LINES
     progress = Progress(job.task.item, is_quiet=not has_progress)
     with as_failures():
         run = Run(
             options.output_dir,
             job,
             corpus,
-            part_lines=options.part_lines or PART_LINES,
+            part_lines=options.part_lines or default,
             shard=options.shard or (1, 1),
             force=options.force,
             listener=progress,

@@ -10,7 +10,7 @@ from pybeam.cli import signals
 from pybeam.cli.job import Command, RecordingFiles
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
-from pybeam.cli.options.corpus import corpus_section
+from pybeam.cli.options.corpus import PART_RECORDINGS, corpus_section
 from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.translate import FORM, check_form
@@ -48,7 +48,13 @@ FILES = Section(
 @click.command(
     cls=SectionCommand,
     short_help="Transcribe sound files.",
-    sections=[FILES, corpus_section("name of the recording"), *SECTIONS, SPEED, FORM],
+    sections=[
+        FILES,
+        corpus_section("name of the recording", part_lines=PART_RECORDINGS),
+        *SECTIONS,
+        SPEED,
+        FORM,
+    ],
 )
 @click.argument("names", metavar="[WAV]...", nargs=-1, type=click.Path())
 def transcribe(**values: Any) -> int:

@@ -10,7 +10,8 @@ import click
 
 from pybeam.cli.options.sections import Section, given, option
 
-PART_LINES = 10_000
+# lines of a part by default; a recording takes as long as many lines
+PART_LINES, PART_RECORDINGS = 10_000, 100
 
 
 class Shard(click.ParamType):
@@ -45,8 +46,16 @@ class Processes(click.ParamType):
         return int(value)
 
 
-def corpus_section(column: str = "text", *more: click.Option) -> Section:
-    """Return the section of a command. `column` says what a column holds; `more` are options behind it."""
+def corpus_section(
+    column: str = "text", *more: click.Option, part_lines: int = PART_LINES
+) -> Section:
+    """Return the section of a command.
+
+    Args:
+        column: what a column holds.
+        more: options behind the one for it.
+        part_lines: lines of a part by default.
+    """
     return Section(
         "A corpus in parts, which goes on where it was interrupted",
         [
@@ -61,7 +70,7 @@ def corpus_section(column: str = "text", *more: click.Option) -> Section:
                 "--part-lines",
                 type=click.IntRange(1),
                 metavar="N",
-                show_default=f"{PART_LINES}",
+                show_default=str(part_lines),
                 help="Lines of a part. A kill loses what is done of the parts in work.",
             ),
             option(
