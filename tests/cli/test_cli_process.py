@@ -183,6 +183,15 @@ def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(module, tmp_p
     assert (process.returncode, process.stdout, process.stderr.strip()) == (130, "", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_modules_are_loaded_ends_the_process_at_once(number, tmp_path):
+    """Whatever the module makes of exceptions."""
+    code = f"import os, time\ntry:\n    os.kill(os.getpid(), {number:d})\n    time.sleep(9)\n"
+    (tmp_path / "torch.py").write_text(f"{code}except BaseException:\n    raise ImportError")
+    process = python("-m", "pybeam", "translate", "--model", str(MODEL), path=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (128 + number, "", "")
+
+
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "active"}])
 def test_threads_wait_passively_unless_the_user_says_otherwise(given, tmp_path):
     """OpenMP reads the policy when torch is loaded."""
