@@ -90,6 +90,8 @@ class Progress(Listener):
     def beginning(self, share: float) -> None:
         self._begin = self._share = share
         self._start = time.monotonic()
+        if self._is_terminal and not self._is_quiet:
+            self.say("the first part is being decoded", is_last=False)
 
     def going_on(self, num_parts: int, num_lines: int) -> None:
         if not self._is_quiet:

@@ -128,7 +128,8 @@ class Worker:
                     continue
             try:
                 request, warning = self._make_request(line)
-            except (OSError, ValueError) as error:
+            # whatever a tokenizer raises, the other lines go on
+            except Exception as error:
                 found = _Found(Result(index, None, [], "error", error=error), "")
                 ready.append(self._answer(found))
                 ready.extend(self._answers_to_same(line, found))

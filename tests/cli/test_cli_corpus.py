@@ -1,6 +1,7 @@
 """`--output-dir`: a corpus in parts, by each command that has it."""
 
 import json
+import re
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_translate(run, source, expected):
     assert "4 lines in" in said and "tokens" in said and "the folder has 2 parts, 4 lines" in said
     code, again, said = run("translate", "--input", source, "--part-lines", "3")
     assert (code, again) == (0, files) and "0 lines in" in said
+
+
+def test_progress(run, source, monkeypatch):
+    monkeypatch.setattr("pybeam.cli.corpus.SECONDS", 0.0)
+    said = run("translate", "--input", source, "--part-lines", "3")[2].splitlines()
+    number = r"[\d,.]+"
+    first = rf"part 0: 3 lines, {number} tokens, {number} lines/s, (\?|\d+:\d\d:\d\d) left \(100%\)"
+    assert re.fullmatch(first, said[0]) and said[1].startswith("part 1: 4 lines")
 
 
 @pytest.mark.parametrize("processes", ["1", "2", "auto"])
