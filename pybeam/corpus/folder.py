@@ -145,9 +145,11 @@ class Folder:
         _remove(path for path in self._own() if path.name.endswith(UNFINISHED))
 
     def clear(self) -> None:
-        """Remove all that runs of this share have written, but not the lock."""
+        """Remove all that runs of this share have written, but not the lock. A whole run has all shares."""
         # first of all, so that a kill in between leaves no manifest of parts that are gone
         _remove([self.manifest])
+        if self._num_shards == 1:
+            _remove([*self.other_manifests(), *self.path.glob("errors-*.jsonl")])
         _remove(self._own())
 
     def remove_part_errors(self) -> None:

@@ -174,7 +174,8 @@ def _check(path: str, columns: list[str | None]) -> None:
             f"{path} is text, which has no columns; leave --column out, or name the file .jsonl"
         )
     if kind == "parquet":
-        names = _parquet(path).schema_arrow.names
+        with _parquet(path) as table:
+            names = table.schema_arrow.names
         for column in columns:
             if column not in names:
                 raise CorpusError(f"{path} has no column {column!r}, but {', '.join(names)}")

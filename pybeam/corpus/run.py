@@ -116,8 +116,6 @@ class Run:
 
     def _manifest(self) -> Manifest:
         """Return the manifest of this run, with what earlier ones have done."""
-        if self._force:
-            self._folder.clear()
         new = Manifest(
             __version__,
             self._job.model_checksums(),
@@ -126,10 +124,13 @@ class Run:
             self._shard,
             self._corpus.files,
         )
-        for path in self._folder.other_manifests():
+        replaces_all = self._force and self._shard[1] == 1
+        for path in [] if replaces_all else self._folder.other_manifests():
             other = Manifest.read(path)
             if other is not None:
                 new.check_same(dataclasses.replace(other, shard=(self._shard[0], other.shard[1])))
+        if self._force:
+            self._folder.clear()
         old = Manifest.read(self._folder.manifest)
         if old is None:
             self._folder.check_empty()

@@ -183,10 +183,17 @@ def test_shards_share_a_folder(run, tmp_path):
         run(folder="shared", shard=(1, 2))
     with pytest.raises(CorpusError, match="--width was 5"):
         run(folder="shared", shard=(1, 3), job=dataclasses.replace(JOB, options={"--width": 6}))
+    with pytest.raises(CorpusError, match="--shard was"):
+        run(folder="shared", shard=(1, 2), force=True)
+    assert contents(tmp_path / "shared") == shared
     # its own share alone
     executor = Shouting()
     run(executor, folder="shared", shard=(2, 3), force=True)
     assert sorted(executor.done) == [1, 4]
+    # a whole run replaces all shares
+    run(folder="shared", force=True)
+    assert contents(tmp_path / "shared") == whole
+    assert [path.name for path in (tmp_path / "shared").glob("manifest*")] == ["manifest.json"]
 
 
 def test_parts_of_nobody_are_not_overwritten(run, tmp_path):
