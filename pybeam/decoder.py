@@ -66,7 +66,8 @@ class Decoder:
     Attributes:
         stats: `pybeam.engine.stats.Stats` of the latest call.
 
-    Memory is kept from one call to the next; `release` frees it.
+    Memory is kept from one call to the next; `release` frees it. ``copy.copy(decoder)`` shares the model, and
+    has memory and `stats` of its own.
 
     Raises:
         ValueError, TypeError: options do not fit together.
@@ -132,6 +133,11 @@ class Decoder:
             whole("memory_limit", memory_limit, 1, remedy="it is a number of bytes")
         self._memory_limit = memory_limit
         self._idle: list[Workspace] = []
+
+    def __copy__(self) -> Decoder:
+        twin = object.__new__(type(self))
+        twin.__dict__ |= self.__dict__ | {"stats": Stats(), "_idle": []}
+        return twin
 
     def _decide_on_graphs(self, graphs: bool | None) -> bool:
         obstacles = []

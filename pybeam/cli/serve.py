@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pybeam.server.models import ServedModel
 
 ENVIRONMENT = "PYBEAM_SERVE"
+# each has memory of its own, and smaller batches
+MAX_ENGINES = 4
 KEYS = f"{ENVIRONMENT}_API_KEYS"
 
 
@@ -101,6 +103,15 @@ SERVER = Section(
             callback=read_config,
             help="TOML file with these options, without the dashes: `port = 80`, `model = "
             '["es-en=DIR"]`. The command line and the environment go before it.',
+        ),
+        option(
+            "--engines",
+            type=click.IntRange(1),
+            metavar="N",
+            show_default="on a CPU one per thread, at most 4; on a GPU 1",
+            help="Engines of each model. They share its weights and the texts that wait, and each computes "
+            "with its share of --threads. More of them answer more requests; one answers a lonely request of "
+            "a large model sooner.",
         ),
         option(
             "--api-key-file",
@@ -258,14 +269,27 @@ def serve(**values: Any) -> int:
             ) from error
         keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
     logs.set_up(values.pop("log_level"))
+    engines = values.pop("engines")
     models = load_models(values)
     settings = Settings(**values)
     metrics = Metrics()
-    service = build_service(models, metrics, settings)
+    service = build_service(models, metrics, settings, engines=share_threads(engines, models))
     app = build_app(service, models, metrics, settings=settings, keys=keys)
     with service:
         serve_app(app, service, app.state.gate, settings)
     return 0
+
+
+def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:
+    """Give each engine its share of torch's threads. Returns how many engines a model has."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if engines is None:
+        on_cpu = all(one.decoder.model.device.type == "cpu" for one in models.values())
+        engines = min(threads, MAX_ENGINES) if on_cpu else 1
+    torch.set_num_threads(max(1, threads // engines))
+    return engines
 
 
 def load_models(values: dict[str, Any]) -> dict[str, ServedModel]:

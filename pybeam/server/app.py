@@ -41,12 +41,13 @@ ROUTERS = (
 
 
 def build_service(
-    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings
+    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings, *, engines: int = 1
 ) -> Service:
-    """Make the service of these models, with metrics that listen to it."""
+    """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
     decoders = {name: model.decoder for name, model in models.items()}
     return Service(
         decoders,
+        engines=engines,
         max_waiting=settings.max_waiting,
         max_waiting_work=settings.max_waiting_work,
         width_by_load=dict(settings.width_by_load) or None,
