@@ -82,14 +82,12 @@ SERVER = Section(
         option(
             "--host",
             default="127.0.0.1",
-            show_default=True,
             metavar="NAME",
             help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
         ),
         option(
             "--port",
             default=8000,
-            show_default=True,
             type=click.IntRange(0, 65535),
             help="Port to listen at; 0: a free one, which the log names.",
         ),
@@ -118,7 +116,6 @@ SERVER = Section(
         option(
             "--shutdown-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0),
             metavar="SECONDS",
             help="After SIGTERM finish what has begun within this time, and cancel the rest.",
@@ -126,7 +123,6 @@ SERVER = Section(
         option(
             "--log-level",
             default="info",
-            show_default=True,
             type=click.Choice(["debug", "info", "warning", "error"]),
             help="What to log, to stderr, as JSON. Texts are never logged.",
         ),
@@ -138,7 +134,6 @@ LIMITS = Section(
         option(
             "--timeout",
             default=60.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Answer 504 after this time; a request may ask for less.",
@@ -146,7 +141,6 @@ LIMITS = Section(
         option(
             "--max-waiting",
             default=256,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts that may wait for each model; a request beyond gets 429.",
@@ -168,7 +162,6 @@ LIMITS = Section(
         option(
             "--max-sources",
             default=64,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts in one request.",
@@ -176,7 +169,6 @@ LIMITS = Section(
         option(
             "--max-source-tokens",
             default=1024,
-            show_default=True,
             type=click.IntRange(1),
             metavar="TOKENS",
             help="Length of a text.",
@@ -184,7 +176,6 @@ LIMITS = Section(
         option(
             "--max-width",
             default=32,
-            show_default=True,
             type=click.IntRange(1, 128),
             metavar="K",
             help="Beam width, and number of outputs, that a request may ask for.",
@@ -192,7 +183,6 @@ LIMITS = Section(
         option(
             "--max-body",
             default=1 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request.",
@@ -200,7 +190,6 @@ LIMITS = Section(
         option(
             "--max-audio",
             default=25 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request with a recording.",
@@ -208,7 +197,6 @@ LIMITS = Section(
         option(
             "--body-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Time in which a request must have come whole.",
