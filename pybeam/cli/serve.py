@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from pybeam.cli.options.sections import Section, SectionCommand, option
 from pybeam.cli.options.speed import SPEED
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from pybeam.server.models import ServedModel
 
 ENVIRONMENT = "PYBEAM_SERVE"
@@ -49,6 +52,13 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
         is_single = one.multiple and isinstance(value, str)
         defaults[one.name] = [value] if is_single else value
     context.default_map = defaults
+
+
+def check_url(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """Raise BadParameter unless it is an address of HTTP."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} must be a URL, such as http://localhost:4318")
+    return url
 
 
 class Load(click.ParamType):
@@ -125,6 +135,14 @@ SERVER = Section(
             default="info",
             type=click.Choice(["debug", "info", "warning", "error"]),
             help="What to log, to stderr, as JSON. Texts are never logged.",
+        ),
+        option(
+            "--otlp-endpoint",
+            metavar="URL",
+            envvar=[f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+            callback=check_url,
+            help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
+            "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
         ),
     ],
 )
@@ -250,10 +268,27 @@ def serve(**values: Any) -> int:
     settings = Settings(**values)
     metrics = Metrics()
     service = build_service(models, metrics, settings)
-    app = build_app(service, models, metrics, settings=settings, keys=keys)
-    with service:
-        serve_app(app, service, app.state.gate, settings)
+    with open_tracer(settings.otlp_endpoint) as tracer:
+        app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+        with service:
+            serve_app(app, service, app.state.gate, settings)
     return 0
+
+
+def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
+    """Return a context that gives the tracer of requests' spans, None without an endpoint.
+
+    Raises ClickException if its package is missing.
+    """
+    if endpoint is None:
+        return nullcontext()
+    try:
+        from pybeam.server.tracing import exported
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error}; `--otlp-endpoint` needs `pip install 'pybeam-search[otel]'`"
+        ) from error
+    return exported(endpoint)
 
 
 def load_models(values: dict[str, Any]) -> dict[str, ServedModel]:

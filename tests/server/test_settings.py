@@ -42,11 +42,14 @@ def test_options_environment_and_file_in_this_order(settings, tmp_path, monkeypa
     )
     monkeypatch.setenv("PYBEAM_SERVE_MAX_WIDTH", "4")
     monkeypatch.setenv("PYBEAM_SERVE_HOST", "0.0.0.0")
+    monkeypatch.setenv("PYBEAM_SERVE_OTLP_ENDPOINT", "http://c:4318")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://d:4318")
     found = settings("--config", str(path), "--timeout", "9", "--width-by-load", "16:3")
     chosen = found["settings"]
     assert (chosen.port, chosen.host, chosen.max_width, chosen.timeout) == (1, "0.0.0.0", 4, 9)
     assert chosen.cors_origins == ("http://a", "http://b")
     assert chosen.width_by_load == ((16, 3),)
+    assert chosen.otlp_endpoint == "http://c:4318"
     assert list(found["models"]) == ["es-en"]
     assert found["models"]["es-en"].decoder.algorithm.width == 2
 
@@ -79,6 +82,11 @@ def test_names_and_languages(settings, name, languages):
         (["--model", MODEL, "--api-key-file", "nothing"], 1, "No such file"),
         (["--model", MODEL, "--width", "0"], 2, "--width"),
         (["--model", MODEL, "--width-by-load", "0:1"], 2, "must be two numbers, such as 16:3"),
+        (
+            ["--model", MODEL, "--otlp-endpoint", "collector:4317"],
+            2,
+            "such as http://localhost:4318",
+        ),
         (["--model", MODEL, "--threshold", "1"], 2, "no meaning with --algorithm fixed"),
     ],
 )
