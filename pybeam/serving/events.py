@@ -86,17 +86,16 @@ class ServedStream(AsyncIterator[Event]):
             # asked first, because news may come until then
             is_done = self._future.done()
             self._events = self._mailbox.take()
+            if self._events:
+                break
             if is_done:
                 self._is_over = True
-                if self._events and self._future.exception() is not None:
-                    self._events = []
-                self._events.append(self._future.result())
-            elif not self._events:
-                try:
-                    await self._mailbox.wait()
-                except asyncio.CancelledError:
-                    await self.aclose()
-                    raise
+                return self._future.result()
+            try:
+                await self._mailbox.wait()
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
         return self._events.pop(0)
 
     async def aclose(self) -> None:
