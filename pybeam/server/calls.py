@@ -73,12 +73,12 @@ class Calls:
             APIError: the model does not know the languages, or the text is too long.
         """
         # those of models with tags may have to be read from their files
-        load: Any = asyncio.to_thread if model.has_tags else _at_once
-        tokenizer = await load(model.tokenizer, *languages)
+        run: Any = asyncio.to_thread if model.has_tags else _at_once
+        tokenizer = await run(model.tokenizer, *languages)
         if not text:
             return [], tokenizer
-        load = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
-        tokens: list[int] = await load(tokenizer.encode, text)
+        run = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
+        tokens: list[int] = await run(tokenizer.encode, text)
         self.check_tokens(tokens, field)
         return tokens, tokenizer
 
