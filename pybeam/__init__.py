@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pybeam.serving.errors import QueueFull as QueueFull
     from pybeam.serving.service import Service as Service
     from pybeam.stopping import Stop as Stop
+    from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
 
@@ -114,6 +115,7 @@ _HOMES = {
     "Session": "models.base",
     "Stop": "stopping",
     "Streaming": "engine.schedule",
+    "TextDeltas": "text.deltas",
     "Tokenizer": "text.tokenizer",
     "adaptive_jacobi": "search.parallel",
     "diverse": "search.several",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from pybeam.cli.options.sections import Section, SectionCommand, option
 from pybeam.cli.options.speed import SPEED
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from pybeam.server.models import ServedModel
 
 ENVIRONMENT = "PYBEAM_SERVE"
@@ -53,6 +56,13 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
     context.default_map = defaults
 
 
+def check_url(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """Raise BadParameter unless it is an address of HTTP."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} must be a URL, such as http://localhost:4318")
+    return url
+
+
 class Load(click.ParamType):
     """A number of waiting texts and the width of beams from there on."""
 
@@ -84,14 +94,12 @@ SERVER = Section(
         option(
             "--host",
             default="127.0.0.1",
-            show_default=True,
             metavar="NAME",
             help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
         ),
         option(
             "--port",
             default=8000,
-            show_default=True,
             type=click.IntRange(0, 65535),
             help="Port to listen at; 0: a free one, which the log names.",
         ),
@@ -129,7 +137,6 @@ SERVER = Section(
         option(
             "--shutdown-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0),
             metavar="SECONDS",
             help="After SIGTERM finish what has begun within this time, and cancel the rest.",
@@ -137,9 +144,16 @@ SERVER = Section(
         option(
             "--log-level",
             default="info",
-            show_default=True,
             type=click.Choice(["debug", "info", "warning", "error"]),
             help="What to log, to stderr, as JSON. Texts are never logged.",
+        ),
+        option(
+            "--otlp-endpoint",
+            metavar="URL",
+            envvar=[f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+            callback=check_url,
+            help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
+            "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
         ),
     ],
 )
@@ -149,7 +163,6 @@ LIMITS = Section(
         option(
             "--timeout",
             default=60.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Answer 504 after this time; a request may ask for less.",
@@ -157,7 +170,6 @@ LIMITS = Section(
         option(
             "--max-waiting",
             default=256,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts that may wait for each model; a request beyond gets 429.",
@@ -179,7 +191,6 @@ LIMITS = Section(
         option(
             "--max-sources",
             default=64,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts in one request.",
@@ -187,7 +198,6 @@ LIMITS = Section(
         option(
             "--max-source-tokens",
             default=1024,
-            show_default=True,
             type=click.IntRange(1),
             metavar="TOKENS",
             help="Length of a text.",
@@ -195,7 +205,6 @@ LIMITS = Section(
         option(
             "--max-width",
             default=32,
-            show_default=True,
             type=click.IntRange(1, 128),
             metavar="K",
             help="Beam width, and number of outputs, that a request may ask for.",
@@ -203,7 +212,6 @@ LIMITS = Section(
         option(
             "--max-body",
             default=1 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request.",
@@ -211,7 +219,6 @@ LIMITS = Section(
         option(
             "--max-audio",
             default=25 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request with a recording.",
@@ -219,7 +226,6 @@ LIMITS = Section(
         option(
             "--body-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Time in which a request must have come whole.",
@@ -274,10 +280,27 @@ def serve(**values: Any) -> int:
     settings = Settings(**values)
     metrics = Metrics()
     service = build_service(models, metrics, settings, engines=share_threads(engines, models))
-    app = build_app(service, models, metrics, settings=settings, keys=keys)
-    with service:
-        serve_app(app, service, app.state.gate, settings)
+    with open_tracer(settings.otlp_endpoint) as tracer:
+        app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+        with service:
+            serve_app(app, service, app.state.gate, settings)
     return 0
+
+
+def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
+    """Return a context that gives the tracer of requests' spans, None without an endpoint.
+
+    Raises ClickException if its package is missing.
+    """
+    if endpoint is None:
+        return nullcontext()
+    try:
+        from pybeam.server.tracing import exported
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error}; `--otlp-endpoint` needs `pip install 'pybeam-search[otel]'`"
+        ) from error
+    return exported(endpoint)
 
 
 def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:

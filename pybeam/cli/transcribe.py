@@ -23,6 +23,7 @@ FILES = Section(
             "input_path",
             metavar="FILE",
             default="-",
+            show_default=False,
             type=click.Path(allow_dash=True),
             help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: "
             "stdin.",

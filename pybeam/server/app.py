@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -28,6 +29,9 @@ from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 ROUTERS = (
     translate.router,
@@ -62,8 +66,18 @@ def build_app(
     *,
     settings: Settings | None = None,
     keys: Keys | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
-    """Make the application of a service, which the caller starts and closes."""
+    """Make the application of a service, which the caller starts and closes.
+
+    Args:
+        service: decodes.
+        models: by name.
+        metrics: what the service tells.
+        settings: limits of requests.
+        keys: that open it; None: it is open to all.
+        tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
+    """
     settings = Settings() if settings is None else settings
     app = FastAPI(
         title="pybeam",
@@ -89,4 +103,8 @@ def build_app(
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Gated, gate=app.state.gate)
     app.add_middleware(AccessLog, metrics=metrics)
+    if tracer is not None:
+        from pybeam.server.tracing import Traced
+
+        app.add_middleware(Traced, tracer=tracer)
     return app

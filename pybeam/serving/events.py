@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -36,10 +37,9 @@ class Mailbox:
 
     def wake(self) -> None:
         """Wake the task that waits; any thread may call it."""
-        try:
+        # a loop that is closed has no task that waits
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._has_news.set)
-        except RuntimeError:
-            pass  # the loop is closed, so nobody waits
 
     async def wait(self) -> None:
         """Wait until there is news, or `wake` is called."""

@@ -45,8 +45,8 @@ class Service:
 
     Requests that wait are bounded, and cost nothing but memory. Whenever the schedule of a decoder has room,
     it takes the request of the highest level: its priority, and one more for each `ageing` seconds that it
-    has waited. Within a level, clients take turns by work, and each client is served in order. Then it is
-    decoded until it is done: those that come later never push it out.
+    has waited. Within a level, clients take turns by work, and each client is served in order. A request
+    that has been taken is decoded until it is done: those that come later never push it out.
 
     A request whose future is cancelled, or whose `timeout` has passed, leaves the queue at once and the beam
     before its next step. Its slot and pages are given back, and the results of others stay the same.
@@ -67,8 +67,8 @@ class Service:
         width_by_load: trades quality for speed. With ``{16: 3, 64: 1}``, a request that begins while 16
             others wait for the same model has a beam of at most 3, and with 64 of 1, but never less than its
             n_best. `ServedResult.width` says it. None: every request gets the width that it asked for.
-        listener: gets facts for metrics; see `Listener`.
-        clock: seconds that never go back.
+        listener: is told what happens to requests, for metrics; see `Listener`.
+        clock: returns seconds that never go back.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of range.
@@ -192,7 +192,7 @@ class Service:
         return self._state == "running" and all(crew.is_ready for crew in self._crews.values())
 
     def status(self, model: str | None = None) -> ServiceStatus:
-        """What a model does now.
+        """Return what a model does now.
 
         Args:
             model: its name; None: the only one.
@@ -217,7 +217,7 @@ class Service:
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
 
-        To cancel the future cancels the request, at any time before its result.
+        Cancelling the future cancels the request, at any time before its result.
 
         Args:
             request: a source or a `Request`.
@@ -229,8 +229,8 @@ class Service:
                 in time while there are others; "best" gives the best so far, if there is any, see
                 `ServedResult`.
 
-        The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled`, what the engine raised, or
-        TypeError or ValueError, if this request is bad. Others do not hear of it.
+        The future raises `DeadlineExceeded`, `ServiceClosed` or `EngineStalled`; TypeError or ValueError if
+        this request is wrong; or what its model raised. Other requests are not affected.
 
         Raises:
             QueueFull: too many wait.
@@ -241,7 +241,7 @@ class Service:
         return self._submit(request, options).future
 
     async def decode(self, request: Any, **options: Unpack[Options]) -> ServedResult:
-        """Decode a request, and wait for its result. To cancel the task cancels the request.
+        """Decode a request, and wait for its result. Cancelling the task cancels the request.
 
         Args:
             request: a source or a `Request`.
@@ -255,12 +255,11 @@ class Service:
     def stream(
         self, request: Any, *, best_so_far: bool = False, **options: Unpack[Options]
     ) -> ServedStream:
-        """Decode a request, and say what is certain meanwhile. A task with a running loop calls it.
+        """Decode a request, and say meanwhile what is certain. To be called in an asyncio task.
 
         The iterator gives a `Certain` when more of the best hypothesis is certain, and at the end the
-        `ServedResult`. A reader that is slow gets the latest ones only. There is nothing before the result of
-        a request with a target, with groups, or with coverage in its scoring. To leave the iterator cancels
-        the request::
+        `ServedResult`. A reader that is slow gets only the latest ones. A request with a target, with groups,
+        or with coverage in its scoring gets its result alone. Closing the iterator cancels the request::
 
             async for event in service.stream(request, best_so_far=True):
                 match event:
@@ -274,8 +273,8 @@ class Service:
             options: see `submit`.
 
         Raises:
-            QueueFull, ServiceClosed, EngineStalled, TypeError, ValueError: see `submit`. What the future
-                raises there, the iterator raises here.
+            QueueFull, ServiceClosed, EngineStalled, TypeError, ValueError: see `submit`. The iterator
+                raises what the future of `submit` would raise.
         """
         mailbox = Mailbox()
         watch = Watch.BEST if best_so_far else Watch.CERTAIN

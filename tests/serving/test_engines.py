@@ -59,12 +59,12 @@ def burst(service, requests):
 def test_a_burst_is_shared():
     model, service = started(2)
     model.shut()
-    futures = burst(service, REQUESTS[:8])
+    futures = burst(service, REQUESTS[:4])
     engines = service._crews["default"]._engines
-    wait_for(lambda: all(len(engine.tickets()) >= 2 for engine in engines))
-    assert service.status().num_running <= 8
+    # each has four places, and none takes them all
+    wait_for(lambda: all(engine.tickets() for engine in engines))
     model.open()
-    assert answers(futures) == expected()[:8]
+    assert answers(futures) == expected()[:4]
     service.close()
 
 

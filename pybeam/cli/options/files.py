@@ -29,6 +29,7 @@ INPUT = option(
     "input_path",
     metavar="FILE",
     default="-",
+    show_default=False,
     type=click.Path(allow_dash=True),
     help="UTF-8 text, one source per line; `-` or nothing: stdin.",
 )
@@ -37,6 +38,7 @@ OUTPUT = option(
     "output_path",
     metavar="FILE",
     default="-",
+    show_default=False,
     type=click.Path(allow_dash=True),
     help="Where to write; `-` or nothing: stdout. Written line by line, so that what is finished is never "
     "lost.",
