@@ -191,7 +191,8 @@ class Lane:
         """
         if ticket.deadline is None or ticket.wants_best or not (self.taken or self.waiting):
             return False
-        return now + self.pace.seconds_of(ticket.cost) > ticket.deadline
+        seconds = self.pace.seconds_of(ticket.cost, 1 + len(self.taken))
+        return now + seconds > ticket.deadline
 
     def drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is too late."""
@@ -204,8 +205,8 @@ class Lane:
         now = self.clock()
         ticket.enter("wait", now)
         with self.changed:
+            self.pace.done(ticket.cost, ticket.times(), now, len(self.taken))
             del self.taken[ticket.index]
-            self.pace.done(ticket.cost, ticket.times(), now)
         reason, answer = _answer(ticket, result)
         self.left(ticket, reason, result)
         ticket.resolve(answer)
