@@ -108,8 +108,13 @@ def test_every_setting_has_an_option():
 
 @pytest.mark.parametrize(
     ("threads", "engines", "expected"),
-    [(1, (), (1, 1)), (3, (), (3, 1)), (9, (), (4, 2)), (4, ("--engines", "1"), (1, 4))]
-    + [(2, ("--engines", "5"), (5, 1))],
+    [
+        (1, (), (1, 1)),
+        (3, (), (3, 1)),
+        (9, (), (4, 2)),
+        (4, ("--engines", "1"), (1, 4)),
+        (2, ("--engines", "5"), (5, 1)),
+    ],
 )
 def test_engines_share_the_threads(settings, threads, engines, expected):
     before = torch.get_num_threads()
