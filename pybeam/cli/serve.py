@@ -243,7 +243,7 @@ LIMITS = Section(
 def serve(**values: Any) -> int:
     """Serve models over HTTP: translations, transcriptions, completions.
 
-    Requests of all clients share one batch and are answered one by one; what is certain of an answer is
+    Requests of all clients are decoded together and answered one by one; what is certain of an answer is
     sent before the rest. The options for the search are those of `pybeam translate`; requests may change some
     of them. Every option can also stand in a file (--config) or in the environment: PYBEAM_SERVE_PORT
     is --port. Documentation of the running server is at /docs.
