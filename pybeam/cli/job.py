@@ -223,9 +223,10 @@ def translate_all(
         try:
             for result in decoder.stream(sources.run()):
                 result = dataclasses.replace(result, index=num_before + result.index)
-                result = sources.complete(result)
-                progress.add(result)
-                writer.add(result)
+                whole = sources.complete(result)
+                if whole is not None:
+                    progress.add(whole)
+                    writer.add(whole)
         finally:
             progress.add_steps(decoder.stats.steps)
 

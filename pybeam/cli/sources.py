@@ -111,11 +111,17 @@ class Sources:
                 self.error = f"line {self.num_lines + 1}: {_not_utf8(line, error)}"
                 return
             self.num_lines += 1
-            yield self._request(text)
+            yield from self._requests(text)
 
-    def complete(self, result: Result) -> Result:
-        """Return the result of a request with the facts that only this class knows."""
+    def complete(self, result: Result) -> Result | None:
+        """Return the result of a line, with the facts that only this class knows.
+
+        None: the line has several requests, and others of them are not done.
+        """
         return result
+
+    def _requests(self, text: str) -> Iterator[Request]:
+        yield self._request(text)
 
     def _request(self, text: str) -> Request:
         if not text:
@@ -123,11 +129,17 @@ class Sources:
         tokens = self._tokenizer.encode(text)
         limit = self._max_tokens
         if limit is not None and len(tokens) > limit:
-            self._warn(
-                f"line {self.num_lines}: {len(tokens)} tokens are more than the model's limit of "
-                f"{limit}; the line is cut, so {self.harm_of_cutting}"
-            )
-            tokens = cut(tokens, self._tokenizer.encode(""), limit)
+            return self._overlong(tokens, limit)
+        return self._request_of(tokens)
+
+    def _overlong(self, tokens: list[int], limit: int) -> Request:
+        self._warn(
+            f"line {self.num_lines}: {len(tokens)} tokens are more than the limit of {limit}; the line is "
+            f"cut, so {self.harm_of_cutting}"
+        )
+        return self._request_of(cut(tokens, self._tokenizer.encode(""), limit))
+
+    def _request_of(self, tokens: list[int]) -> Request:
         # the id comes back with the result, which may show the source again
         return Request(tokens, prefix=self._tokenizer.prefix, id=tokens)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from pybeam.cli.job import Job
 from pybeam.cli.loading import Setup
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
-from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.options.units import UNITS, UnitOptions
 
 FORM = Section(
     "Form of the output",
@@ -55,6 +55,7 @@ def check_form(values: dict[str, Any]) -> None:
             "Files",
             [files.MODELS, files.INPUT, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
         ),
+        UNITS,
         *SECTIONS,
         SPEED,
         FORM,
@@ -76,6 +77,7 @@ def translate(**values: Any) -> int:
       echo "Yo soy la luz del mundo." | pybeam translate --model DIR --n-best 3 --json
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
+      pybeam translate --model DIR --unit document --sentence-lang es --protect '<[^>]*>' < in.es
 
     \b
     Exit codes:
@@ -87,4 +89,10 @@ def translate(**values: Any) -> int:
       141  the reader of the output went away
     """
     check_form(values)
-    return Job(Setup.take(AlgorithmOptions.take(values), values), **values).run()
+    units = take(UnitOptions, values)
+    units.check(values)
+    # here, because it loads torch
+    from pybeam.cli.units import TranslateJob
+
+    setup = Setup.take(AlgorithmOptions.take(values), values)
+    return TranslateJob(setup, units=units, **values).run()
