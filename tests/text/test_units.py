@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybeam.text.units import Template, at_most, chain, protected, sentences, whole
@@ -27,6 +27,7 @@ def words(text: str) -> int:
     return len(text.split())
 
 
+@settings(deadline=None)
 @given(texts, st.sampled_from(LANGUAGES))
 def test_a_template_filled_with_its_own_texts_is_the_text(text, language):
     splits = protected(TAGS), sentences(language), at_most(3, len)
@@ -36,6 +37,7 @@ def test_a_template_filled_with_its_own_texts_is_the_text(text, language):
         assert len(template.kept) == len(template.texts) + 1
 
 
+@settings(deadline=None)
 @given(texts)
 def test_gaps_have_words_and_no_spaces_around(text):
     for split in (protected(TAGS), sentences("es"), at_most(3, len)):
@@ -65,6 +67,7 @@ def test_a_splitter_that_loses_text_splits_nothing(monkeypatch):
     assert sentences("es")("Uno. Dos.") == whole("Uno. Dos.")
 
 
+@settings(deadline=None)
 @given(texts, st.lists(st.text(max_size=5), min_size=60, max_size=60))
 def test_every_match_is_in_the_output_once_and_in_order(text, translations):
     template = protected(TAGS)(text)
@@ -93,6 +96,7 @@ def test_a_text_without_matches_is_one_gap():
         assert protected(TAGS)(text) == Template(("", ""), (text,))
 
 
+@settings(deadline=None)
 @given(texts, st.integers(1, 9))
 def test_parts_are_short_enough(text, limit):
     assert all(len(part) <= limit for part in at_most(limit, len)(text).texts)
