@@ -16,6 +16,9 @@ def probability_weights(hypotheses: Sequence[Hypothesis]) -> list[float]:
 
     ``exp(score_i) / sum_j exp(score_j)``
 
+    Args:
+        hypotheses: of one request.
+
     Raises:
         ValueError: there is no hypothesis with a probability.
     """
@@ -40,7 +43,7 @@ def sample_weights(hypotheses: Sequence[Hypothesis]) -> list[float]:
     Raises:
         ValueError: there is none, or they are not in the order of draws.
 
-    See Kool, van Hoof and Welling 2019, section 4.2 (equation 14 and the normalised estimator below it).
+    See Kool, van Hoof and Welling 2019, on estimators from samples without replacement.
     """
     if not hypotheses:
         raise ValueError("`hypotheses` must be at least one, but there is none")
