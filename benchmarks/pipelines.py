@@ -59,9 +59,16 @@ class Verses:
     baseline: list[str] | None = None
     _found: dict[str, list[pybeam.Result]] = field(default_factory=dict)
 
-    def search(self, name: str, algorithm: pybeam.Algorithm) -> list[pybeam.Result]:
+    def search(self, name: str, algorithm: pybeam.Algorithm, seeds: int = 0) -> list[pybeam.Result]:
+        """Results for every line, or for every line and seed; no two requests share a seed."""
         if name not in self._found:
             sources = self.tokenizer.encode(self.sources)
+            if seeds:
+                repeated = [source for source in sources for _ in range(seeds)]
+                sources = [
+                    pybeam.Request(source, processors=[pybeam.processors.gumbel(seed)])
+                    for seed, source in enumerate(repeated)
+                ]
             self._found[name] = pybeam.Decoder(self.model, algorithm).decode(sources)
         return self._found[name]
 
@@ -84,20 +91,13 @@ class Verses:
     def samples(self, temperature: float = 1.0) -> list[pybeam.Result]:
         """All different."""
         processors = [] if temperature == 1 else [pybeam.processors.temperature(temperature)]
-        algorithm = pybeam.stochastic_beam(
-            NUM, seed=1, max_length=MAX_LENGTH, processors=processors
-        )
-        return self.search(f"samples {temperature}", algorithm)
+        algorithm = pybeam.stochastic_beam(NUM, max_length=MAX_LENGTH, processors=processors)
+        return self.search(f"samples {temperature}", algorithm, seeds=1)
 
     def independent(self) -> list[list[str]]:
-        """Samples with replacement: a beam of one row for every seed."""
-        requests = [
-            pybeam.Request(source, processors=[pybeam.processors.gumbel(seed)])
-            for source in self.tokenizer.encode(self.sources)
-            for seed in range(NUM)
-        ]
+        """Samples with replacement: beams of one row."""
         search = pybeam.stochastic_beam(1, max_length=MAX_LENGTH)
-        results = pybeam.Decoder(self.model, search).decode(requests)
+        results = self.search("independent", search, seeds=NUM)
         texts = [self.texts(result)[0] for result in results]
         return [texts[i : i + NUM] for i in range(0, len(texts), NUM)]
 
@@ -134,11 +134,11 @@ def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
         return [texts[minimum_bayes_risk(texts, weights=w).index] for texts, w in lines]
 
     def of_samples() -> list[str]:
-        return [texts[minimum_bayes_risk(texts).index] for texts in independent()]
+        return [texts[minimum_bayes_risk(texts).index] for texts in verses.independent()]
 
     def by_samples() -> list[str]:
         """The n-best list is chosen from, and the samples say what the model means."""
-        pairs = zip(map(verses.texts, verses.n_best()), independent(), strict=True)
+        pairs = zip(map(verses.texts, verses.n_best()), verses.independent(), strict=True)
         return [texts[minimum_bayes_risk(texts, samples).index] for texts, samples in pairs]
 
     def in_int8() -> list[str]:
@@ -152,7 +152,6 @@ def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
         lines = zip(map(verses.texts, verses.n_best()), verses.references, strict=True)
         return [texts[int(chrf(texts, [reference])[:, 0].argmax())] for texts, reference in lines]
 
-    independent = cache(verses.independent)
     mild = 0.5
     return {
         "beam 5": lambda: best(verses.search("beam 5", BEAM)),
@@ -160,7 +159,7 @@ def choices(verses: Verses) -> dict[str, Callable[[], list[str]]]:
         f"rerank, {NUM}-best, int8": in_int8,
         f"MBR, {NUM}-best": lambda: risk(verses.n_best()),
         f"MBR, {NUM}-best, probabilities": lambda: risk(verses.n_best(), probability_weights),
-        "one sample": lambda: [texts[0] for texts in independent()],
+        "one sample": lambda: [texts[0] for texts in verses.independent()],
         f"MBR, {NUM} independent samples": of_samples,
         f"MBR, {NUM}-best by {NUM} independent samples": by_samples,
         f"MBR, stochastic_beam({NUM})": lambda: risk(verses.samples()),
