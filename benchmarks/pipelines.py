@@ -16,7 +16,6 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import sacrebleu
 from sacrebleu.metrics import CHRF

@@ -77,10 +77,7 @@ class Limited(Sources):
 
 
 class Units(Limited):
-    """Make a request for every text that a split finds in a line, and one result of theirs.
-
-    The result has the joined text as its `id`, or None if a text has no translation.
-    """
+    """Make a request for every text that a split finds in a line, and one result of theirs."""
 
     def __init__(
         self,
@@ -92,29 +89,49 @@ class Units(Limited):
         split: Split,
     ) -> None:
         super().__init__(reader, tokenizer, max_tokens, warn, skips)
-        self._split = split
-        self._lines: dict[int, OpenLine] = {}
+        self._joining = Joining(split, tokenizer)
 
     def complete(self, result: Result) -> Result | None:
         """Return the result of a line when all its texts have one."""
         index, position, own_id = result.id
+        done = super().complete(dataclasses.replace(result, id=own_id))
+        assert done is not None, "a text is one request"
+        return self._joining.close(index, position, done)
+
+    def _requests(self, text: str) -> Iterator[Request]:
+        index = self.num_lines - 1
+        for position, one in enumerate(self._joining.open(index, text)):
+            request = self._request(one)
+            yield dataclasses.replace(request, id=(index, position, request.id))
+
+
+class Joining:
+    """Knows the lines some of whose texts are being decoded, and puts together those that are done."""
+
+    def __init__(self, split: Split, tokenizer: Tokenizer) -> None:
+        self._split, self._tokenizer = split, tokenizer
+        self._lines: dict[int, OpenLine] = {}
+
+    def open(self, index: int, text: str) -> tuple[str, ...]:
+        """Return the texts of a line, at least one, which may be empty."""
+        template = self._split(text)
+        # a line without a text has a result too
+        texts = template.texts or ("",)
+        self._lines[index] = OpenLine(template, [None] * len(texts))
+        return texts
+
+    def close(self, index: int, position: int, result: Result) -> Result | None:
+        """Take the result of one text. Returns that of the line if it is the last.
+
+        It has the joined text as its `id`, or None if a text has no translation.
+        """
         line = self._lines[index]
-        line.results[position] = super().complete(dataclasses.replace(result, id=own_id))
+        line.results[position] = result
         done = [one for one in line.results if one is not None]
         if len(done) < len(line.results):
             return None
         del self._lines[index]
         return self._joined(index, line.template, done)
-
-    def _requests(self, text: str) -> Iterator[Request]:
-        template = self._split(text)
-        # a line without a text has a result too
-        texts = template.texts or ("",)
-        index = self.num_lines - 1
-        self._lines[index] = OpenLine(template, [None] * len(texts))
-        for position, one in enumerate(texts):
-            request = self._request(one)
-            yield dataclasses.replace(request, id=(index, position, request.id))
 
     def _joined(self, index: int, template: Template, results: list[Result]) -> Result:
         best = [result.hypotheses[0] for result in results if result.hypotheses]
@@ -123,12 +140,11 @@ class Units(Limited):
         if len(best) == len(results) and error is None:
             decoded = [self._tokenizer.decode(hypothesis.tokens) for hypothesis in best]
             text = template.fill(decoded[: len(template.texts)])
-        reasons = [result.stop_reason for result in results]
         return Result(
             index,
             text,
             best,
-            "error" if error is not None else reasons[-1],
+            "error" if error is not None else results[-1].stop_reason,
             sum(result.steps for result in results),
             sum(result.expansions for result in results),
             error,

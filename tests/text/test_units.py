@@ -54,6 +54,7 @@ def test_sentences():
 
 
 def test_spaces_that_sentencex_cannot_read():
+    assert sentences("es")("A\u3000.") == Template(("", ""), ("A\u3000.",))
     assert sentences("es")("Vino J.\u3000Pérez.\xa0Adiós.").texts == (
         "Vino J.\u3000Pérez.",
         "Adiós.",
