@@ -58,6 +58,19 @@ def test_documents_protected_texts_and_long_sources_together(translate, tokens):
     assert output == in_pieces(translate, lines, split)
 
 
+@pytest.mark.parametrize("cache", [[], ["--cache=9"]])
+def test_a_corpus_in_parts_is_the_same(translate, tmp_path, cache):
+    lines = [DOCUMENT, *TAGGED, "", DOCUMENT, LINES[3], TAGGED[0]]
+    options = ("--unit=document", "--sentence-lang=es", f"--protect={TAGS}")
+    code, expected, _ = translate(lines, *options)
+    assert code == 0
+    folder = tmp_path / "out"
+    assert translate(lines, *options, f"--output-dir={folder}", "--part-lines=4", *cache)[0] == 0
+    parts = sorted(folder.glob("part-*.txt"))
+    assert len(parts) > 1
+    assert "".join(part.read_text() for part in parts).splitlines() == expected
+
+
 def test_every_protected_text_is_in_the_output(translate):
     code, output, _ = translate(TAGGED, "--protect=<[^>]*>", r"--protect=\{\w+\}")
     assert code == 0
@@ -123,7 +136,10 @@ def test_a_line_longer_than_the_model_reads_is_split(translate):
     [
         (["--unit=document", "--json"], "--json cannot be combined with --unit document"),
         (["--protect=a", "--scores"], "--scores cannot be combined"),
-        (["--long-sources=split", "--n-best=2"], "several outputs for each line cannot be"),
+        (
+            ["--long-sources=split", "--n-best=2"],
+            "several outputs for each line, scores and JSON cannot",
+        ),
         (["--protect=("], "--protect must be a regular expression"),
         (["--max-source-length=9999"], "--max-source-length must be at most the model's limit of"),
     ],
@@ -137,5 +153,5 @@ def test_options_that_contradict_each_other(translate, options, message):
 def test_the_package_is_missing(translate, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sentencex", None)
     code, _, errors = translate(LINES, "--unit=document")
-    assert code == 1
+    assert code == 2
     assert "pip install 'pybeam-search[documents]'" in errors

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.options.sections import Section, option
-
-if TYPE_CHECKING:
-    from pybeam.text.tokenizer import Tokenizer
-    from pybeam.text.units import Split
 
 CUT, SPLIT, SKIP = "cut", "split", "skip"
 UNITS = Section(
@@ -73,45 +68,12 @@ class UnitOptions:
         """Whether an output line may be put together from several translations."""
         return self.unit == "document" or bool(self.protect) or self.long_sources == SPLIT
 
-    @property
-    def skips(self) -> bool:
-        """Whether a source that is too long fails."""
-        return self.long_sources == SKIP
-
     def check(self, values: dict[str, Any]) -> None:
         """Raise UsageError for options of the output that need one translation a line."""
         for name in ("is_json", "has_scores", "has_alignment"):
             if self.joins and values[name]:
                 flag = name.replace("is_", "--").replace("has_", "--")
                 raise click.UsageError(f"{flag} {ONE_BY_ONE}")
-
-    def check_number(self, writes_many: bool) -> None:
-        """Raise UsageError if several outputs are asked for of what has one."""
-        if self.joins and writes_many:
-            raise click.UsageError(f"several outputs for each line {ONE_BY_ONE}")
-
-    def limit(self, of_model: int | None) -> int | None:
-        """Return the most tokens of a source. Raises UsageError if the model takes fewer."""
-        own = self.max_source_length
-        if own is not None and of_model is not None and own > of_model:
-            raise click.UsageError(
-                f"--max-source-length must be at most the model's limit of {of_model}, but is {own}"
-            )
-        return of_model if own is None else own
-
-    def split(self, tokenizer: Tokenizer, limit: int | None) -> Split:
-        """Return what splits a line. Raises UsageError or ClickException if it cannot be made."""
-        from pybeam.text import units
-
-        splits: list[Split] = []
-        with as_usage_errors("--protect"):
-            splits += [units.protected(pattern) for pattern in self.protect]
-        if self.unit == "document":
-            with as_failures():
-                splits.append(units.sentences(self.sentence_lang))
-        if self.long_sources == SPLIT and limit is not None:
-            splits.append(units.at_most(limit, lambda text: len(tokenizer.encode(text))))
-        return units.chain(splits)
 
 
 ONE_BY_ONE = (
