@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "parsing": ("parsing", "parsing", ()),
     "speech": ("speech", "speech", ()),
     "quality": ("quality", "quality", ()),
+    "pipelines": ("pipelines", "pipelines", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "whisper": ("wrapped", "whisper", ()),

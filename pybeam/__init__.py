@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pybeam import models as models
     from pybeam import ops as ops
     from pybeam import processors as processors
+    from pybeam import reranking as reranking
     from pybeam import scoring as scoring
     from pybeam import serving as serving
     from pybeam import speech as speech
@@ -86,6 +87,7 @@ _MODULES = (
     "models",
     "ops",
     "processors",
+    "reranking",
     "scoring",
     "serving",
     "speech",

@@ -74,6 +74,7 @@ class Service:
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
 
+    # each is a number that a service has, and all but the first are named
     def __init__(
         self,
         decoders: Decoder | Mapping[str, Decoder],
@@ -212,7 +213,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return _cost(self._crew_of(model).decoder, _as_request(request))
+        return _cost(self._crew_of(model).decoder, Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -326,7 +327,7 @@ class Service:
         if self._state != "running":
             raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
         crew = self._crew_of(options.get("model"))
-        now, request = self._clock(), _as_request(request)
+        now, request = self._clock(), Request.of(request)
         ticket = Ticket(
             request=request,
             cost=Cost(0, 1),
@@ -389,10 +390,6 @@ def _cost(decoder: Decoder, request: Request) -> Cost:
     if request.target is not None:
         width = 1
     return Cost(model.source_length(model.check(request.source)), width)
-
-
-def _as_request(request: Any) -> Request:
-    return request if isinstance(request, Request) else Request(request)
 
 
 def _until(end: float | None) -> float | None:

@@ -198,6 +198,7 @@ SKIPPED_WITHOUT = {
     "whisper": "transformers",
     "processors": "transformers",
     "service": "ctranslate2",
+    "pipelines": "sentencex",
 }
 
 
@@ -213,7 +214,7 @@ def test_dry_run(name, tmp_path):
         data = ROOT.parent / "shared" / "data"
         if not data.exists():
             pytest.skip("needs the parsing data: `make data`")
-    write_corpus(tmp_path, "dev")
+    write_corpus(tmp_path, "dev", "test")
     command_line = [sys.executable, "-m", "benchmarks", name, "--dry-run", "--repeats", "1"]
     if name == "huggingface":
         # the others have one size, which takes minutes
