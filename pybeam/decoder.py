@@ -66,7 +66,7 @@ class Decoder:
     Attributes:
         stats: `pybeam.engine.stats.Stats` of the latest call.
 
-    Memory is kept from one call to the next; `release` frees it. A `copy.copy` has its own, and the same model.
+    Memory is kept from one call to the next; `release` frees it. A `copy.copy` shares the model, not memory.
 
     Raises:
         ValueError, TypeError: options do not fit together.
