@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,13 @@ from pybeam.cli.options.sections import Section, SectionCommand, option
 from pybeam.cli.options.speed import SPEED
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from pybeam.server.models import ServedModel
 
 ENVIRONMENT = "PYBEAM_SERVE"
+# each has memory of its own, and smaller batches
+MAX_ENGINES = 4
 KEYS = f"{ENVIRONMENT}_API_KEYS"
 
 
@@ -49,6 +54,13 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
         is_single = one.multiple and isinstance(value, str)
         defaults[one.name] = [value] if is_single else value
     context.default_map = defaults
+
+
+def check_url(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """Raise BadParameter unless it is an address of HTTP."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} must be a URL, such as http://localhost:4318")
+    return url
 
 
 class Load(click.ParamType):
@@ -82,14 +94,12 @@ SERVER = Section(
         option(
             "--host",
             default="127.0.0.1",
-            show_default=True,
             metavar="NAME",
             help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
         ),
         option(
             "--port",
             default=8000,
-            show_default=True,
             type=click.IntRange(0, 65535),
             help="Port to listen at; 0: a free one, which the log names.",
         ),
@@ -101,6 +111,15 @@ SERVER = Section(
             callback=read_config,
             help="TOML file with these options, without the dashes: `port = 80`, `model = "
             '["es-en=DIR"]`. The command line and the environment go before it.',
+        ),
+        option(
+            "--engines",
+            type=click.IntRange(1),
+            metavar="N",
+            show_default="on a CPU one per thread, at most 4; on a GPU 1",
+            help="Engines of each model. They share its weights and the texts that wait, and each computes "
+            "with its share of --threads. More of them answer more requests; one answers a lonely request of "
+            "a large model sooner.",
         ),
         option(
             "--api-key-file",
@@ -118,7 +137,6 @@ SERVER = Section(
         option(
             "--shutdown-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0),
             metavar="SECONDS",
             help="After SIGTERM finish what has begun within this time, and cancel the rest.",
@@ -126,9 +144,16 @@ SERVER = Section(
         option(
             "--log-level",
             default="info",
-            show_default=True,
             type=click.Choice(["debug", "info", "warning", "error"]),
             help="What to log, to stderr, as JSON. Texts are never logged.",
+        ),
+        option(
+            "--otlp-endpoint",
+            metavar="URL",
+            envvar=[f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+            callback=check_url,
+            help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
+            "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
         ),
     ],
 )
@@ -138,7 +163,6 @@ LIMITS = Section(
         option(
             "--timeout",
             default=60.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Answer 504 after this time; a request may ask for less.",
@@ -146,7 +170,6 @@ LIMITS = Section(
         option(
             "--max-waiting",
             default=256,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts that may wait for each model; a request beyond gets 429.",
@@ -168,7 +191,6 @@ LIMITS = Section(
         option(
             "--max-sources",
             default=64,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts in one request.",
@@ -176,7 +198,6 @@ LIMITS = Section(
         option(
             "--max-source-tokens",
             default=1024,
-            show_default=True,
             type=click.IntRange(1),
             metavar="TOKENS",
             help="Length of a text.",
@@ -184,7 +205,6 @@ LIMITS = Section(
         option(
             "--max-width",
             default=32,
-            show_default=True,
             type=click.IntRange(1, 128),
             metavar="K",
             help="Beam width, and number of outputs, that a request may ask for.",
@@ -192,7 +212,6 @@ LIMITS = Section(
         option(
             "--max-body",
             default=1 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request.",
@@ -200,7 +219,6 @@ LIMITS = Section(
         option(
             "--max-audio",
             default=25 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request with a recording.",
@@ -208,7 +226,6 @@ LIMITS = Section(
         option(
             "--body-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Time in which a request must have come whole.",
@@ -226,7 +243,7 @@ LIMITS = Section(
 def serve(**values: Any) -> int:
     """Serve models over HTTP: translations, transcriptions, completions.
 
-    Requests of all clients share one batch and are answered one by one; what is certain of an answer is
+    Requests of all clients are decoded together and answered one by one; what is certain of an answer is
     sent before the rest. The options for the search are those of `pybeam translate`; requests may change some
     of them. Every option can also stand in a file (--config) or in the environment: PYBEAM_SERVE_PORT
     is --port. Documentation of the running server is at /docs.
@@ -258,14 +275,44 @@ def serve(**values: Any) -> int:
             ) from error
         keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
     logs.set_up(values.pop("log_level"))
+    engines = values.pop("engines")
     models = load_models(values)
     settings = Settings(**values)
     metrics = Metrics()
-    service = build_service(models, metrics, settings)
-    app = build_app(service, models, metrics, settings=settings, keys=keys)
-    with service:
-        serve_app(app, service, app.state.gate, settings)
+    service = build_service(models, metrics, settings, engines=share_threads(engines, models))
+    with open_tracer(settings.otlp_endpoint) as tracer:
+        app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+        with service:
+            serve_app(app, service, app.state.gate, settings)
     return 0
+
+
+def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
+    """Return a context that gives the tracer of requests' spans, None without an endpoint.
+
+    Raises ClickException if its package is missing.
+    """
+    if endpoint is None:
+        return nullcontext()
+    try:
+        from pybeam.server.tracing import exported
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error}; `--otlp-endpoint` needs `pip install 'pybeam-search[otel]'`"
+        ) from error
+    return exported(endpoint)
+
+
+def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:
+    """Give each engine its share of torch's threads. Returns how many engines a model has."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if engines is None:
+        on_cpu = all(one.decoder.model.device.type == "cpu" for one in models.values())
+        engines = min(threads, MAX_ENGINES) if on_cpu else 1
+    torch.set_num_threads(max(1, threads // engines))
+    return engines
 
 
 def load_models(values: dict[str, Any]) -> dict[str, ServedModel]:

@@ -17,7 +17,7 @@ KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", "
 FLOORS = [
     ["cli"],
     ["client", "server"],
-    ["compat", "corpus", "graph", "profile", "serving"],
+    ["compat", "corpus", "graph", "profile", "reranking", "serving"],
     ["decoder"],
     ["engine"],
     ["state"],
