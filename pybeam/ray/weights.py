@@ -66,7 +66,7 @@ class _View(NamedTuple):
     dtype: torch.dtype
     offset: int  # in elements
     shape: tuple[int, ...]
-    strides: tuple[Any, ...]  # ints
+    strides: tuple[int, ...]
 
 
 class _Packer(cloudpickle.CloudPickler):
@@ -85,7 +85,7 @@ class _Packer(cloudpickle.CloudPickler):
         if place == len(self.storages):
             self.storages.append(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
         return _View(
-            place, value.dtype, value.storage_offset(), tuple(value.shape), tuple(value.stride())
+            place, value.dtype, int(value.storage_offset()), tuple(value.shape), value.stride()
         )
 
 
