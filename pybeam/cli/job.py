@@ -1,4 +1,4 @@
-"""One run of `pybeam translate`, `score` or `transcribe`: sources in, results out."""
+"""One run of `pybeam translate`, `score` or `transcribe`: lines in, texts out."""
 
 from __future__ import annotations
 
@@ -7,227 +7,305 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from pybeam.cli import signals
 from pybeam.cli.files import count_lines, open_input, open_output
 from pybeam.cli.loading import Setup
-from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.algorithm import AlgorithmOptions
+from pybeam.cli.options.corpus import CorpusOptions
+from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.options.sections import take
 
 if TYPE_CHECKING:
-    from pybeam.cli.output import Decode, Format, OrderedWriter, Pieces
+    from pybeam.cli.output import OrderedWriter
     from pybeam.cli.progress import Progress
-    from pybeam.cli.sources import Sources
-    from pybeam.decoder import Decoder
+    from pybeam.cli.sources import Lines
+    from pybeam.corpus import Corpus, Form, Job, Task, Worker
     from pybeam.search.algorithms import Algorithm
-    from pybeam.speech import Transcription
     from pybeam.text.tokenizer import Tokenizer
-
-    # arguments that all `Sources` take: the tokenizer, the model's limit, and a function that warns
-    SourceOptions = tuple[Tokenizer, int | None, Callable[[str], None]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of `pybeam translate`: lines of text in, translations out. Options beside those of `setup`."""
+class Command:
+    """What a command line asks for.
+
+    Attributes:
+        setup: models, search and device.
+        files: what is read and written.
+        task: what a line is.
+        form: what is written.
+        corpus: how a corpus is decoded in parts.
+        options: all options as they were given, by name.
+        quiet: whether only errors and warnings are said.
+    """
 
     setup: Setup
-    input_path: str
-    output_path: str
-    has_scores: bool
-    is_json: bool
-    has_alignment: bool
+    files: Files
+    task: Task
+    form: Form
+    corpus: CorpusOptions
+    options: Mapping[str, Any]
     quiet: bool
 
-    wants_log_probs: ClassVar[bool] = False
-    takes_sound: ClassVar[bool] = False
-    item: ClassVar[str] = "line"
+    @classmethod
+    def take(
+        cls,
+        options: Mapping[str, Any],
+        values: dict[str, Any],
+        algorithm: AlgorithmOptions,
+        files: type[Files],
+        task: Task,
+    ) -> Command:
+        """Take what is left in the `values` of a command line. `options` are all, as they were given.
+
+        Raises UsageError for options that contradict each other.
+        """
+        from pybeam.corpus import Form
+
+        setup = Setup.take(algorithm, values)
+        values.setdefault("target_column", None)
+        names = [field.name for field in dataclasses.fields(Form)]
+        form = Form(**{name: values.pop(name) for name in names if name in values})
+        chosen, quiet = take(CorpusOptions, values), values.pop("quiet")
+        return cls(setup, files(**values), task, form, chosen, options, quiet)
 
     def run(self) -> int:
-        """Translate or transcribe everything; returns the exit code."""
+        """Decode everything; returns the exit code."""
+        self.corpus.check()
+        if self.corpus.output_dir is None:
+            return self._run_stream()
+        from pybeam.cli.corpus import run_corpus
+
+        self.files.check_corpus()
+        tokenizer = self.setup.load_tokenizer()
+        job = self._job(self._algorithm(tokenizer))
+        with as_failures():
+            lines = self.files.corpus(self.corpus)
+        with signals.ending_in_order():
+            return run_corpus(job, lines, self.corpus, has_progress=not self.quiet)
+
+    def _run_stream(self) -> int:
         from pybeam.cli.output import OrderedWriter
         from pybeam.cli.progress import Progress
+        from pybeam.corpus.tasks import writes_many
 
         with contextlib.ExitStack() as stack:
-            input_file = stack.enter_context(self._input())
+            input_file = stack.enter_context(self.files.input())
             tokenizer = self.setup.load_tokenizer()
             algorithm = self._algorithm(tokenizer)
-            decoder = self._decoder(algorithm)
-            output_file = stack.enter_context(open_output(self.output_path, input_file))
+            worker = self._worker(tokenizer, algorithm)
+            output_file = stack.enter_context(open_output(self.files.output_path, input_file))
             progress = Progress(
                 has_bar=not self.quiet and sys.stderr.isatty() and not output_file.isatty(),
                 num_lines=count_lines(input_file),
-                item=self.item,
+                item=self.task.item,
             )
             stack.callback(progress.close)
-            options: SourceOptions = tokenizer, decoder.model.max_positions, progress.warn
-            sources = stack.enter_context(self._sources(input_file, options))
-            format_result = self._format(tokenizer.decode, writes_many(algorithm))
-            writer = OrderedWriter(output_file.fileno(), format_result)
-            missing = "" if self.is_json or writes_many(algorithm) else "\n"
-            return self._translate(decoder, sources, writer, progress, missing)
-
-    def _input(self) -> contextlib.AbstractContextManager[BinaryIO]:
-        return open_input(self.input_path)
+            lines = stack.enter_context(self.files.lines(input_file))
+            stream = Stream(
+                worker,
+                lines,
+                OrderedWriter(output_file.fileno()),
+                progress,
+                is_numbered=self.form.is_json or writes_many(algorithm),
+                has_summary=not self.quiet,
+            )
+            stack.enter_context(signals.ending_in_order())
+            return stream.run()
 
     def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
-        return self.setup.build_algorithm(tokenizer)
+        with as_failures():
+            processors = self.task.processors(self.setup.first_dir)
+        return self.setup.build_algorithm(tokenizer, processors)
 
-    def _decoder(self, algorithm: Algorithm) -> Decoder:
-        model = self.setup.load_model()
-        if model.takes_features != self.takes_sound:
-            kind, command = ("text", "translate") if self.takes_sound else ("sound", "transcribe")
-            raise click.ClickException(
-                f"the model in {self.setup.first_dir} reads {kind}; use `pybeam {command}`"
+    def _job(self, algorithm: Algorithm) -> Job:
+        from pybeam.cli.corpus import compared
+        from pybeam.corpus import Job
+
+        setup = self.setup
+        return Job(
+            setup.model_dirs,
+            algorithm,
+            self.task,
+            self.form,
+            setup.schedule,
+            setup.device.device,
+            setup.device.dtype,
+            setup.device.cross_cache_dtype,
+            setup.device.backend,
+            setup.device.threads,
+            setup.source_lang,
+            setup.target_lang,
+            self.corpus.cache or 0,
+            compared(self.options),
+        )
+
+    def _worker(self, tokenizer: Tokenizer, algorithm: Algorithm) -> Worker:
+        """Return a worker that reads few lines ahead, so that texts come out soon and steadily."""
+        schedule = dataclasses.replace(self.setup.schedule, window=2 * self.setup.schedule.n)
+        job = dataclasses.replace(self._job(algorithm), schedule=schedule)
+        with as_failures():
+            model = job.load()
+        with as_usage_errors():
+            return job.worker(model, tokenizer)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What `pybeam translate` reads and writes."""
+
+    input_paths: tuple[str, ...]
+    output_path: str
+
+    def check_corpus(self) -> None:
+        """Raise UsageError for files that a run in parts cannot have."""
+        if self.output_path != "-":
+            raise click.UsageError("give either --output or --output-dir, not both")
+        if "-" in self.input_paths:
+            raise click.UsageError(
+                "--output-dir needs --input FILE, which is read again when the run goes on after a kill; "
+                "stdin cannot be"
             )
-        return self.setup.build_decoder(
-            model, algorithm, log_probs=self.wants_log_probs, alignment=self.has_alignment
+
+    def corpus(self, options: CorpusOptions) -> Corpus:
+        """Return the lines of a run in parts."""
+        from pybeam.corpus import Corpus
+
+        return Corpus(self.input_paths, column=options.column)
+
+    def input(self) -> contextlib.AbstractContextManager[BinaryIO]:
+        """Open the input of a run that is no corpus."""
+        if len(self.input_paths) > 1:
+            raise click.UsageError(
+                "several --input need --output-dir; or join the files with `cat`"
+            )
+        return open_input(self.input_paths[0])
+
+    @contextlib.contextmanager
+    def lines(self, input_file: BinaryIO) -> Iterator[Lines]:
+        """Return the lines of the open input."""
+        from pybeam.cli.sources import LineReader, Lines
+
+        yield Lines(LineReader(input_file.fileno()))
+
+
+@dataclass(frozen=True)
+class PairFiles(Files):
+    """What `pybeam score` reads and writes."""
+
+    target_paths: tuple[str, ...]
+
+    def check_corpus(self) -> None:
+        super().check_corpus()
+        if "-" in self.target_paths:
+            raise click.UsageError("--output-dir needs --target FILE; stdin cannot be read again")
+
+    def corpus(self, options: CorpusOptions) -> Corpus:
+        from pybeam.corpus import Corpus
+
+        return Corpus(
+            self.input_paths,
+            targets=self.target_paths,
+            column=options.column,
+            target_column=options.target_column,
         )
 
     @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
-        from pybeam.cli.sources import LineReader, Sources
+    def lines(self, input_file: BinaryIO) -> Iterator[Lines]:
+        from pybeam.cli.sources import LineReader, Lines
 
-        yield Sources(LineReader(input_file.fileno()), *options)
+        if len(self.target_paths) != 1:
+            raise click.UsageError("give one --target FILE; several need --output-dir")
+        with open_input(self.target_paths[0], "--target") as target_file:
+            yield Lines(LineReader(input_file.fileno()), LineReader(target_file.fileno()))
 
-    def _translate(
-        self,
-        decoder: Decoder,
-        sources: Sources,
-        writer: OrderedWriter,
-        progress: Progress,
-        missing: str,
-    ) -> int:
+
+@dataclass(frozen=True)
+class RecordingFiles(Files):
+    """What `pybeam transcribe` reads and writes: recordings, or a file or a folder that has them."""
+
+    names: tuple[str, ...]
+
+    def check_corpus(self) -> None:
+        if not self.names:
+            super().check_corpus()
+        elif self.output_path != "-":
+            raise click.UsageError("give either --output or --output-dir, not both")
+
+    def corpus(self, options: CorpusOptions) -> Corpus:
+        from pybeam.corpus.readers import Corpus, Names, recordings_in
+
+        if self.names:
+            return Names(self.names)
+        if os.path.isdir(self.input_paths[0]) and len(self.input_paths) == 1:
+            return Names(recordings_in(self.input_paths[0]))
+        return Corpus(self.input_paths, column=options.column)
+
+    @contextlib.contextmanager
+    def input(self) -> Iterator[BinaryIO]:
+        """The names of the files, one per line."""
+        if not self.names:
+            with super().input() as file:
+                yield file
+            return
+        with tempfile.TemporaryFile(buffering=0) as names:
+            names.write(b"".join(os.fsencode(path) + b"\n" for path in self.names))
+            names.seek(0)
+            yield names
+
+
+@dataclass
+class Stream:
+    """Lines that are decoded as they come, and written in their order.
+
+    Attributes:
+        is_numbered: whether a text says which line it belongs to.
+        has_summary: whether the cost is said in the end.
+    """
+
+    worker: Worker
+    lines: Lines
+    writer: OrderedWriter
+    progress: Progress
+    is_numbered: bool
+    has_summary: bool
+
+    def run(self) -> int:
+        """Decode the input, one run after another, until it ends; returns the exit code."""
         try:
-            translate_all(decoder, sources, writer, progress)
+            while not self.lines.has_ended:
+                for answer in self.worker.stream(self.lines.run(), self.lines.num_lines):
+                    self.progress.add(answer)
+                    self.writer.add(answer.result.index, answer.text)
         # the reader of the output has gone
         except click.exceptions.Exit:
             raise
         except BaseException:
-            self._finish(sources, writer, progress, missing)
+            self._finish(is_interrupted=True)
             raise
-        self._finish(sources, writer, progress, missing)
-        return 1 if progress.has_failed else 0
+        self._finish(is_interrupted=False)
+        return 1 if self.progress.has_failed else 0
 
-    def _finish(
-        self, sources: Sources, writer: OrderedWriter, progress: Progress, missing: str
-    ) -> None:
-        gaps = writer.finish(missing)
-        progress.close()
-        if gaps:
-            progress.warn(f"interrupted; not finished: {describe_lines(gaps, self.item)}")
-        if sources.error is not None:
-            progress.fail(sources.error)
-        if not self.quiet:
-            click.echo(progress.summary(), err=True)
-
-    def _format(self, decode: Decode, has_many: bool) -> Format:
-        from pybeam.cli import output
-
-        if self.is_json:
-            return output.json_line(decode, self._pieces() if self.has_alignment else None)
-        return (
-            output.n_best_lines(decode) if has_many else output.best_line(decode, self.has_scores)
-        )
-
-    def _pieces(self) -> Pieces:
-        """Return the texts of source ids and target ids."""
-        from pybeam.text.tokenizer import load_vocabularies
-
-        with as_failures():
-            source, target = load_vocabularies(self.setup.first_dir) or ({}, {})
-        return {i: piece for piece, i in source.items()}, {i: piece for piece, i in target.items()}
-
-
-@dataclass(frozen=True)
-class TranscribeJob(Job):
-    """One run of `pybeam transcribe`: sound files in, transcriptions out."""
-
-    paths: tuple[str, ...]
-    language: str | None
-    task: str | None
-
-    takes_sound: ClassVar[bool] = True
-    item: ClassVar[str] = "file"
-
-    @cached_property
-    def _transcription(self) -> Transcription:
-        from pybeam.speech import load_transcription
-
-        with as_failures():
-            return load_transcription(self.setup.first_dir, self.language, self.task)
-
-    def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
-        return self.setup.build_algorithm(tokenizer, self._transcription.processors)
-
-    @contextlib.contextmanager
-    def _input(self) -> Iterator[BinaryIO]:
-        """The names of the files, one per line."""
-        if not self.paths:
-            with open_input(self.input_path) as file:
-                yield file
-            return
-        with tempfile.TemporaryFile(buffering=0) as names:
-            names.write(b"".join(os.fsencode(path) + b"\n" for path in self.paths))
-            names.seek(0)
-            yield names
-
-    @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
-        from pybeam.cli.recordings import Recordings
-        from pybeam.cli.sources import LineReader
-        from pybeam.speech import load_feature_extractor
-
-        with as_failures():
-            extract = load_feature_extractor(self.setup.first_dir)
-        reader = LineReader(input_file.fileno())
-        yield Recordings(reader, *options, extract, self._transcription.prefix)
-
-
-@dataclass(frozen=True)
-class ScoreJob(Job):
-    """One run of `pybeam score`: pairs of lines in, scores out."""
-
-    target_path: str
-
-    wants_log_probs: ClassVar[bool] = True
-
-    @contextlib.contextmanager
-    def _sources(self, input_file: BinaryIO, options: SourceOptions) -> Iterator[Sources]:
-        from pybeam.cli.sources import LineReader, Pairs
-
-        with open_input(self.target_path, "--target") as target_file:
-            yield Pairs(LineReader(input_file.fileno()), LineReader(target_file.fileno()), *options)
-
-    def _format(self, decode: Decode, has_many: bool) -> Format:
-        from pybeam.cli import output
-
-        return output.score_json_line(decode) if self.is_json else output.score_line
-
-
-def writes_many(algorithm: Algorithm) -> bool:
-    """Whether several hypotheses are written per source."""
-    return algorithm.n_best * algorithm.num_groups > 1
-
-
-def translate_all(
-    decoder: Decoder, sources: Sources, writer: OrderedWriter, progress: Progress
-) -> None:
-    """Decode the input, one run after another, until it ends."""
-    while not sources.has_ended:
-        num_before = sources.num_lines
-        try:
-            for result in decoder.stream(sources.run()):
-                result = dataclasses.replace(result, index=num_before + result.index)
-                result = sources.complete(result)
-                progress.add(result)
-                writer.add(result)
-        finally:
-            progress.add_steps(decoder.stats.steps)
+    def _finish(self, *, is_interrupted: bool) -> None:
+        gaps = self.writer.finish(is_numbered=self.is_numbered)
+        self.progress.close()
+        if gaps and self.is_numbered:
+            self.progress.warn(
+                f"interrupted; not finished: {describe_lines(gaps, self.progress.item)}"
+            )
+        elif is_interrupted:
+            self.progress.warn(
+                f"interrupted; the output ends with {self.progress.item} {self.writer.num_written}"
+            )
+        if self.lines.error is not None:
+            self.progress.fail(self.lines.error)
+        if self.has_summary:
+            click.echo(self.progress.summary(self.worker.num_steps), err=True)
 
 
 def describe_lines(indices: list[int], item: str = "line") -> str:

@@ -222,24 +222,27 @@ class _Measurement:
 
 
 def read_lines(
-    path: str, tokenizer: Tokenizer, max_tokens: int | None, num_lines: int | None
+    path: str,
+    tokenizer: Tokenizer,
+    max_tokens: int | None,
+    num_lines: int | None,
 ) -> list[Request]:
     """Read the first `num_lines` lines of a file (None: all) as requests."""
-    from pybeam.cli.sources import LineReader, Sources
+    from pybeam.cli.sources import LineReader, Lines
+    from pybeam.corpus.tasks import text_request
 
     requests: list[Request] = []
     with open_input(path) as file:
-        sources = Sources(
-            LineReader(file.fileno()),
-            tokenizer,
-            max_tokens,
-            lambda text: click.echo(text, err=True),
-        )
-        while not sources.has_ended and (num_lines is None or len(requests) < num_lines):
+        lines = Lines(LineReader(file.fileno()))
+        while not lines.has_ended and (num_lines is None or len(requests) < num_lines):
             left = None if num_lines is None else num_lines - len(requests)
-            requests += islice(sources.run(), left)
-    if sources.error is not None:
-        raise click.ClickException(sources.error)
+            for line in islice(lines.run(), left):
+                request, warning = text_request(tokenizer, max_tokens, line[0])
+                requests.append(request)
+                if warning:
+                    click.echo(f"line {len(requests)}: {warning}", err=True)
+    if lines.error is not None:
+        raise click.ClickException(lines.error)
     if not any(len(request.source) for request in requests):
         raise click.ClickException(
             f"--input {path} must have a line that is not empty, but has none; leave it out for "

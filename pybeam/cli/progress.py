@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from pybeam.request import Result
+from pybeam.corpus.worker import Answer
 
 
 class Progress:
@@ -15,7 +15,7 @@ class Progress:
     def __init__(self, *, has_bar: bool, num_lines: int | None, item: str = "line") -> None:
         from tqdm import tqdm
 
-        self._item = item
+        self.item = item
         self._bar = tqdm(
             total=num_lines,
             unit=f" {item}s",
@@ -25,19 +25,18 @@ class Progress:
         )
         self._start = time.perf_counter()
         self._stop_reasons: Counter[str] = Counter()
-        self._num_steps = 0
         self._num_expansions = 0
         self.has_failed = False
 
-    def add(self, result: Result) -> None:
+    def add(self, answer: Answer) -> None:
+        result = answer.result
         if result.error is not None:
-            self.fail(f"{self._item} {result.index + 1}: {result.error}")
+            self.fail(f"{self.item} {result.index + 1}: {result.error}")
+        if answer.warning:
+            self.warn(f"{self.item} {result.index + 1}: {answer.warning}")
         self._stop_reasons[result.stop_reason] += 1
         self._num_expansions += result.expansions
         self._bar.update()
-
-    def add_steps(self, num_steps: int) -> None:
-        self._num_steps += num_steps
 
     def warn(self, message: str) -> None:
         self._say(f"pybeam: warning: {message}")
@@ -49,16 +48,16 @@ class Progress:
     def close(self) -> None:
         self._bar.close()
 
-    def summary(self) -> str:
+    def summary(self, num_steps: int) -> str:
         """Write one line of totals and one line of stop reasons."""
         seconds = time.perf_counter() - self._start
         num_lines = self._stop_reasons.total()
-        per_step = self._num_expansions / max(self._num_steps, 1)
+        per_step = self._num_expansions / max(num_steps, 1)
         reasons = ", ".join(f"{name} {num:,}" for name, num in self._stop_reasons.most_common())
         return (
-            f"{num_lines:,} {self._item}s in {seconds:.1f} s "
-            f"({num_lines / seconds:.1f} {self._item}s/s); "
-            f"{self._num_steps:,} steps, {self._num_expansions:,} expansions "
+            f"{num_lines:,} {self.item}s in {seconds:.1f} s "
+            f"({num_lines / seconds:.1f} {self.item}s/s); "
+            f"{num_steps:,} steps, {self._num_expansions:,} expansions "
             f"({per_step:.1f} per step)\nstopped by: {reasons or 'nothing to do'}"
         )
 

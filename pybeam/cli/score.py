@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from pybeam.cli.job import ScoreJob
-from pybeam.cli.loading import Setup
+from pybeam.cli.job import Command, PairFiles
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import AlgorithmOptions
+from pybeam.cli.options.corpus import corpus_section
 from pybeam.cli.options.processors import PROCESSORS, ProcessorOptions
 from pybeam.cli.options.scoring import SCORING, ScoringOptions
 from pybeam.cli.options.search import SearchOptions
@@ -18,11 +18,17 @@ from pybeam.cli.options.speed import SPEED
 
 TARGET = option(
     "--target",
-    "target_path",
-    required=True,
+    "target_paths",
+    multiple=True,
     metavar="FILE",
     type=click.Path(allow_dash=True),
-    help="UTF-8 text, the translation of each line of the input; `-`: stdin.",
+    help="UTF-8 text, the translation of each line of the input; `-`: stdin. With --output-dir it may "
+    "be given several times.",
+)
+TARGET_COLUMN = option(
+    "--target-column",
+    metavar="NAME",
+    help="The column or field that has the translation, in place of --target.",
 )
 JSON = option(
     "--json",
@@ -41,13 +47,14 @@ JSON = option(
             "Files",
             [
                 files.MODELS,
-                files.INPUT,
+                files.INPUTS,
                 TARGET,
                 files.OUTPUT,
                 files.SOURCE_LANG,
                 files.TARGET_LANG,
             ],
         ),
+        corpus_section("source", TARGET_COLUMN),
         SCORING,
         PROCESSORS,
         SPEED,
@@ -65,6 +72,7 @@ def score(**values: Any) -> int:
     Examples:
       pybeam score --model examples/models/bible-es-en --input in.es --target out.en
       pybeam score --model DIR --input in.es --target out.en --length-penalty 0 --json
+      pybeam score --model DIR --input pairs.parquet --column es --target-column en --output-dir OUT
 
     \b
     Exit codes:
@@ -72,13 +80,17 @@ def score(**values: Any) -> int:
       1    a line failed (the others are there), the files have different numbers of lines or are
            not UTF-8, or a file or a language is missing
       2    options that are wrong or contradict each other
-      130  Ctrl-C; what was finished has been written
+      130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
-    if values["input_path"] == values["target_path"] == "-":
+    from pybeam.corpus import Score
+
+    if "-" in values["input_paths"] and "-" in values["target_paths"]:
         raise click.UsageError("--input and --target cannot both be stdin; name one of the files")
+    if bool(values["target_paths"]) == (values["target_column"] is not None):
+        raise click.UsageError("give --target FILE, or with --output-dir --target-column NAME")
+    options = dict(values)
     algorithm = AlgorithmOptions(
         SearchOptions("greedy"), take(ScoringOptions, values), take(ProcessorOptions, values)
     )
-    setup = Setup.take(algorithm, values)
-    return ScoreJob(setup, has_scores=True, has_alignment=False, **values).run()
+    return Command.take(options, values, algorithm, PairFiles, Score()).run()

@@ -1,17 +1,17 @@
-"""Read lines as they come, decode them, tokenise them and number them."""
+"""Read lines as they come."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
-from pybeam.request import Request, Result
-from pybeam.text.tokenizer import Tokenizer
+from pybeam.corpus.parts import Line
+from pybeam.corpus.readers import BOM
+from pybeam.corpus.tasks import text_of
 
 CHUNK_BYTES = 1 << 20
 # a writer who is silent for so long has paused
@@ -78,111 +78,61 @@ class LineReader:
                 self._lines.append(b"".join(self._partial))
 
 
-class Sources:
-    """Make a request for every line. An empty line is an empty source.
+class Lines:
+    """The lines of a file, or those of several side by side, up to the first that is not UTF-8.
 
-    Reading stops at the first line that is not UTF-8, and `error` then has the message.
+    Args:
+        reader: the file.
+        targets: a file that has a line for each of its lines.
+
+    Attributes:
+        num_lines: lines that have been read.
+        error: why no more is read; None: the input has ended, or goes on.
     """
 
-    harm_of_cutting = "its translation lacks the end"
-
-    def __init__(
-        self,
-        reader: LineReader,
-        tokenizer: Tokenizer,
-        max_tokens: int | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._reader, self._tokenizer, self._warn = reader, tokenizer, warn
-        self._max_tokens = max_tokens
+    def __init__(self, reader: LineReader, targets: LineReader | None = None) -> None:
+        self._reader = reader
+        self._targets = None if targets is None else targets.lines()
         self.num_lines = 0
         self.error: str | None = None
 
     @property
     def has_ended(self) -> bool:
+        """Whether there will be no more lines."""
         return self.error is not None or self._reader.has_ended
 
-    def run(self) -> Iterator[Request]:
-        """Requests up to the next pause of the input."""
+    def run(self) -> Iterator[Line]:
+        """Yield the lines up to the next pause of the input."""
         for line in self._reader.run():
-            try:
-                text = _text(line, is_first=self.num_lines == 0)
-            except UnicodeDecodeError as error:
-                self.error = f"line {self.num_lines + 1}: {_not_utf8(line, error)}"
+            fields = [self._checked(line)]
+            if self.error is not None:
+                self.error = f"line {self.num_lines + 1}: {self.error}"
+                return
+            if self._targets is not None:
+                fields += self._target()
+            if self.error is not None:
                 return
             self.num_lines += 1
-            yield self._request(text)
-
-    def complete(self, result: Result) -> Result:
-        """Return the result of a request with the facts that only this class knows."""
-        return result
-
-    def _request(self, text: str) -> Request:
-        if not text:
-            return Request([])
-        tokens = self._tokenizer.encode(text)
-        limit = self._max_tokens
-        if limit is not None and len(tokens) > limit:
-            self._warn(
-                f"line {self.num_lines}: {len(tokens)} tokens are more than the model's limit of "
-                f"{limit}; the line is cut, so {self.harm_of_cutting}"
-            )
-            tokens = cut(tokens, self._tokenizer.encode(""), limit)
-        # the id comes back with the result, which may show the source again
-        return Request(tokens, prefix=self._tokenizer.prefix, id=tokens)
-
-
-class Pairs(Sources):
-    """Make a request for every line, with the line of the same number in another file as its target.
-
-    Reading stops when one of the files has no more lines, or at a line that is not UTF-8. `error` then says
-    so.
-    """
-
-    harm_of_cutting = "its score is that of a translation of its beginning"
-
-    def __init__(
-        self,
-        reader: LineReader,
-        targets: LineReader,
-        tokenizer: Tokenizer,
-        max_tokens: int | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        super().__init__(reader, tokenizer, max_tokens, warn)
-        self._targets = targets.lines()
-
-    def run(self) -> Iterator[Request]:
-        """Requests up to the next pause of the input."""
-        for request in super().run():
-            line = next(self._targets, None)
-            if line is None:
-                self.error = f"--target ends before line {self.num_lines} of the input"
-                return
-            try:
-                text = _text(line, is_first=self.num_lines == 1)
-            except UnicodeDecodeError as error:
-                self.error = f"line {self.num_lines} of --target: {_not_utf8(line, error)}"
-                return
-            yield dataclasses.replace(request, target=self._tokenizer.encode_target(text))
-        if self.has_ended and self.error is None and next(self._targets, None) is not None:
+            yield tuple(fields)
+        if self._targets is not None and self.has_ended and next(self._targets, None) is not None:
             self.error = f"the input ends after line {self.num_lines}, but --target goes on"
 
+    def _target(self) -> list[bytes]:
+        assert self._targets is not None
+        line = next(self._targets, None)
+        number = self.num_lines + 1
+        if line is None:
+            self.error = f"--target ends before line {number} of the input"
+            return []
+        field = self._checked(line)
+        if self.error is not None:
+            self.error = f"line {number} of --target: {self.error}"
+        return [field]
 
-def _text(line: bytes, *, is_first: bool) -> str:
-    return line.decode("utf-8-sig" if is_first else "utf-8").strip()
-
-
-def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
-    return (
-        f"expected UTF-8, but byte {error.start + 1} is 0x{line[error.start]:02x}; convert it, for "
-        "example with `iconv -f LATIN1 -t UTF-8`"
-    )
-
-
-def cut(tokens: list[int], frame: list[int], limit: int) -> list[int]:
-    """Cut a source to `limit` tokens, but keep the tokens that end every source (the end of `frame`)."""
-    num_last = 0
-    while num_last < len(frame) and tokens[-1 - num_last] == frame[-1 - num_last]:
-        num_last += 1
-    return tokens[: limit - num_last] + tokens[len(tokens) - num_last :]
+    def _checked(self, line: bytes) -> bytes:
+        field = line.removeprefix(BOM) if self.num_lines == 0 else line
+        try:
+            text_of(field)
+        except ValueError as error:
+            self.error = str(error)
+        return field

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from pybeam.cli.job import TranscribeJob
-from pybeam.cli.loading import Setup
+from pybeam.cli.job import Command, RecordingFiles
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
-from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.corpus import corpus_section
+from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.translate import FORM, check_form
 
@@ -20,12 +20,13 @@ FILES = Section(
         files.MODELS,
         option(
             "--input",
-            "input_path",
+            "input_paths",
+            multiple=True,
             metavar="FILE",
-            default="-",
+            default=["-"],
             type=click.Path(allow_dash=True),
             help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: "
-            "stdin.",
+            "stdin. With --output-dir also a folder, whose .wav files are taken by name.",
         ),
         files.OUTPUT,
         option(
@@ -46,9 +47,9 @@ FILES = Section(
 @click.command(
     cls=SectionCommand,
     short_help="Transcribe sound files.",
-    sections=[FILES, *SECTIONS, SPEED, FORM],
+    sections=[FILES, corpus_section("name of the recording"), *SECTIONS, SPEED, FORM],
 )
-@click.argument("paths", metavar="[WAV]...", nargs=-1, type=click.Path())
+@click.argument("names", metavar="[WAV]...", nargs=-1, type=click.Path())
 def transcribe(**values: Any) -> int:
     """Transcribe WAV files with a speech model that is loaded from DIR.
 
@@ -62,6 +63,7 @@ def transcribe(**values: Any) -> int:
     \b
     Examples:
       pybeam transcribe --model examples/models/spoken-numbers-en examples/speech/*.wav
+      pybeam transcribe --model DIR --input recordings --output-dir OUT
       ls *.wav | pybeam transcribe --model DIR --output out.txt
       pybeam transcribe --model DIR --language de --task translate a.wav
       pybeam transcribe --model DIR --recipe fireredasr --width 3 --temperature 1.25 \\
@@ -72,10 +74,15 @@ def transcribe(**values: Any) -> int:
       0    every file was transcribed
       1    a file failed (the others are there), or the model or a package is missing
       2    options that are wrong or contradict each other
-      130  Ctrl-C; what was finished has been written
+      130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
-    if values["paths"] and values["input_path"] != "-":
+    from pybeam.corpus import Transcribe
+
+    if values["names"] and values["input_paths"] != ("-",):
         raise click.UsageError("give WAV files either as arguments or through --input, not both")
     check_form(values)
-    return TranscribeJob(Setup.take(AlgorithmOptions.take(values), values), **values).run()
+    options = dict(values)
+    algorithm = AlgorithmOptions.take(values)
+    task = take(Transcribe, values)
+    return Command.take(options, values, algorithm, RecordingFiles, task).run()

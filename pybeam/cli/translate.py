@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from pybeam.cli.job import Job
-from pybeam.cli.loading import Setup
+from pybeam.cli.job import Command, Files
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
+from pybeam.cli.options.corpus import corpus_section
 from pybeam.cli.options.sections import Section, SectionCommand, option
 from pybeam.cli.options.speed import SPEED
 
@@ -53,8 +53,9 @@ def check_form(values: dict[str, Any]) -> None:
     sections=[
         Section(
             "Files",
-            [files.MODELS, files.INPUT, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
+            [files.MODELS, files.INPUTS, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
         ),
+        corpus_section(),
         *SECTIONS,
         SPEED,
         FORM,
@@ -67,6 +68,11 @@ def translate(**values: Any) -> int:
     known. Empty lines stay empty. With --n-best 2 or more, each hypothesis is a line
     `line ||| translation ||| score`, lines counted from 0.
 
+    With --output-dir, a corpus of any length is decoded in parts, from files that may be compressed
+    (.gz, .zst), Parquet or JSON Lines. A run that was interrupted goes on where it stopped; one with
+    other options, another model or another input is refused. Lines that fail stay empty, and
+    errors.jsonl says why.
+
     \b
     Examples:
       pybeam translate --model examples/models/bible-es-en < in.es > out.en
@@ -75,16 +81,21 @@ def translate(**values: Any) -> int:
           --max-candidates 3 < in.es
       echo "Yo soy la luz del mundo." | pybeam translate --model DIR --n-best 3 --json
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
+      pybeam translate --model DIR --input corpus.es.gz --output-dir OUT --processes auto
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
 
     \b
     Exit codes:
-      0    every line was translated
+      0    every line was translated; with --output-dir: every part is written
       1    a line failed (the others are there), the input is not UTF-8, or a file or a language
            is missing
       2    options that are wrong or contradict each other
-      130  Ctrl-C; what was finished has been written
+      130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
     check_form(values)
-    return Job(Setup.take(AlgorithmOptions.take(values), values), **values).run()
+    from pybeam.corpus import Translate
+
+    options = dict(values)
+    algorithm = AlgorithmOptions.take(values)
+    return Command.take(options, values, algorithm, Files, Translate()).run()

@@ -11,7 +11,6 @@ import pytest
 import pybeam
 from pybeam.cli import main
 from pybeam.cli.job import describe_lines
-from pybeam.cli.sources import cut
 from support.example_lines import LINES, translations
 from support.paths import MODEL
 
@@ -238,11 +237,6 @@ def test_a_language_for_a_model_without_languages(translate):
     code, lines, errors = translate(LINES, "--source-lang", "es")
     assert (code, lines) == (1, [])
     assert "--source-lang must be left out" in errors
-
-
-def test_a_cut_source_keeps_what_ends_every_source():
-    assert cut([9, 5, 6, 7, 2], frame=[9, 2], limit=3) == [9, 5, 2]
-    assert cut([5, 6, 7, 2, 9], frame=[2, 9], limit=4) == [5, 6, 2, 9]
 
 
 def test_missing_files(capfd, tmp_path):

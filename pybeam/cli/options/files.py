@@ -24,13 +24,15 @@ MODELS = option(
     help="Folder with config.json, model.safetensors and the tokenizer's files. Given several "
     "times: an ensemble, the mean of the models' probabilities; the first one's tokenizer is used.",
 )
-INPUT = option(
+INPUTS = option(
     "--input",
-    "input_path",
+    "input_paths",
+    multiple=True,
     metavar="FILE",
-    default="-",
+    default=["-"],
     type=click.Path(allow_dash=True),
-    help="UTF-8 text, one source per line; `-` or nothing: stdin.",
+    help="UTF-8 text, one source per line; `-` or nothing: stdin. With --output-dir it may be given several "
+    "times, and be .gz, .zst, .jsonl or .parquet.",
 )
 OUTPUT = option(
     "--output",

@@ -1,0 +1,135 @@
+"""A corpus from the command line: which executor, and what the user sees of the run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from pybeam.cli.options.corpus import PART_LINES, CorpusOptions
+from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
+from pybeam.corpus.run import Listener, Summary
+
+# options that change no result, or that the manifest knows from elsewhere
+UNCOMPARED = {
+    *("model_dirs", "input_paths", "target_paths", "names", "output_path", "quiet"),
+    *("schedule", "batch_size", "batch_tokens", "epsilon", "row_budget", "max_wait", "flush"),
+    *("threads", "output_dir", "part_lines", "processes", "shard", "cache", "force"),
+}
+# between two lines of progress, where there is no terminal
+SECONDS = 30.0
+
+
+def compared(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of the present command that may change a result, by their flags."""
+    parameters = click.get_current_context().command.params
+    flags = {parameter.name: parameter.opts[0] for parameter in parameters}
+    return {flags[name]: value for name, value in options.items() if name not in UNCOMPARED}
+
+
+def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress: bool) -> int:
+    """Decode a corpus into a folder; returns the exit code."""
+    assert options.output_dir is not None
+    progress = Progress(job.task.item, is_quiet=not has_progress)
+    with as_failures():
+        run = Run(
+            options.output_dir,
+            job,
+            corpus,
+            part_lines=options.part_lines or PART_LINES,
+            shard=options.shard or (1, 1),
+            force=options.force,
+            listener=progress,
+        )
+        try:
+            summary = run.execute(lambda: _executor(job, options))
+        except KeyboardInterrupt:
+            progress.say("interrupted; start again to go on", is_last=True)
+            raise
+        except click.exceptions.Exit:
+            raise
+    progress.summarise(summary)
+    return 0
+
+
+def _executor(job: Job, options: CorpusOptions) -> Executor:
+    model = job.load()
+    with as_usage_errors():
+        return Here(job.worker(model))
+
+
+class Progress(Listener):
+    """Says how a run goes on stderr: one line that changes on a terminal, else a line now and then."""
+
+    def __init__(self, item: str, *, is_quiet: bool) -> None:
+        self._item, self._is_quiet = item, is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._start = self._said = time.monotonic()
+        self._num_lines = self._num_tokens = 0
+        self._begin: float | None = None  # the share of the input that was read when work began
+        self._share = 0.0
+
+    def note(self, message: str) -> None:
+        self.say(f"pybeam: {message}", is_last=True)
+
+    def beginning(self, share: float) -> None:
+        self._begin = self._share = share
+        self._start = time.monotonic()
+
+    def going_on(self, num_parts: int, num_lines: int) -> None:
+        if not self._is_quiet:
+            self.note(f"going on behind {num_parts:,} parts ({num_lines:,} {self._item}s)")
+
+    def finished(self, part: FinishedPart, share: float) -> None:
+        self._num_lines += part.counts.lines
+        self._num_tokens += part.counts.tokens
+        self._share = max(self._share, share)
+        now = time.monotonic()
+        if self._is_quiet or not (self._is_terminal or now - self._said >= SECONDS):
+            return
+        self._said = now
+        seconds = max(now - self._start, 1e-9)
+        self.say(
+            f"part {part.index}: {self._num_lines:,} {self._item}s, {self._num_tokens:,} tokens, "
+            f"{self._num_lines / seconds:.1f} {self._item}s/s, {self._left(seconds)} left "
+            f"({self._share:.0%})",
+            is_last=False,
+        )
+
+    def summarise(self, summary: Summary) -> None:
+        """Say what was done, and what the folder has."""
+        counts = summary.counts
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        if not self._is_quiet:
+            reasons = ", ".join(
+                f"{name} {num:,}" for name, num in counts.stop_reasons.most_common()
+            )
+            self.say(
+                f"{counts.lines:,} {self._item}s in {seconds:.1f} s ({counts.lines / seconds:.1f} "
+                f"{self._item}s/s); {counts.tokens:,} tokens, {counts.steps:,} steps, "
+                f"{counts.expansions:,} expansions\nstopped by: {reasons or 'nothing to do'}\n"
+                f"the folder has {summary.num_parts:,} parts, {summary.num_lines:,} {self._item}s",
+                is_last=True,
+            )
+        if summary.num_failed:
+            self.note(f"{summary.num_failed:,} {self._item}s failed; errors.jsonl says why")
+        if counts.warned:
+            self.note(f"{counts.warned:,} {self._item}s have warnings in errors.jsonl")
+
+    def say(self, text: str, *, is_last: bool) -> None:
+        """Write to stderr. On a terminal the next text takes the place of one that is not the last."""
+        if self._is_terminal:
+            text = "\r\x1b[K" + text
+        end = "\n" if is_last or not self._is_terminal else ""
+        click.echo(text + end, err=True, nl=False)
+
+    def _left(self, seconds: float) -> str:
+        done = self._share - (self._begin or 0.0)
+        if done <= 0:
+            return "?"
+        left = round(seconds * (1 - self._share) / done)
+        return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02}"

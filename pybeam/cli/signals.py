@@ -1,0 +1,60 @@
+"""What signals do: before the work begins the process leaves, later the work ends in good order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+# SIGHUP does not exist everywhere
+ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class Ended(KeyboardInterrupt):
+    """The process was told to end. `exit_code` is what a shell reports for the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
+
+
+def leave_at_once() -> None:
+    """From now on the process leaves without a word, until the work begins.
+
+    Modules that are being loaded may turn an exception into another one, or print it.
+    """
+    for number in _untouched():
+        signal.signal(number, _leave)
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """In this block these signals raise `Ended`. One that is ignored stays ignored, as `nohup` wants."""
+    replaced = {number: signal.signal(number, _end) for number in _untouched()}
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
+def _untouched() -> list[int]:
+    """Return the signals that nobody else handles or ignores."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return [number for number in ENDING if signal.getsignal(number) in (*_DEFAULTS, _leave)]
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
+
+
+def _end(number: int, frame: FrameType | None) -> Any:
+    raise Ended(number)

@@ -1,0 +1,152 @@
+"""`Worker`: a decoder that takes lines and gives texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from pybeam.corpus.forms import Format
+from pybeam.corpus.memo import Memo
+from pybeam.corpus.parts import Counts, FinishedPart, Line, Part
+from pybeam.corpus.tasks import MakeRequest
+from pybeam.decoder import Decoder
+from pybeam.request import Request, Result
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one line.
+
+    Attributes:
+        result: with the line's number in the whole input, from 0, as its `index`.
+        text: what is written for it, with the line end.
+        warning: what the user should know although the line has not failed; "" for nothing.
+        is_repeated: whether an equal line was decoded in its place.
+    """
+
+    result: Result
+    text: str
+    warning: str = ""
+    is_repeated: bool = False
+
+
+class _Ticket(NamedTuple):
+    """What a request carries through the decoder."""
+
+    number: int
+    id: object
+    line: Line
+    warning: str
+
+
+class _Found(NamedTuple):
+    result: Result
+    warning: str
+
+
+class Worker:
+    """Decodes lines. Whatever stands beside a line, its answer is the same.
+
+    Args:
+        decoder: its schedule says how many lines are read ahead.
+        make_request: makes requests of lines.
+        format_result: writes results.
+        memory: so many distinct lines are remembered, and not decoded again while they are; 0: none.
+    """
+
+    def __init__(
+        self, decoder: Decoder, make_request: MakeRequest, format_result: Format, memory: int = 0
+    ) -> None:
+        self._decoder, self._make_request, self._format = decoder, make_request, format_result
+        self._memo = Memo[Line, _Found, int](memory) if memory else None
+        self.num_steps = 0  # of all that has been decoded
+
+    def stream(self, lines: Iterable[Line], first: int = 0) -> Iterator[Answer]:
+        """Yield an answer for every line, as they finish. The first line has the number `first`."""
+        # a thread of the decoder fills it
+        ready: deque[Answer] = deque()
+        try:
+            for result in self._decoder.stream(self._requests(lines, first, ready)):
+                yield from self._answers(result)
+                while ready:
+                    yield ready.popleft()
+        finally:
+            self.num_steps += self._decoder.stats.steps
+            if self._memo is not None:
+                self._memo.give_up()
+        yield from ready
+
+    def run(self, part: Part) -> FinishedPart:
+        """Decode a part. The same lines give the same outputs, wherever and how often it runs."""
+        outputs = [""] * part.num_lines
+        problems: dict[int, dict[str, str | int]] = {}
+        counts, before = Counts(), self.num_steps
+        for answer in self.stream(part.lines, part.first_line):
+            result = answer.result
+            outputs[result.index - part.first_line] = answer.text
+            number = result.index + 1
+            if result.error is not None:
+                counts.failed += 1
+                problems[number] = {"line": number, "error": str(result.error)}
+            elif answer.warning:
+                counts.warned += 1
+                problems[number] = {"line": number, "warning": answer.warning}
+            counts.tokens += len(result.hypotheses[0].tokens) if result.hypotheses else 0
+            counts.expansions += 0 if answer.is_repeated else result.expansions
+            counts.stop_reasons[result.stop_reason] += 1
+        counts.lines, counts.steps = part.num_lines, self.num_steps - before
+        return FinishedPart(
+            part.index,
+            part.first_line,
+            part.checksum,
+            outputs,
+            [problems[number] for number in sorted(problems)],
+            counts,
+        )
+
+    def _requests(
+        self, lines: Iterable[Line], first: int, ready: deque[Answer]
+    ) -> Iterator[Request]:
+        """Make requests. A line that needs no decoding is `ready` at once."""
+        for index, line in zip(count(first), lines, strict=False):
+            if self._memo is not None:
+                found, is_first = self._memo.ask(line, index)
+                if found is not None:
+                    ready.append(self._repeated(index, found))
+                if not is_first:
+                    continue
+            try:
+                request, warning = self._make_request(line)
+            except (OSError, ValueError) as error:
+                found = _Found(Result(index, None, [], "error", error=error), "")
+                ready.append(self._answer(found))
+                ready.extend(self._answers_to_same(line, found))
+                continue
+            yield dataclasses.replace(request, id=_Ticket(index, request.id, line, warning))
+
+    def _answers(self, result: Result) -> Iterator[Answer]:
+        """Answer the line of a result, and equal ones that wait for it."""
+        ticket = result.id
+        assert isinstance(ticket, _Ticket)
+        own = dataclasses.replace(result, index=ticket.number, id=ticket.id)
+        found = _Found(own, ticket.warning)
+        yield self._answer(found)
+        yield from self._answers_to_same(ticket.line, found)
+
+    def _answers_to_same(self, line: Line, found: _Found) -> Iterator[Answer]:
+        if self._memo is None:
+            return
+        # an error may be one of the moment
+        for index in self._memo.tell(line, found, keeps=found.result.error is None):
+            yield self._repeated(index, found)
+
+    def _repeated(self, index: int, found: _Found) -> Answer:
+        again = found._replace(result=dataclasses.replace(found.result, index=index))
+        return self._answer(again, is_repeated=True)
+
+    def _answer(self, found: _Found, *, is_repeated: bool = False) -> Answer:
+        return Answer(found.result, self._format(found.result), found.warning, is_repeated)
