@@ -12,31 +12,17 @@ from typing import Any
 
 import click
 
+from pybeam.cli.options.cluster import cluster_options
 from pybeam.cli.options.errors import as_failures
 from pybeam.cli.options.sections import Section, option
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def cluster_options(what: str) -> list[click.Option]:
-    """The options that say on which cluster `what` happens."""
-    return [
-        option(
-            "--ray", "on_ray", is_flag=True, help=f"{what} on a Ray cluster. Needs the extra `ray`."
-        ),
-        option(
-            "--address",
-            metavar="HOST:PORT",
-            help="With --ray: the cluster; auto: the one that runs on this machine. By default one of this "
-            "machine alone starts, and ends with the command.",
-        ),
-    ]
-
-
 REPLICAS = Section(
     "Ray",
     [
-        *cluster_options("Serve"),
+        *cluster_options("Serve from a Ray cluster."),
         option(
             "--min-replicas",
             default=1,
@@ -142,7 +128,10 @@ def connected(address: str | None) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise ImportError(f"{error}; --ray needs `pip install 'pybeam-search[ray]'`") from error
     own: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    # Ray would exit where our own commands end in order
+    before = signal.getsignal(signal.SIGTERM)
     ray.init(address or "local", log_to_driver=False, logging_level="warning", **own)
+    signal.signal(signal.SIGTERM, before)
     try:
         yield
     finally:
