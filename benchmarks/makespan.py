@@ -31,6 +31,7 @@ import numpy as np
 import pybeam
 from benchmarks.journal import Journal, results_folder
 from pybeam.corpus import Corpus, Counts, FinishedPart, Job, Part, Run, parts_of
+from pybeam.corpus.manifest import Manifest, PartEntry
 from pybeam.corpus.run import Listener
 
 ROOT = Path(__file__).parents[1]
@@ -64,6 +65,7 @@ class Costs:
         spread: standard deviation of the logarithm of the time of a part of `measured_lines`.
         measured_lines: see `spread`, which falls with the root of a part's lines.
         driver_line, driver_part: of the process that hands parts out.
+        driver_entry: it writes the manifest after each part, so much for every part that is in it.
         start: until a process of a new node can decode.
         notice: until the loss of a node is noticed.
         replacement: until there is another node.
@@ -75,6 +77,7 @@ class Costs:
     measured_lines: int
     driver_line: float
     driver_part: float
+    driver_entry: float = 0.0
     start: float = 30.0
     notice: float = 30.0
     replacement: float = 300.0
@@ -104,7 +107,7 @@ class Simulation:
     ) -> None:
         self._costs, self._rate = costs, rate
         self._random = np.random.default_rng(seed)
-        self._num_left = math.ceil(num_lines / part_lines)
+        self._num_parts = self._num_left = math.ceil(num_lines / part_lines)
         self._part_lines = part_lines
         own = costs.spread * math.sqrt(costs.measured_lines / part_lines)
         self._sigma = math.hypot(own, STRAGGLERS)
@@ -139,7 +142,9 @@ class Simulation:
         if not self._is_alive(node, now):
             return 0.0
         self._num_left -= 1
-        begin = self._driver_free = max(now, self._driver_free) + self._driving
+        num_written = self._num_parts - self._num_left
+        driving = self._driving + self._costs.driver_entry * num_written
+        begin = self._driver_free = max(now, self._driver_free) + driving
         finished = begin + self._duration()
         dies = self._dies[node]
         if finished <= dies:
@@ -242,7 +247,7 @@ def measured(lines: list[str], job: Job) -> Costs:
     driver_part = max(0.0, (few - many) / (1 / 100 - 1 / 10_000))
     driver_line = max(1e-9, many - driver_part / 10_000)
     line = statistics.median(seconds) / size
-    return Costs(line, spread, size, driver_line, driver_part)
+    return Costs(line, spread, size, driver_line, driver_part, _entry_seconds())
 
 
 def _driver_seconds(lines: list[str], job: Job, part_lines: int) -> float:
@@ -259,8 +264,18 @@ def _driver_seconds(lines: list[str], job: Job, part_lines: int) -> float:
             listener=Listener(),
         )
         begin = time.perf_counter()
-        run.execute(Instant)  # type: ignore[arg-type]
+        run.execute(lambda _: Instant())
         return (time.perf_counter() - begin) / (len(lines) * repeats)
+
+
+def _entry_seconds() -> float:
+    """Return the driver's seconds for an entry of the manifest, whenever it is written."""
+    entries = {i: PartEntry(10_000, 0, "0" * 32, "0" * 32) for i in range(20_000)}
+    manifest = Manifest("0", {}, {}, 10_000, (1, 1), [], entries)
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        Path(folder, "manifest.json").write_bytes(manifest.to_bytes())
+        return (time.perf_counter() - begin) / len(entries)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ class Clock(Listener):
         self.ends.append(time.perf_counter() - self.begin)
 
 
-def measured(path: Path, job: Job, start: Callable[[], Executor]) -> dict[str, float]:
+def measured(path: Path, job: Job, start: Callable[[int], Executor]) -> dict[str, float]:
     """Decode the lines of a file once."""
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock()
@@ -67,7 +67,7 @@ def main() -> None:
         stack.enter_context(connected(None))
         from pybeam.ray.executor import RayExecutor
 
-        starts = (lambda: Here(job.open()), lambda: RayExecutor(job, 1))
+        starts = (lambda _: Here(job.open()), lambda _: RayExecutor(job, 1))
         path = Path(folder, "in.es")
         lines = options.data.read_text("utf-8").splitlines(keepends=True)
         path.write_text("".join(lines[: options.lines]), "utf-8")

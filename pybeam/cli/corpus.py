@@ -14,6 +14,8 @@ from pybeam.cli.options.corpus import PART_LINES, CorpusOptions
 from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
+from pybeam.corpus.plan import Plan, best_plan, usable_cores
+from pybeam.corpus.processes import Processes
 from pybeam.corpus.run import Listener, Summary
 
 # options that change no result, or that the manifest knows from elsewhere
@@ -50,22 +52,30 @@ def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress
             listener=progress,
         )
         try:
-            summary = run.execute(lambda: _executor(job, options))
+            summary = run.execute(lambda num_parts: _executor(job, options, num_parts))
         except KeyboardInterrupt:
-            progress.say("interrupted; start again to go on", is_last=True)
-            raise
-        except click.exceptions.Exit:
+            progress.note("interrupted; start again to go on")
             raise
     progress.summarise(summary)
     return 0
 
 
-def _executor(job: Job, options: CorpusOptions) -> Executor:
+def _executor(job: Job, options: CorpusOptions, num_parts: int) -> Executor:
     if options.on_ray:
         from pybeam.ray.executor import RayExecutor
 
         with as_usage_errors():
             return RayExecutor(job, options.processes or None)
+    if options.processes is not None:
+        if options.processes:
+            plan = Plan(options.processes, job.threads or 1)
+        else:
+            cores = job.threads or usable_cores()
+            plan = best_plan(num_parts, cores)
+        if plan.processes > 1:
+            with as_failures():
+                return Processes(job, plan.processes, plan.threads)
+        job = job.with_threads(plan.threads)
     model = job.load()
     with as_usage_errors():
         return Here(job.worker(model))

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pybeam.cli import signals
 from pybeam.cli.job import Command, PairFiles
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import AlgorithmOptions
@@ -83,6 +84,7 @@ def score(**values: Any) -> int:
       130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
+    signals.leave_at_once()
     from pybeam.corpus import Score
 
     if "-" in values["input_paths"] and "-" in values["target_paths"]:

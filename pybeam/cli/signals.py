@@ -17,6 +17,10 @@ ENDING = [
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
+# whether this process does nothing but run one command
+_is_ours = False
+
+
 class Ended(KeyboardInterrupt):
     """The process was told to end. `exit_code` is what a shell reports for the signal."""
 
@@ -25,13 +29,21 @@ class Ended(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+def own_process() -> None:
+    """Say that this process does nothing but run one command."""
+    global _is_ours
+    _is_ours = True
+
+
 def leave_at_once() -> None:
     """From now on the process leaves without a word, until the work begins.
 
-    Modules that are being loaded may turn an exception into another one, or print it.
+    Modules that are being loaded may turn an exception into another one, or print it. A process that is
+    not ours, such as a notebook, stays as it is.
     """
-    for number in _untouched():
-        signal.signal(number, _leave)
+    if _is_ours:
+        for number in _untouched():
+            signal.signal(number, _leave)
 
 
 @contextlib.contextmanager

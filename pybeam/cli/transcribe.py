@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pybeam.cli import signals
 from pybeam.cli.job import Command, RecordingFiles
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
@@ -77,6 +78,7 @@ def transcribe(**values: Any) -> int:
       130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
+    signals.leave_at_once()
     from pybeam.corpus import Transcribe
 
     if values["names"] and values["input_paths"] != ("-",):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pybeam.cli import signals
 from pybeam.cli.job import Command, Files
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
@@ -94,6 +95,7 @@ def translate(**values: Any) -> int:
       141  the reader of the output went away
     """
     check_form(values)
+    signals.leave_at_once()
     from pybeam.corpus import Translate
 
     options = dict(values)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+# a line takes as long as so many bytes more, however short it is
+LINE_BYTES = 16
+
 
 @dataclass(frozen=True)
 class Unreadable:
@@ -35,9 +38,14 @@ class Part:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all lines, by which parts are told apart in cost."""
+        """The bytes of all lines."""
         fields = (field for line in self.lines for field in line)
         return sum(len(field) for field in fields if isinstance(field, bytes))
+
+    @property
+    def cost(self) -> int:
+        """What decoding it takes, beside other parts: a step for every few bytes, and some for every line."""
+        return self.num_bytes + LINE_BYTES * self.num_lines
 
     @property
     def checksum(self) -> str:

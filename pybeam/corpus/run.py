@@ -80,13 +80,14 @@ class Run:
         self._part_lines, self._shard = part_lines, shard
         self._folder = Folder(output_dir, job.form.extension, shard)
         self._listener = Listener() if listener is None else listener
+        self._is_touched = False  # whether the input was written since an earlier run
         self._shares: dict[int, float] = {}  # of the input, by part that is being decoded
 
-    def execute(self, start: Callable[[], Executor]) -> Summary:
+    def execute(self, start: Callable[[int], Executor]) -> Summary:
         """Decode what is left, and return when all parts are whole.
 
         Args:
-            start: makes the executor; called only if something is left to do.
+            start: makes the executor for about so many parts; called only if something is left to do.
 
         Raises:
             CorpusError: the folder holds another run, or is in use; the input cannot be read or has
@@ -101,7 +102,6 @@ class Run:
                 if manifest.parts:
                     lines = sum(entry.lines for entry in manifest.parts.values())
                     self._listener.going_on(len(manifest.parts), lines)
-                self._save(manifest)
                 self._decode(manifest, start, counts)
                 self._complete(manifest)
             # what was left when an earlier run was killed as it ended
@@ -136,13 +136,11 @@ class Run:
             return new
         new.check_same(old)
         new.parts, new.num_lines, new.errors = old.parts, old.num_lines, old.errors
-        if not new.has_same_times(old):
-            # the checksums of all parts tell whether the input is the same
-            new.errors = None
+        self._is_touched = not new.has_same_times(old)
         return new
 
     def _is_done(self, manifest: Manifest) -> bool:
-        return (
+        is_whole = (
             manifest.errors is not None
             and checksum_of(self._folder.errors) == manifest.errors
             and all(
@@ -150,6 +148,13 @@ class Run:
                 for index, entry in manifest.parts.items()
             )
         )
+        if is_whole and self._is_touched:
+            # the checksums of all parts tell whether the input is the same
+            more = next(self._parts_left(manifest), None)
+            if more is not None:
+                raise _changed(f"it has more than {more.first_line:,} lines now")
+            self._save(manifest)
+        return is_whole
 
     def _forget_damaged(self, manifest: Manifest) -> None:
         """Decode parts again whose files are not as they were written."""
@@ -164,12 +169,14 @@ class Run:
             del manifest.parts[index]
         manifest.errors = None
 
-    def _decode(self, manifest: Manifest, start: Callable[[], Executor], counts: Counts) -> None:
+    def _decode(self, manifest: Manifest, start: Callable[[int], Executor], counts: Counts) -> None:
         left = self._parts_left(manifest)
         first = next(left, None)
         if first is None:
             return
-        executor = start()
+        executor = start(self._num_parts_left(first))
+        # only now, so that options which do not fit the model leave nothing behind
+        self._save(manifest)
         self._listener.beginning(self._shares[first.index])
         try:
             with closing(executor.run(_chained(first, left))) as finished:
@@ -194,19 +201,18 @@ class Run:
                 self._shares[part.index] = self._corpus.read_bytes / max(1, self._corpus.num_bytes)
                 yield part
         if not indices >= manifest.parts.keys():
-            raise CorpusError(
-                f"the input has changed since the run began: it has only {num_lines:,} lines now; bring it "
-                "back, or start anew with --force"
-            )
+            raise _changed(f"it has only {num_lines:,} lines now")
         manifest.num_lines = num_lines
+
+    def _num_parts_left(self, first: Part) -> int:
+        """Guess how many parts are left, from how much of the input has been read for those so far."""
+        num_read, share = first.index + 1, max(self._shares[first.index], 1e-9)
+        return max(1, round((num_read / share - first.index) / self._shard[1]))
 
     def _check_unchanged(self, part: Part, checksum: str) -> None:
         if part.checksum != checksum:
             last = part.first_line + part.num_lines
-            raise CorpusError(
-                f"the input has changed since the run began, in its lines {part.first_line + 1:,} to "
-                f"{last:,}; bring it back, or start anew with --force"
-            )
+            raise _changed(f"its lines {part.first_line + 1:,} to {last:,} are others")
 
     def _write(self, manifest: Manifest, part: FinishedPart) -> None:
         errors = None
@@ -245,6 +251,12 @@ class Run:
 
     def _save(self, manifest: Manifest) -> None:
         self._folder.write(self._folder.manifest, [manifest.to_bytes()])
+
+
+def _changed(how: str) -> CorpusError:
+    return CorpusError(
+        f"the input has changed since the run began: {how}; bring it back, or start anew with --force"
+    )
 
 
 def _chained(first: Part, rest: Iterator[Part]) -> Iterator[Part]:

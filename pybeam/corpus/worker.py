@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
+import torch
+
 from pybeam.corpus.forms import Format
 from pybeam.corpus.memo import Memo
 from pybeam.corpus.parts import Counts, FinishedPart, Line, Part
@@ -64,6 +66,11 @@ class Worker:
         self._decoder, self._make_request, self._format = decoder, make_request, format_result
         self._memo = Memo[Line, _Found, int](memory) if memory else None
         self.num_steps = 0  # of all that has been decoded
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._decoder.model.device
 
     def stream(self, lines: Iterable[Line], first: int = 0) -> Iterator[Answer]:
         """Yield an answer for every line, as they finish. The first line has the number `first`."""

@@ -37,6 +37,11 @@ def test_the_driver_is_the_limit_when_it_is_slower_than_all_nodes():
     assert seconds(costs(driver_part=5.0), 2, 5, 1000) == pytest.approx(1000 + 5)
 
 
+def test_a_manifest_that_grows_costs_more_with_every_part():
+    found = seconds(costs(driver_entry=1.0), 2, 5, 20)
+    assert found == pytest.approx(1 + 2 + 3 + 4 + 5)
+
+
 def test_a_lost_node_takes_its_parts_along_and_comes_back(monkeypatch):
     lifetimes = iter([7.0, math.inf, math.inf])
     monkeypatch.setattr(Simulation, "_lifetime", lambda self: next(lifetimes))

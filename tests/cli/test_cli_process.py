@@ -1,5 +1,6 @@
 """The command line as a process: pipes, signals, what it loads and when."""
 
+import json
 import os
 import signal
 import subprocess
@@ -99,23 +100,43 @@ def test_an_interrupt_that_another_thread_gets_ends_the_wait_for_input():
 
 
 @pytest.mark.slow
-def test_interrupt_in_the_middle_keeps_lines_in_place(tmp_path, expected):
-    path = tmp_path / "out.txt"
-    with start("--output", str(path), "--batch-size", "32") as process:
-        process.stdin.write("\n".join([*LINES[:2], LINES[3] * 9] * 300).encode())
-        process.stdin.close()
-        while not path.exists():
-            time.sleep(0.05)
-        time.sleep(2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 130
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_told_to_end_in_the_middle(number, tmp_path, expected):
+    """Lines come out as they are finished, and an unfinished line is not there at all."""
+    path, source = tmp_path / "out.txt", tmp_path / "in.txt"
+    source.write_text("\n".join([*LINES[:2], LINES[3]] * 200), "utf-8")
+    wanted = [expected[0], expected[1], expected[3]] * 200
+    options = ["--input", str(source), "--output", str(path), "--batch-size", "16"]
+    with start(*options) as process:
+        while not path.exists() or path.read_bytes().count(b"\n") < 300:
+            time.sleep(0.01)
+            assert process.poll() is None, "the first half came out only in the end"
+        process.send_signal(number)
+        code = process.wait(timeout=120)
         errors = process.stderr.read().decode()
-    assert "Traceback" not in errors
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    unfinished = [i for i, line in enumerate(lines) if not line]
-    assert all(line in ("", expected[0]) for line in lines[::3])
-    assert all(line in ("", expected[1]) for line in lines[1::3])
-    assert (f"not finished: {describe_lines(unfinished)}" in errors) == bool(unfinished)
+    assert 300 <= len(lines) < len(wanted) and lines == wanted[: len(lines)]
+    assert "Traceback" not in errors
+    assert (f"interrupted; the output ends with line {len(lines)}\n" in errors) == (code > 0)
+
+
+@pytest.mark.slow
+def test_told_to_end_with_numbers(tmp_path, expected):
+    """Objects say which line they belong to, so that finished ones behind a gap are written."""
+    path, source = tmp_path / "out.jsonl", tmp_path / "in.txt"
+    source.write_text("\n".join([LINES[3] * 9, *LINES[:2]] * 100), "utf-8")
+    options = ["--input", str(source), "--output", str(path), "--json", "--batch-size=2"]
+    with start(*options) as process:
+        while not path.exists() or path.read_bytes().count(b"\n") < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == 143
+        errors = process.stderr.read().decode()
+    indices = [json.loads(line)["index"] for line in path.read_text("utf-8").splitlines()]
+    assert indices == sorted(set(indices))
+    missing = sorted(set(range(indices[-1])) - set(indices))
+    assert (f"not finished: {describe_lines(missing)}\n" in errors) == bool(missing)
 
 
 def python(*arguments: str, path=None, **variables: str) -> subprocess.CompletedProcess[str]:

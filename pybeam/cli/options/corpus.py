@@ -76,7 +76,8 @@ def corpus_section(column: str = "text", *more: click.Option) -> Section:
                 type=Processes(),
                 metavar="N|auto",
                 help="Decode so many parts at once, each in a process with --threads threads (default: one), "
-                "all over the same weights in memory. auto: as many as take the least time.",
+                "all over the same weights in memory. auto: the processes and threads that take the least "
+                "time on all cores, or on as many as --threads says.",
             ),
             option(
                 "--shard",

@@ -1,0 +1,151 @@
+"""Lines of plain, compressed, JSON and Parquet files."""
+
+import gzip
+import json
+import sys
+
+import pytest
+
+from pybeam.corpus import Corpus, CorpusError, Unreadable
+from pybeam.corpus.readers import MAX_LINE_BYTES, Names, recordings_in
+
+TEXT = "uno\ndos\n\n tres \r\n¿cuatro?".encode()
+LINES = [(b"uno",), (b"dos",), (b"",), (b" tres \r",), ("¿cuatro?".encode(),)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def run(name: str, content: bytes) -> str:
+        path = tmp_path / name
+        path.write_bytes(content)
+        return str(path)
+
+    return run
+
+
+def zstd(content: bytes) -> bytes:
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(content)
+
+
+PACKED = {"a.txt": bytes, "b.es.gz": gzip.compress, "c.es.zst": zstd}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_text(write, name):
+    assert list(Corpus([write(name, PACKED[name](TEXT))])) == LINES
+    assert list(Corpus([write(name, PACKED[name](b"\xef\xbb\xbf" + TEXT + b"\n"))])) == LINES
+
+
+@pytest.mark.parametrize("name", list(PACKED)[1:])
+def test_several_members(write, name):
+    pack = PACKED[name]
+    assert list(Corpus([write(name, pack(b"un") + pack(b"o\ndos\n"))])) == LINES[:2]
+
+
+def test_several_files_are_one_input(write):
+    paths = [
+        write("a.txt", b"uno"),
+        write("b.txt", b""),
+        write("c.txt.gz", gzip.compress(b"dos\n")),
+    ]
+    corpus = Corpus(paths)
+    assert list(corpus) == list(corpus) == LINES[:2]
+    assert corpus.read_bytes == corpus.num_bytes
+
+
+@pytest.mark.parametrize("cut", [0, 5, 200, -1])
+@pytest.mark.parametrize("name", list(PACKED)[1:])
+def test_a_file_that_is_cut_says_where(write, name, cut):
+    import random
+
+    text = "".join(f"{random.Random(i).random()}\n" for i in range(40)).encode()
+    path = write(name, PACKED[name](text)[:cut])
+    with pytest.raises(CorpusError, match=r"cannot be read behind line \d+: .*cut") as caught:
+        list(Corpus([path]))
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("name", list(PACKED)[1:])
+def test_what_is_not_packed_at_all(write, name):
+    with pytest.raises(CorpusError, match="cannot be read behind line 0"):
+        list(Corpus([write(name, b"uno dos tres cuatro cinco")]))
+
+
+def test_a_line_without_end(write):
+    with pytest.raises(CorpusError, match="is this text"):
+        list(Corpus([write("a.txt", b"x" * MAX_LINE_BYTES)]))
+
+
+def test_json_lines(write):
+    records = [{"es": "uno"}, {"en": "two"}, {"es": 3}, {"es": None}, ["es"], {"es": "a\nb"}]
+    text = "\n".join(map(json.dumps, records)) + "\n{\n"
+    found = [
+        field
+        for (field,) in Corpus([write("a.jsonl.gz", gzip.compress(text.encode()))], column="es")
+    ]
+    assert found[0] == b"uno" and found[5] == b"a\nb"
+    reasons = [field.reason for field in found if isinstance(field, Unreadable)]
+    assert "no field 'es'" in reasons[0] and "found int" in reasons[1] and "null" in reasons[2]
+    assert "found list" in reasons[3] and "not JSON" in reasons[4]
+
+
+def test_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    values = {"es": ["uno", None, "tres"], "en": ["one", "two", "three"]}
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pa.table(values), path)
+    lines = list(Corpus([path], column="es", target_column="en"))
+    assert lines[0] == (b"uno", b"one") and lines[2] == (b"tres", b"three")
+    assert isinstance(lines[1][0], Unreadable) and lines[1][1] == b"two"
+    corpus = Corpus([path], column="es")
+    assert [line[0] for line in corpus][::2] == [b"uno", b"tres"]
+    assert corpus.read_bytes >= corpus.num_bytes
+    with pytest.raises(CorpusError, match="has no column 'de', but es, en"):
+        Corpus([path], column="de")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CorpusError, match="no sound Parquet file"):
+        Corpus([str(tmp_path / "b.parquet")], column="es")
+
+
+def test_pairs(write):
+    source, target = write("a", b"uno\ndos\n"), write("b", b"one\ntwo\n")
+    assert list(Corpus([source], targets=[target])) == [(b"uno", b"one"), (b"dos", b"two")]
+    with pytest.raises(CorpusError, match="targets end before line 2"):
+        list(Corpus([source], targets=[write("c", b"one\n")]))
+    with pytest.raises(CorpusError, match="ends after line 2, but the targets go on"):
+        list(Corpus([source], targets=[write("d", b"one\ntwo\nthree\n")]))
+
+
+def test_what_is_known_before_the_first_line(write, monkeypatch):
+    with pytest.raises(CorpusError, match="no such file"):
+        Corpus(["none.txt"])
+    with pytest.raises(CorpusError, match="which field holds the text"):
+        Corpus([write("a.jsonl", b"")])
+    with pytest.raises(CorpusError, match="has no columns"):
+        Corpus([write("a.txt", b"")], column="es")
+    for package, name in (("zstandard", "a.zst"), ("pyarrow", "a.parquet")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(CorpusError, match=r"pip install 'pybeam-search\[corpus\]'"):
+            Corpus([write(name, b"")], column=None if package == "zstandard" else "es")
+
+
+def test_a_file_that_changes_while_it_is_read(write):
+    path = write("a.txt", b"uno\ndos\n")
+    lines = iter(Corpus([path]))
+    next(lines)
+    write("a.txt", b"uno\ndos\ntres\n")
+    with pytest.raises(CorpusError, match="was changed while it was read"):
+        list(lines)
+
+
+def test_recordings(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.wav", "sub/a.WAV", "c.txt"):
+        (tmp_path / name).touch()
+    names = recordings_in(str(tmp_path))
+    assert names == [str(tmp_path / "b.wav"), str(tmp_path / "sub" / "a.WAV")]
+    assert list(Names(names)) == [(name.encode(),) for name in names]
+    with pytest.raises(CorpusError, match=r"no \.wav files"):
+        recordings_in(str(tmp_path / "none"))
