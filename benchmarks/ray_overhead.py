@@ -1,7 +1,7 @@
 """What Ray costs on one machine: the same corpus by this process and by as many processes of a cluster.
 
 python -m benchmarks.ray_overhead                 write results/ray-overhead-cpu.json
-python -m benchmarks.ray_overhead --lines 2000    quick; give $OUT then
+python -m benchmarks.ray_overhead --lines 800 --part-lines 100 --repeats 2    quick; give $OUT then
 
 Both take turns, with one thread for each process that decodes. `lines/s` counts from the end of the first
 part to the end of the last, so that the start of Ray and of the model counts in `start_s` alone.
@@ -24,8 +24,6 @@ from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.run import Listener
 
-PART_LINES = 500
-
 
 class Clock(Listener):
     """Notes when each part is on the disk."""
@@ -38,15 +36,17 @@ class Clock(Listener):
         self.ends.append(time.perf_counter() - self.begin)
 
 
-def measured(path: Path, job: Job, start: Callable[[int], Executor]) -> dict[str, float]:
+def measured(
+    path: Path, part_lines: int, job: Job, start: Callable[[int], Executor]
+) -> dict[str, float]:
     """Decode the lines of a file once."""
     with tempfile.TemporaryDirectory() as folder:
         clock = Clock()
-        run = Run(folder, job, Corpus([str(path)]), part_lines=PART_LINES, listener=clock)
+        run = Run(folder, job, Corpus([str(path)]), part_lines=part_lines, listener=clock)
         summary = run.execute(start)
     seconds = clock.ends[-1] - clock.ends[0]
-    lines = summary.num_lines - PART_LINES
-    return {"lines/s": lines / seconds, "start_s": clock.ends[0] - PART_LINES * seconds / lines}
+    lines = summary.num_lines - part_lines
+    return {"lines/s": lines / seconds, "start_s": clock.ends[0] - part_lines * seconds / lines}
 
 
 def main() -> None:
@@ -54,6 +54,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--part-lines", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data" / "bible-es-en" / "train.es"
@@ -72,8 +73,9 @@ def main() -> None:
         lines = options.data.read_text("utf-8").splitlines(keepends=True)
         path.write_text("".join(lines[: options.lines]), "utf-8")
         for _ in range(options.repeats):
-            for own, start in zip(found.values(), starts, strict=True):
-                own.append(measured(path, job, start))
+            for (system, own), start in zip(found.items(), starts, strict=True):
+                own.append(measured(path, options.part_lines, job, start))
+                print(system, own[-1], flush=True)
     journal = Journal(results_folder("cpu"), "ray-overhead-cpu", ("system",))
     for system, runs in found.items():
         row = {name: round(statistics.median(one[name] for one in runs), 2) for name in runs[0]}
@@ -82,7 +84,9 @@ def main() -> None:
             for one, other in zip(runs, found["one process"], strict=True)
         ]
         row["of one process"] = round(statistics.median(ratios), 4)
-        journal.add({"system": system, "lines": options.lines, "part_lines": PART_LINES, **row})
+        journal.add(
+            {"system": system, "lines": options.lines, "part_lines": options.part_lines, **row}
+        )
     journal.finish(journal.own_rows)
 
 

@@ -60,7 +60,10 @@ REPLICAS = Section(
 
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """The options of `pybeam serve` for Ray."""
+    """The options of `pybeam serve` for Ray.
+
+    Raises UsageError for options that contradict each other.
+    """
 
     on_ray: bool
     address: str | None
@@ -68,6 +71,15 @@ class ReplicaOptions:
     max_replicas: int | None
     rows_per_replica: int
     gpus_per_replica: float
+
+    def __post_init__(self) -> None:
+        least, most = self.min_replicas, self.max_replicas
+        if self.address is not None and not self.on_ray:
+            raise click.UsageError("--address needs --ray")
+        if most is not None and most < least:
+            raise click.UsageError(
+                f"--max-replicas must be at least --min-replicas {least}, but is {most}"
+            )
 
 
 def serve_on_ray(
@@ -80,13 +92,8 @@ def serve_on_ray(
         ClickException: Ray is not installed, there is no such cluster, or the models cannot be loaded.
     """
     settings = parts[1]
-    least, most = options.min_replicas, options.max_replicas
     if settings.port == 0:
         raise click.UsageError("--ray needs a --port above 0, which all machines then use")
-    if most is not None and most < least:
-        raise click.UsageError(
-            f"--max-replicas must be at least --min-replicas {least}, but is {most}"
-        )
     with as_failures(), connected(options.address):
         from pybeam.ray import serving
 
@@ -96,7 +103,7 @@ def serve_on_ray(
         application = serving.deployment(
             *parts,
             log_level=log_level,
-            replicas=(least, most or least),
+            replicas=(options.min_replicas, options.max_replicas or options.min_replicas),
             rows_per_replica=options.rows_per_replica,
             num_cpus=threads or 1,
             num_gpus=options.gpus_per_replica,
