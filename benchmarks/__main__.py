@@ -16,10 +16,11 @@ import argparse
 import dataclasses
 import importlib
 import os
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import sizes
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "parsing": ("parsing", "parsing", ()),
     "speech": ("speech", "speech", ()),
     "quality": ("quality", "quality", ()),
+    "pipelines": ("pipelines", "pipelines", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "whisper": ("wrapped", "whisper", ()),
@@ -113,7 +115,7 @@ def _setup(name: str, options: argparse.Namespace, folder: Path, keeps: bool = T
         size = dataclasses.replace(size, dtype=options.dtype)
     threads = options.threads or THREADS.get(name, 2)
     settings = {
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": command_line(sys.argv[1:]),
         "device": options.device,
         "threads": threads,
         "dtype": size.dtype,
@@ -133,6 +135,13 @@ def _setup(name: str, options: argparse.Namespace, folder: Path, keeps: bool = T
         only=tuple(options.only or ()),
         is_tiny=options.dry_run,
     )
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command as results hold it: without the data's folder, which is this machine's alone."""
+    pairs = zip(("", *arguments), arguments, strict=False)
+    kept = [one for before, one in pairs if "--data" not in (before, one.partition("=")[0])]
+    return shlex.join(["python", "-m", "benchmarks", *kept])
 
 
 def _listing(options: argparse.Namespace) -> str:
@@ -168,6 +177,8 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
+        # what results hold of the command knows the names alone
+        allow_abbrev=False,
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"readme, or some of {', '.join(BENCHMARKS)}"

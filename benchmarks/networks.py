@@ -61,11 +61,16 @@ class Networks:
             lambda: peers.transformers_model(self.directory(name), self._device, self._dtype),
         )
 
-    def ctranslate2(self, name: str, compute_type: str, vocabulary: list[str]):
+    def ctranslate2(
+        self, name: str, compute_type: str, vocabulary: list[str], side_by_side: int = 1
+    ):
         return self._once(
-            ("ctranslate2", name, compute_type),
+            ("ctranslate2", name, compute_type, side_by_side),
             lambda: peers.loaded_ctranslate2(
-                self.ctranslate2_directory(name, vocabulary), torch.get_num_threads(), compute_type
+                self.ctranslate2_directory(name, vocabulary),
+                torch.get_num_threads(),
+                compute_type,
+                side_by_side,
             ),
         )
 

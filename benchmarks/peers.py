@@ -96,15 +96,18 @@ def ctranslate2_directory(model, pieces: list[str], directory: Path) -> None:
     spec.save(str(directory))
 
 
-def loaded_ctranslate2(directory: Path, threads: int, compute_type: str):
-    """What `ctranslate2_directory` has written, converted to this type."""
+def loaded_ctranslate2(directory: Path, threads: int, compute_type: str, side_by_side: int = 1):
+    """What `ctranslate2_directory` has written, converted to this type.
+
+    It translates so many batches side by side, which share the threads.
+    """
     import ctranslate2
 
     return ctranslate2.Translator(
         str(directory),
         device="cpu",
-        intra_threads=threads,
-        inter_threads=1,
+        intra_threads=max(1, threads // side_by_side),
+        inter_threads=side_by_side,
         compute_type=compute_type,
     )
 

@@ -12,6 +12,7 @@ from benchmarks.translation import (
     MAX_LENGTH,
     Case,
     CTranslate2,
+    Engines,
     Foreseeing,
     Ours,
     Transformers,
@@ -70,6 +71,8 @@ def beside_peers() -> dict[str, Case]:
         ),
         "widened-fixed-5": Case(fixed_5, lines=32, network="widened", repeats=1, has_floor=True),
         **_int8(batch, fifo),
+        "layouts-5": _layouts("float32"),
+        "int8-layouts-5": _layouts("int8"),
         "cross-cache-5": _cross_caches("float32", batch),
         "int8-cross-cache-5": _cross_caches("int8", batch),
         "schedules-5": Case(_schedules(5, 16)),
@@ -77,6 +80,25 @@ def beside_peers() -> dict[str, Case]:
         "thresholds-5": _thresholds(5, (1.1, 1.6, 2.0)),
         "thresholds-50": _thresholds(50, (1.2, 1.6, 2.0), lines=200),
     }
+
+
+def _layouts(dtype: str) -> Case:
+    """One batch on both threads, and a batch on each, in every system."""
+    fifo = pybeam.Fifo(64)
+    return Case(
+        {
+            "CTranslate2, 2 batches of one thread": CTranslate2(5, dtype, side_by_side=2),
+            "CTranslate2, 2 batches of one thread, of 16": CTranslate2(5, dtype, 16, 2),
+            "CTranslate2, 1 batch of two threads": CTranslate2(5, dtype),
+            "pybeam fixed 5, 1 engine of two threads": Ours(fixed(5), fifo, dtype),
+            "pybeam fixed 5, 2 engines of one thread": Engines(fixed(5), fifo, dtype),
+            "pybeam variable 5, 1 engine of two threads": Ours(chosen(5), fifo, dtype),
+            "pybeam variable 5, 2 engines of one thread": Engines(chosen(5), fifo, dtype),
+        },
+        lines=384,
+        is_spread=True,
+        threads=2,
+    )
 
 
 def _int8(batch, fifo) -> dict[str, Case]:

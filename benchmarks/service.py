@@ -124,8 +124,6 @@ class Bench:
         rows = self.rows(system)
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
-    # what is measured
-
     def peer(self, system: System) -> dict:
         """What a layout of the peer can answer; the better one of a type goes on."""
         return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
@@ -154,8 +152,8 @@ class Bench:
         rate = OVERLOAD * self.capacity(system)
         row = self._arrivals(system, rate, {"timeout": DEADLINE})
         good = _good(500)
-        best = max((one[good] for one in self.rows(system)), default=0.0)
-        best = max(best, *(one[good] for one in self.rows(system, "closed")), 0.0)
+        rows = [*self.rows(system), *self.rows(system, "closed")]
+        best = max((one[good] for one in rows), default=0.0)
         return row | {"of best goodput": row[good] / best if best else 0.0}
 
     def first(self, system: System) -> dict:
@@ -248,14 +246,16 @@ def _facts(answers: Sequence[Answer], seconds: float) -> dict:
 
 def _held(rows: Sequence[dict], limit: float) -> float:
     """The rate at which p99 reaches a limit, between measured rates on logarithms of p99; 0: never below."""
-    held, before = 0.0, None
+    before: dict | None = None
     for row in rows:
-        p99, rate = row["p99_ms"], row["req/s"]
-        if p99 > limit or any(name.startswith("status") for name in row):
+        if row["p99_ms"] > limit:
             if before is None:
                 return 0.0
-            low, high = numpy.log([before["p99_ms"], max(p99, limit * 1.001)])
+            low, high = numpy.log([before["p99_ms"], row["p99_ms"]])
             share = (numpy.log(limit) - low) / (high - low)
-            return float(before["req/s"] + share * (rate - before["req/s"]))
-        held, before = rate, row
-    return held
+            return float(before["req/s"] + share * (row["req/s"] - before["req/s"]))
+        # who refuses some is quick with the others
+        if any(name.startswith("status") for name in row):
+            break
+        before = row
+    return float(before["req/s"]) if before else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -61,16 +62,46 @@ class Foreseeing(Ours):
 
 
 @dataclass(frozen=True)
+class Engines(Ours):
+    """As many engines of a `pybeam.Service` as there are threads, each with one thread."""
+
+    def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
+        model = setup.networks.ours(network, self.dtype)
+        decoder = pybeam.Decoder(model, self.algorithm, self.schedule)
+
+        def translate(sources: list[list[int]]) -> list[list[int]]:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            # the longest first, as `Decoder.decode` does
+            order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+            try:
+                service = pybeam.Service(decoder, engines=threads, max_waiting=len(sources))
+                with contextlib.closing(service.start(warm_up=False)):
+                    futures = {i: service.submit(sources[i]) for i in order}
+                    served = [futures[i].result() for i in range(len(sources))]
+            finally:
+                torch.set_num_threads(threads)
+            return [one.result.hypotheses[0].tokens for one in served]
+
+        return translate
+
+
+@dataclass(frozen=True)
 class CTranslate2:
+    """`side_by_side` batches are translated at the same time, and share the threads."""
+
     width: int
     compute_type: str = "float32"
     n: int = 64
+    side_by_side: int = 1
 
     def key(self, network: str) -> tuple:
         return "ctranslate2", network, self.compute_type
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
-        translator = setup.networks.ctranslate2(network, self.compute_type, data.vocabulary)
+        translator = setup.networks.ctranslate2(
+            network, self.compute_type, data.vocabulary, self.side_by_side
+        )
         return peers.ctranslate2_beam(translator, data.vocabulary, self.width, self.n, MAX_LENGTH)
 
 

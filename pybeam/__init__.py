@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pybeam import models as models
     from pybeam import ops as ops
     from pybeam import processors as processors
+    from pybeam import reranking as reranking
     from pybeam import scoring as scoring
     from pybeam import serving as serving
     from pybeam import speech as speech
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from pybeam.serving.errors import QueueFull as QueueFull
     from pybeam.serving.service import Service as Service
     from pybeam.stopping import Stop as Stop
+    from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
 
@@ -85,6 +87,7 @@ _MODULES = (
     "models",
     "ops",
     "processors",
+    "reranking",
     "scoring",
     "serving",
     "speech",
@@ -114,6 +117,7 @@ _HOMES = {
     "Session": "models.base",
     "Stop": "stopping",
     "Streaming": "engine.schedule",
+    "TextDeltas": "text.deltas",
     "Tokenizer": "text.tokenizer",
     "adaptive_jacobi": "search.parallel",
     "diverse": "search.several",

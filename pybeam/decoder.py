@@ -66,7 +66,7 @@ class Decoder:
     Attributes:
         stats: `pybeam.engine.stats.Stats` of the latest call.
 
-    Memory is kept from one call to the next; `release` frees it.
+    Memory is kept from one call to the next; `release` frees it. A `copy.copy` has its own, and the same model.
 
     Raises:
         ValueError, TypeError: options do not fit together.
@@ -132,6 +132,11 @@ class Decoder:
             whole("memory_limit", memory_limit, 1, remedy="it is a number of bytes")
         self._memory_limit = memory_limit
         self._idle: list[Workspace] = []
+
+    def __copy__(self) -> Decoder:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), stats=Stats(), _idle=[])
+        return twin
 
     def _decide_on_graphs(self, graphs: bool | None) -> bool:
         obstacles = []
@@ -243,7 +248,7 @@ class Decoder:
                 f"{self.algorithm.scoring.coverage}; leave it out"
             )
         check_list("requests", requests, self.model.check)
-        requests = [_as_request(request) for request in requests]
+        requests = [Request.of(request) for request in requests]
         decode = partial(self.decode, on_error="return")
         results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
         return _checked(results, on_error)
@@ -358,11 +363,7 @@ def _with_target(request: Any, target: Any) -> Request:
         raise ValueError(
             f"there must be one target for every request, but there are more {more} than {fewer}"
         )
-    return dataclasses.replace(_as_request(request), target=target)
-
-
-def _as_request(request: Any) -> Request:
-    return request if isinstance(request, Request) else Request(request)
+    return dataclasses.replace(Request.of(request), target=target)
 
 
 def _check_on_error(on_error: str) -> None:

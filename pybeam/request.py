@@ -55,6 +55,11 @@ class Request:
     ended_only: bool | None = field(default=None, kw_only=True)
     processors: Sequence[Processor] | None = field(default=None, kw_only=True)
 
+    @classmethod
+    def of(cls, given: Any) -> Request:
+        """Return a request as it is, and one of anything else that is a source."""
+        return given if isinstance(given, Request) else cls(given)
+
     @property
     def prefix_length(self) -> int:
         """The number of tokens in the prefix; 0 without one."""

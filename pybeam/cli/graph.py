@@ -16,7 +16,6 @@ OPTIONS = [
         "output_path",
         metavar="FILE",
         default="graph.html",
-        show_default=True,
         type=click.Path(dir_okay=False),
         help="Where to write; the name says what: .html, .png, .svg or .json.",
     ),
@@ -26,7 +25,6 @@ OPTIONS = [
         "--max-length",
         type=click.IntRange(1, 128),
         default=128,
-        show_default=True,
         help="Tokens after which the output is cut.",
     ),
 ]

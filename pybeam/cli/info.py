@@ -10,7 +10,7 @@ import click
 PACKAGES = (
     *("numpy", "safetensors", "sentencepiece", "tokenizers", "tqdm", "click"),
     *("plotly", "matplotlib", "kaldi-native-fbank", "onnx", "onnx-ir", "onnxruntime", "triton"),
-    *("transformers", "ctranslate2"),
+    *("sentencex", "pyarrow", "transformers", "ctranslate2"),
 )
 # environment variables that change what is computed, and how fast
 SETTINGS = ("PYBEAM_", "OMP_", "GOMP_", "KMP_", "MKL_", "TRITON_", "CUDA_VISIBLE_DEVICES")

@@ -70,14 +70,12 @@ MEASUREMENT = Section(
             "--warmup",
             type=click.IntRange(0),
             default=1,
-            show_default=True,
             help="Decodes that do not count.",
         ),
         option(
             "--repeats",
             type=click.IntRange(1),
             default=5,
-            show_default=True,
             help="Decodes that count, with and without the profiler each; of both the fastest is shown.",
         ),
         option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,13 @@ from pybeam.cli.options.speed import SPEED
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
     from pybeam.server.models import ServedModel
 
 ENVIRONMENT = "PYBEAM_SERVE"
+# each has memory of its own, and smaller batches
+MAX_ENGINES = 4
 KEYS = f"{ENVIRONMENT}_API_KEYS"
 
 
@@ -52,6 +57,13 @@ def read_config(context: click.Context, parameter: click.Parameter, path: str | 
         is_single = one.multiple and isinstance(value, str)
         defaults[one.name] = [value] if is_single else value
     context.default_map = defaults
+
+
+def check_url(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """Raise BadParameter unless it is an address of HTTP."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} must be a URL, such as http://localhost:4318")
+    return url
 
 
 class Load(click.ParamType):
@@ -85,14 +97,12 @@ SERVER = Section(
         option(
             "--host",
             default="127.0.0.1",
-            show_default=True,
             metavar="NAME",
             help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
         ),
         option(
             "--port",
             default=8000,
-            show_default=True,
             type=click.IntRange(0, 65535),
             help="Port to listen at; 0: a free one, which the log names.",
         ),
@@ -104,6 +114,15 @@ SERVER = Section(
             callback=read_config,
             help="TOML file with these options, without the dashes: `port = 80`, `model = "
             '["es-en=DIR"]`. The command line and the environment go before it.',
+        ),
+        option(
+            "--engines",
+            type=click.IntRange(1),
+            metavar="N",
+            show_default="on a CPU one per thread, at most 4; on a GPU 1",
+            help="Engines of each model. They share its weights and the texts that wait, and each computes "
+            "with its share of --threads. More of them answer more requests; one answers a lonely request of "
+            "a large model sooner.",
         ),
         option(
             "--api-key-file",
@@ -121,7 +140,6 @@ SERVER = Section(
         option(
             "--shutdown-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0),
             metavar="SECONDS",
             help="After SIGTERM finish what has begun within this time, and cancel the rest.",
@@ -129,9 +147,16 @@ SERVER = Section(
         option(
             "--log-level",
             default="info",
-            show_default=True,
             type=click.Choice(["debug", "info", "warning", "error"]),
             help="What to log, to stderr, as JSON. Texts are never logged.",
+        ),
+        option(
+            "--otlp-endpoint",
+            metavar="URL",
+            envvar=[f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+            callback=check_url,
+            help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
+            "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
         ),
     ],
 )
@@ -141,7 +166,6 @@ LIMITS = Section(
         option(
             "--timeout",
             default=60.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Answer 504 after this time; a request may ask for less.",
@@ -149,7 +173,6 @@ LIMITS = Section(
         option(
             "--max-waiting",
             default=256,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts that may wait for each model; a request beyond gets 429.",
@@ -171,7 +194,6 @@ LIMITS = Section(
         option(
             "--max-sources",
             default=64,
-            show_default=True,
             type=click.IntRange(1),
             metavar="N",
             help="Texts in one request.",
@@ -179,7 +201,6 @@ LIMITS = Section(
         option(
             "--max-source-tokens",
             default=1024,
-            show_default=True,
             type=click.IntRange(1),
             metavar="TOKENS",
             help="Length of a text.",
@@ -187,7 +208,6 @@ LIMITS = Section(
         option(
             "--max-width",
             default=32,
-            show_default=True,
             type=click.IntRange(1, 128),
             metavar="K",
             help="Beam width, and number of outputs, that a request may ask for.",
@@ -195,7 +215,6 @@ LIMITS = Section(
         option(
             "--max-body",
             default=1 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request.",
@@ -203,7 +222,6 @@ LIMITS = Section(
         option(
             "--max-audio",
             default=25 << 20,
-            show_default=True,
             type=click.IntRange(1),
             metavar="BYTES",
             help="Size of a request with a recording.",
@@ -211,7 +229,6 @@ LIMITS = Section(
         option(
             "--body-timeout",
             default=30.0,
-            show_default=True,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
             help="Time in which a request must have come whole.",
@@ -229,7 +246,7 @@ LIMITS = Section(
 def serve(**values: Any) -> int:
     """Serve models over HTTP: translations, transcriptions, completions.
 
-    Requests of all clients share one batch and are answered one by one; what is certain of an answer is
+    Requests of all clients are decoded together and answered one by one; what is certain of an answer is
     sent before the rest. The options for the search are those of `pybeam translate`; requests may change some
     of them. Every option can also stand in a file (--config) or in the environment: PYBEAM_SERVE_PORT
     is --port. Documentation of the running server is at /docs.
@@ -261,22 +278,51 @@ def serve(**values: Any) -> int:
                 f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
             ) from error
         keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
-    log_level = values.pop("log_level")
+    log_level, engines = values.pop("log_level"), values.pop("engines")
     cluster = take(ReplicaOptions, values)
     directories, setup = read_directories(values.pop("model")), read_setup(values)
-    load = partial(load_models, directories, setup)
+    load = partial(load_models, directories, setup, engines)
     settings = Settings(**values)
     if cluster.on_ray:
         serve_on_ray(cluster, setup.device.threads, (load, settings, keys), log_level)
         return 0
     logs.set_up(log_level)
-    models = load()
+    models, engines = load()
     metrics = Metrics()
-    service = build_service(models, metrics, settings)
-    app = build_app(service, models, metrics, settings=settings, keys=keys)
-    with service:
-        serve_app(app, service, app.state.gate, settings)
+    service = build_service(models, metrics, settings, engines=engines)
+    with open_tracer(settings.otlp_endpoint) as tracer:
+        app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+        with service:
+            serve_app(app, service, app.state.gate, settings)
     return 0
+
+
+def open_tracer(endpoint: str | None) -> AbstractContextManager[Tracer | None]:
+    """Return a context that gives the tracer of requests' spans, None without an endpoint.
+
+    Raises ClickException if its package is missing.
+    """
+    if endpoint is None:
+        return nullcontext()
+    try:
+        from pybeam.server.tracing import exported
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error}; `--otlp-endpoint` needs `pip install 'pybeam-search[otel]'`"
+        ) from error
+    return exported(endpoint)
+
+
+def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:
+    """Give each engine its share of torch's threads. Returns how many engines a model has."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if engines is None:
+        on_cpu = all(one.decoder.model.device.type == "cpu" for one in models.values())
+        engines = min(threads, MAX_ENGINES) if on_cpu else 1
+    torch.set_num_threads(max(1, threads // engines))
+    return engines
 
 
 def read_directories(given: Sequence[str]) -> dict[str, str]:
@@ -304,12 +350,18 @@ def read_setup(values: dict[str, Any]) -> Setup:
     return Setup.take(algorithm, values)
 
 
-def load_models(directories: dict[str, str], setup: Setup) -> dict[str, ServedModel]:
-    """Load the models. Raises ClickException for those that cannot be read."""
-    return {
+def load_models(
+    directories: dict[str, str], setup: Setup, engines: int | None
+) -> tuple[dict[str, ServedModel], int]:
+    """Load the models. Returns them, and how many engines each has, which share the threads.
+
+    Raises ClickException for models that cannot be read.
+    """
+    models = {
         name: load_model(name, replace(setup, model_dirs=(directory,)))
         for name, directory in directories.items()
     }
+    return models, share_threads(engines, models)
 
 
 def load_model(name: str, setup: Setup) -> ServedModel:

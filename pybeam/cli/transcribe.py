@@ -25,6 +25,7 @@ FILES = Section(
             multiple=True,
             metavar="FILE",
             default=["-"],
+            show_default=False,
             type=click.Path(allow_dash=True),
             help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: "
             "stdin. With --output-dir also a folder, whose .wav files are taken by name.",

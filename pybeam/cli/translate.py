@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -11,8 +12,9 @@ from pybeam.cli.job import Command, Files
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.corpus import corpus_section
-from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.options.units import UNITS, UnitOptions
 
 FORM = Section(
     "Form of the output",
@@ -56,6 +58,7 @@ def check_form(values: dict[str, Any]) -> None:
             "Files",
             [files.MODELS, files.INPUTS, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
         ),
+        UNITS,
         corpus_section(),
         *SECTIONS,
         SPEED,
@@ -84,6 +87,7 @@ def translate(**values: Any) -> int:
       pybeam translate --model DIR --samples 5 --seed 1 < in.es
       pybeam translate --model DIR --input corpus.es.gz --output-dir OUT --processes auto
       pybeam translate --model DIR --recipe ctranslate2 --width 5 --no-repeat-ngram 3 < in.es
+      pybeam translate --model DIR --unit document --sentence-lang es --protect '<[^>]*>' < in.es
 
     \b
     Exit codes:
@@ -95,9 +99,12 @@ def translate(**values: Any) -> int:
       141  the reader of the output went away
     """
     check_form(values)
+    options = dict(values)
+    units = take(UnitOptions, values)
+    units.check(values)
     signals.leave_at_once()
     from pybeam.corpus import Translate
 
-    options = dict(values)
+    task = Translate(**dataclasses.asdict(units))
     algorithm = AlgorithmOptions.take(values)
-    return Command.take(options, values, algorithm, Files, Translate()).run()
+    return Command.take(options, values, algorithm, Files, task).run()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self, overload
 
 import httpx
 
-from pybeam.client.protocol import Events, error_of, headers_of, recording
+from pybeam.client.protocol import Events, error_of, headers_of, recording, seconds_to_retry
 
 TRANSLATIONS, DECODE, SCORE = "/v1/translations", "/v1/decode", "/v1/score"
 AUDIO = "/v1/audio/transcriptions"
@@ -111,10 +111,7 @@ class Client:
             response = self._http.post(path, **content)
             if response.is_success:
                 break
-            error = error_of(response)
-            if error.retry_after is None or attempt == self._retries:
-                raise error
-            time.sleep(error.retry_after)
+            time.sleep(seconds_to_retry(response, attempt == self._retries))
         return dict(response.json())
 
 
@@ -206,8 +203,5 @@ class AsyncClient:
             response = await self._http.post(path, **content)
             if response.is_success:
                 break
-            error = error_of(response)
-            if error.retry_after is None or attempt == self._retries:
-                raise error
-            await asyncio.sleep(error.retry_after)
+            await asyncio.sleep(seconds_to_retry(response, attempt == self._retries))
         return dict(response.json())

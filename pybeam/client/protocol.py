@@ -53,6 +53,14 @@ def _error(status: int, found: Any, retry_after: str | None) -> ServerError:
     return ServerError(status, str(found), None, wait)
 
 
+def seconds_to_retry(response: httpx.Response, is_last: bool) -> float:
+    """Return the seconds after which to ask again; raises the answer's ServerError if that is useless."""
+    error = error_of(response)
+    if error.retry_after is None or is_last:
+        raise error
+    return error.retry_after
+
+
 def recording(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Any]:
     """Return the part of a form with a recording."""
     content = Path(file).read_bytes() if isinstance(file, str | os.PathLike) else file.read()

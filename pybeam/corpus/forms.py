@@ -50,6 +50,18 @@ def best_line(decode: Decode, has_score: bool) -> Format:
     return format_result
 
 
+def joined_line(decode: Decode) -> Format:
+    """Format the text that a line's hypotheses make in its template, which is the result's id."""
+
+    def format_result(result: Result) -> str:
+        if result.id is None or result.error is not None:
+            return "\n"
+        texts = [decode(hypothesis.tokens) for hypothesis in result.hypotheses]
+        return " ".join(result.id.fill(texts[: len(result.id.texts)]).split("\n")) + "\n"
+
+    return format_result
+
+
 def n_best_lines(decode: Decode) -> Format:
     """Format ``line ||| text ||| score`` per hypothesis, with lines counted from 0, as Moses does."""
 

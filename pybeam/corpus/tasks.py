@@ -10,18 +10,29 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from pybeam.arguments import ArgumentError
 from pybeam.corpus import forms
 from pybeam.corpus.forms import Form, Format, Pieces
 from pybeam.corpus.parts import Line, Unreadable
 from pybeam.request import Request
+from pybeam.text import units
 from pybeam.text.tokenizer import Tokenizer, load_vocabularies
 
 if TYPE_CHECKING:
     from pybeam.processors import Processor
     from pybeam.search.algorithms import Algorithm
 
-# a request, and a warning or ""; raises ValueError or OSError for a line that cannot become one
-MakeRequest = Callable[[Line], tuple[Request, str]]
+
+@dataclass(frozen=True)
+class Joined:
+    """A line with several requests, whose translations fill the gaps of a template."""
+
+    template: units.Template
+    requests: tuple[Request, ...]
+
+
+# a request or several, and a warning or ""; raises ValueError or OSError for a line that cannot become one
+MakeRequest = Callable[[Line], tuple[Request | Joined, str]]
 
 
 class Task(ABC):
@@ -64,13 +75,80 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class Translate(Task):
-    """A line is a text to translate."""
+    """A line is a text to translate, or several.
+
+    Args:
+        unit: "line", or "document", which is translated sentence by sentence.
+        sentence_lang: that of `pybeam.text.units.sentences`.
+        protect: patterns of `pybeam.text.units.protected`.
+        max_source_length: tokens that a source may have; None: as many as the model takes.
+        long_sources: what becomes of a longer one: "cut", "split" (`pybeam.text.units.at_most`) or "skip",
+            which makes the line fail.
+    """
+
+    unit: str = "line"
+    sentence_lang: str = "en"
+    protect: tuple[str, ...] = ()
+    max_source_length: int | None = None
+    long_sources: str = "cut"
+
+    @property
+    def joins(self) -> bool:
+        """Whether a text may be put together from several translations."""
+        return self.unit == "document" or bool(self.protect) or self.long_sources == "split"
 
     def requests(self, directory: str, tokenizer: Tokenizer, limit: int | None) -> MakeRequest:
-        def make(line: Line) -> tuple[Request, str]:
-            return text_request(tokenizer, limit, line[0])
+        limit = self._limit(limit)
+        split = self._split(tokenizer, limit)
+        skips = self.long_sources == "skip"
+
+        def make(line: Line) -> tuple[Request | Joined, str]:
+            if not self.joins:
+                return text_request(tokenizer, limit, line[0], skips=skips)
+            template = split(text_of(line[0]))
+            # a line without a text has a result too
+            made = [
+                text_request(tokenizer, limit, text.encode(), skips=skips)
+                for text in template.texts or ("",)
+            ]
+            warnings = dict.fromkeys(warning for _, warning in made if warning)
+            return Joined(template, tuple(request for request, _ in made)), "; ".join(warnings)
 
         return make
+
+    def format(
+        self, form: Form, directory: str, tokenizer: Tokenizer, algorithm: Algorithm
+    ) -> Format:
+        if not self.joins:
+            return super().format(form, directory, tokenizer, algorithm)
+        if form.is_json or form.has_scores or writes_many(algorithm):
+            raise ValueError(
+                "several outputs for each line, scores and JSON cannot be combined with documents, "
+                "protected texts or long sources that are split, which put a line together from several "
+                "translations; leave one of them out"
+            )
+        return forms.joined_line(tokenizer.decode)
+
+    def _limit(self, of_model: int | None) -> int | None:
+        own = self.max_source_length
+        if own is not None and of_model is not None and own > of_model:
+            raise ArgumentError(
+                "max_source_length",
+                f"must be at most the model's limit of {of_model}, but is {own}",
+            )
+        return of_model if own is None else own
+
+    def _split(self, tokenizer: Tokenizer, limit: int | None) -> units.Split:
+        splits: list[units.Split] = []
+        try:
+            splits += [units.protected(pattern) for pattern in self.protect]
+        except ArgumentError as error:
+            raise ArgumentError("protect", error.problem) from None
+        if self.unit == "document":
+            splits.append(units.sentences(self.sentence_lang))
+        if self.long_sources == "split" and limit is not None:
+            splits.append(units.at_most(limit, lambda text: len(tokenizer.encode(text))))
+        return units.chain(splits)
 
 
 @dataclass(frozen=True)
@@ -173,25 +251,28 @@ def text_request(
     limit: int | None,
     field: bytes | Unreadable,
     harm: str = "its translation lacks the end",
+    *,
+    skips: bool = False,
 ) -> tuple[Request, str]:
     """Return a request of a text, and a warning if it is cut. An empty text is an empty source.
 
     Args:
         limit: tokens that it may have; None: any number.
         harm: what cutting does, for the warning.
+        skips: whether a text that is too long is an error.
 
     Raises:
-        ValueError: the field is no UTF-8 text.
+        ValueError: the field is no UTF-8 text, or too long.
     """
     text, warning = text_of(field), ""
     if not text:
         return Request([]), ""
     tokens = tokenizer.encode(text)
     if limit is not None and len(tokens) > limit:
-        warning = (
-            f"{len(tokens)} tokens are more than the model's limit of {limit}; "
-            f"the line is cut, so {harm}"
-        )
+        too_long = f"{len(tokens)} tokens are more than the limit of {limit}"
+        if skips:
+            raise ValueError(f"{too_long}; the line is skipped")
+        warning = f"{too_long}; the line is cut, so {harm}"
         tokens = cut(tokens, tokenizer.encode(""), limit)
     # the id comes back with the result, which may show the source again
     return Request(tokens, prefix=tokenizer.prefix, id=tokens), warning

@@ -14,7 +14,7 @@ import torch
 from pybeam.corpus.forms import Format
 from pybeam.corpus.memo import Memo
 from pybeam.corpus.parts import Counts, FinishedPart, Line, Part
-from pybeam.corpus.tasks import MakeRequest
+from pybeam.corpus.tasks import Joined, MakeRequest
 from pybeam.decoder import Decoder
 from pybeam.request import Request, Result
 
@@ -43,6 +43,37 @@ class _Ticket(NamedTuple):
     id: object
     line: Line
     warning: str
+    position: int = 0
+    gathering: _Gathering | None = None
+
+
+class _Gathering:
+    """The results of a line with several requests, as they come."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._template = joined.template
+        self._results: list[Result | None] = [None] * len(joined.requests)
+
+    def add(self, position: int, result: Result) -> Result | None:
+        """Take one of them. Returns that of the line if it is the last.
+
+        Its hypotheses are the best one of each, and its id is the template, or None if one is missing.
+        """
+        self._results[position] = result
+        done = [one for one in self._results if one is not None]
+        if len(done) < len(self._results):
+            return None
+        best = [one.hypotheses[0] for one in done if one.hypotheses]
+        error = next((one.error for one in done if one.error is not None), None)
+        return dataclasses.replace(
+            done[-1],
+            id=self._template if len(best) == len(done) else None,
+            hypotheses=[] if error is not None else best,
+            stop_reason=done[-1].stop_reason if error is None else "error",
+            steps=sum(one.steps for one in done),
+            expansions=sum(one.expansions for one in done),
+            error=error,
+        )
 
 
 class _Found(NamedTuple):
@@ -127,20 +158,27 @@ class Worker:
                 if not is_first:
                     continue
             try:
-                request, warning = self._make_request(line)
+                made, warning = self._make_request(line)
             except (OSError, ValueError) as error:
                 found = _Found(Result(index, None, [], "error", error=error), "")
                 ready.append(self._answer(found))
                 ready.extend(self._answers_to_same(line, found))
                 continue
-            yield dataclasses.replace(request, id=_Ticket(index, request.id, line, warning))
+            several = made.requests if isinstance(made, Joined) else (made,)
+            gathering = _Gathering(made) if isinstance(made, Joined) else None
+            for position, request in enumerate(several):
+                ticket = _Ticket(index, request.id, line, warning, position, gathering)
+                yield dataclasses.replace(request, id=ticket)
 
     def _answers(self, result: Result) -> Iterator[Answer]:
         """Answer the line of a result, and equal ones that wait for it."""
         ticket = result.id
         assert isinstance(ticket, _Ticket)
         own = dataclasses.replace(result, index=ticket.number, id=ticket.id)
-        found = _Found(own, ticket.warning)
+        whole = own if ticket.gathering is None else ticket.gathering.add(ticket.position, own)
+        if whole is None:
+            return
+        found = _Found(whole, ticket.warning)
         yield self._answer(found)
         yield from self._answers_to_same(ticket.line, found)
 

@@ -117,8 +117,7 @@ class Admission:
 
         Functions of the request are called here, so that it fails alone, whatever they raise.
         """
-        if not isinstance(request, Request):
-            request = Request(request)
+        request = Request.of(request)
         try:
             source = self._source(index, request)
         except Exception as error:

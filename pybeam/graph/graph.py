@@ -107,7 +107,7 @@ def decoding_graph(
     See Santilli et al. 2023, section 3.5.
     """
     algorithm = greedy() if algorithm is None else algorithm
-    request = request if isinstance(request, Request) else Request(request)
+    request = Request.of(request)
     tokens = _output(model, algorithm, request)
     source = model.check(request.source)
     sizes = model.room(source), model.source_length(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ SCALING = {
 }
 HEALTH_SECONDS = 5.0
 
-Load = Callable[[], Mapping[str, ServedModel]]
+# gives the models by name, and the number of engines that each has
+Load = Callable[[], tuple[Mapping[str, ServedModel], int]]
 
 
 class Replica:
@@ -39,19 +41,26 @@ class Replica:
 
     def __init__(self, load: Load, settings: Settings, keys: Keys, log_level: str) -> None:
         logs.set_up(log_level)
-        self._models, self._metrics = load(), Metrics()
-        self._settings, self._keys = settings, keys
-        self._service = build_service(self._models, self._metrics, settings)
+        self._models, engines = load()
+        self._settings, self._keys, self._metrics = settings, keys, Metrics()
+        self._service = build_service(self._models, self._metrics, settings, engines=engines)
         self._service.start()
+        self._tracing = contextlib.ExitStack()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Make the application; Ray calls this."""
+        tracer = None
+        if self._settings.otlp_endpoint is not None:
+            from pybeam.server.tracing import exported
+
+            tracer = self._tracing.enter_context(exported(self._settings.otlp_endpoint))
         return build_app(
             self._service,
             self._models,
             self._metrics,
             settings=self._settings,
             keys=self._keys,
+            tracer=tracer,
         )
 
     def check_health(self) -> None:
@@ -71,6 +80,7 @@ class Replica:
         # Ray has waited for the requests, or for as long as it may
         if hasattr(self, "_service"):
             self._service.close(timeout=0)
+            self._tracing.close()
 
 
 # each one is an option of the command line
@@ -88,7 +98,7 @@ def deployment(
     """Make what `ray.serve.run` runs.
 
     Args:
-        load: loads the models; every replica calls it.
+        load: loads the models, and says how many engines each has; every replica calls it.
         settings: of the server; `host` and `port` are Ray's to read, and `shutdown_timeout` is the time in
             which a replica that is stopped finishes its requests.
         keys: that requests need.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from pybeam import request
 from pybeam.server import schemas
@@ -21,6 +23,25 @@ def times_of(served: ServedResult) -> schemas.Times:
         rows=times.rows,
         expansions=times.expansions,
     )
+
+
+def log_fields_of(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:
+    """Return what the log says of results, side by side: of times and steps the most; no text."""
+    times = [one.times for one in served]
+    steps = sum(one.steps for one in times)
+    expansions = sum(one.expansions for one in times)
+    has_late = any(one.reason == "deadline" for one in served)
+    return {
+        "model": model.name,
+        "sources": len(served),
+        "queued": round(max(one.queued for one in times), 6),
+        "encoding": round(max(one.encoding for one in times), 6),
+        "decoding": round(max(one.decoding for one in times), 6),
+        "steps": max(one.steps for one in times),
+        "rows": round(expansions / steps, 3) if steps else 0.0,
+        "expansions": expansions,
+        "reason": "deadline" if has_late else "finished",
+    }
 
 
 def best_text(model: ServedModel, served: ServedResult) -> str:

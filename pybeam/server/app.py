@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -29,6 +30,9 @@ from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 ROUTERS = (
     translate.router,
     translations.router,
@@ -41,12 +45,13 @@ ROUTERS = (
 
 
 def build_service(
-    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings
+    models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings, *, engines: int = 1
 ) -> Service:
-    """Make the service of these models, with metrics that listen to it."""
+    """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
     decoders = {name: model.decoder for name, model in models.items()}
     return Service(
         decoders,
+        engines=engines,
         max_waiting=settings.max_waiting,
         max_waiting_work=settings.max_waiting_work,
         width_by_load=dict(settings.width_by_load) or None,
@@ -61,8 +66,18 @@ def build_app(
     *,
     settings: Settings | None = None,
     keys: Keys | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
-    """Make the application of a service, which the caller starts and closes."""
+    """Make the application of a service, which the caller starts and closes.
+
+    Args:
+        service: decodes.
+        models: by name.
+        metrics: what the service tells.
+        settings: limits of requests.
+        keys: that open it; None: it is open to all.
+        tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
+    """
     settings = Settings() if settings is None else settings
     app = FastAPI(
         title="pybeam",
@@ -88,4 +103,8 @@ def build_app(
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Gated, gate=app.state.gate)
     app.add_middleware(AccessLog, metrics=metrics)
+    if tracer is not None:
+        from pybeam.server.tracing import Traced
+
+        app.add_middleware(Traced, tracer=tracer)
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
@@ -17,12 +17,13 @@ from pybeam import processors, scoring
 from pybeam.limits import SourceLimit
 from pybeam.request import Request
 from pybeam.server import schemas
+from pybeam.server.answers import log_fields_of
 from pybeam.server.auth import Keys, client_of
 from pybeam.server.errors import APIError, from_service, refused
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
-from pybeam.server.sse import Write, streamed, unless_gone
+from pybeam.server.sse import Event, Write, streamed, unless_gone
 from pybeam.serving import ServedResult, Service
 from pybeam.text.tokenizer import Tokenizer
 
@@ -72,12 +73,12 @@ class Calls:
             APIError: the model does not know the languages, or the text is too long.
         """
         # those of models with tags may have to be read from their files
-        load: Any = asyncio.to_thread if model.has_tags else _at_once
-        tokenizer = await load(model.tokenizer, *languages)
+        run: Any = asyncio.to_thread if model.has_tags else _at_once
+        tokenizer = await run(model.tokenizer, *languages)
         if not text:
             return [], tokenizer
-        load = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
-        tokens: list[int] = await load(tokenizer.encode, text)
+        run = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
+        tokens: list[int] = await run(tokenizer.encode, text)
         self.check_tokens(tokens, field)
         return tokens, tokenizer
 
@@ -133,19 +134,13 @@ class Calls:
             APIError: one failed.
         """
         options = self._serving(http, model, body)
+        http.state.log_fields = {"model": model.name, "sources": len(requests)}
         work = [self.service.decode(request, **options) for request in requests]
         try:
             results: list[ServedResult] = await unless_gone(http, _all(work))
         except Exception as error:
             raise from_service(error) from error
-        times = [result.times for result in results]
-        http.state.log_fields = {
-            "model": model.name,
-            "sources": len(requests),
-            "queued": round(max(one.queued for one in times), 6),
-            "decoding": round(max(one.decoding for one in times), 6),
-            "expansions": sum(one.expansions for one in times),
-        }
+        http.state.log_fields = log_fields_of(model, results)
         return results
 
     async def stream(
@@ -170,11 +165,16 @@ class Calls:
         def on_first() -> None:
             self.metrics.began_to_stream(model.name, time.perf_counter() - start)
 
+        def written(event: Event) -> Iterable[str]:
+            if isinstance(event, ServedResult):
+                http.state.log_fields = log_fields_of(model, [event])
+            return write(event)
+
         try:
             events = self.service.stream(request, best_so_far=best_so_far, **options)
         except Exception as error:
             raise from_service(error) from error
-        return await streamed(http, events, write, on_first)
+        return await streamed(http, events, written, on_first)
 
     def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> _Serving:
         most = self.settings.timeout

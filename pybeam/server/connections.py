@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 
@@ -50,7 +51,6 @@ def raise_file_limit() -> None:
     except ImportError:  # not on Windows
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
+    # macOS may name a limit that it does not grant
+    with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (OSError, ValueError):
-        pass  # macOS may name a limit that it does not grant

@@ -18,6 +18,8 @@ from pybeam.server.metrics import Metrics
 logger = logging.getLogger("pybeam.server.access")
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+# stands for all paths that are no endpoint, which clients choose
+OTHER_PATH = "other"
 # https://www.w3.org/TR/trace-context/#traceparent-header
 TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 
@@ -88,9 +90,10 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        trace = Trace.of(dict(scope["headers"]))
-        start, status = time.perf_counter(), 500
         state = scope.setdefault("state", {})
+        # a span has begun outside, if spans are wanted
+        trace = state.get("trace") or Trace.of(dict(scope["headers"]))
+        start, status = time.perf_counter(), 500
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -107,7 +110,7 @@ class AccessLog:
             # a stream has sent its status long before its client goes
             status = 499 if state.get("client_has_gone") else status
             route = scope.get("route")
-            path = getattr(route, "path", "other")
+            path = getattr(route, "path", OTHER_PATH)
             self._metrics.answered(path, status)
             fields: dict[str, Any] = {
                 "request_id": trace.request_id,
@@ -120,4 +123,5 @@ class AccessLog:
                 "seconds": round(time.perf_counter() - start, 6),
                 **state.get("log_fields", {}),
             }
+            state["record"] = fields
             logger.info("answered", extra={"fields": fields})

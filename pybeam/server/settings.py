@@ -21,6 +21,7 @@ class Settings:
         timeout: seconds after which a request without a result is given up; also the most it may ask for.
         body_timeout: seconds in which a body must have come.
         shutdown_timeout: seconds in which a server that is told to stop finishes what it has.
+        otlp_endpoint: OpenTelemetry's collector, to which spans are sent; None: there are none.
         cors_origins: web pages that may ask from a browser.
     """
 
@@ -37,4 +38,5 @@ class Settings:
     timeout: float = 60.0
     body_timeout: float = 30.0
     shutdown_timeout: float = 30.0
+    otlp_endpoint: str | None = None
     cors_origins: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from fastapi import Request
@@ -17,8 +17,6 @@ Event = Certain | BestSoFar | ServedResult
 # makes the server-sent events of one event of the service
 Write = Callable[[Event], Iterable[str]]
 
-# what a decoder writes for bytes that are no character yet
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -26,34 +24,6 @@ def event_of(data: Any, name: str | None = None) -> str:
     """Format one server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
-
-
-class TextDeltas:
-    """The text that every longer beginning of an output adds.
-
-    All deltas joined are the text of the whole output. A text is held back while it does not begin with
-    what was sent, as when its last bytes are no character yet.
-
-    Args:
-        decode: turns tokens into a text.
-    """
-
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode, self._sent = decode, ""
-
-    def more(self, tokens: Sequence[int]) -> str:
-        """Return what these certain tokens add."""
-        return self._behind(self._decode(tokens).rstrip(INCOMPLETE))
-
-    def rest(self, text: str) -> str:
-        """Return what the whole text adds."""
-        return self._behind(text)
-
-    def _behind(self, text: str) -> str:
-        if not text.startswith(self._sent):
-            return ""
-        delta, self._sent = text[len(self._sent) :], text
-        return delta
 
 
 async def unless_gone(http: Request, work: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -36,10 +37,9 @@ class Mailbox:
 
     def wake(self) -> None:
         """Wake the task that waits; any thread may call it."""
-        try:
+        # a loop that is closed has no task that waits
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._has_news.set)
-        except RuntimeError:
-            pass  # the loop is closed, so nobody waits
 
     async def wait(self) -> None:
         """Wait until there is news, or `wake` is called."""
@@ -86,17 +86,16 @@ class ServedStream(AsyncIterator[Event]):
             # asked first, because news may come until then
             is_done = self._future.done()
             self._events = self._mailbox.take()
+            if self._events:
+                break
             if is_done:
                 self._is_over = True
-                if self._events and self._future.exception() is not None:
-                    self._events = []
-                self._events.append(self._future.result())
-            elif not self._events:
-                try:
-                    await self._mailbox.wait()
-                except asyncio.CancelledError:
-                    await self.aclose()
-                    raise
+                return self._future.result()
+            try:
+                await self._mailbox.wait()
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
         return self._events.pop(0)
 
     async def aclose(self) -> None:

@@ -1,23 +1,18 @@
-"""`Lane`: one decoder, the thread that it runs in, and the requests that wait for it."""
+"""`Lane`: the requests of one model, from `submit` to their answers."""
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pybeam.decoder import Decoder
-from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.failures import Interrupted
-from pybeam.engine.schedule import Load
-from pybeam.engine.stats import Stats
-from pybeam.request import Partial, Request, Result
-from pybeam.serving.answers import Listener, Reason, ServedResult, ServiceStatus
+from pybeam.request import Result
+from pybeam.serving.answers import Listener, Reason, ServedResult
 from pybeam.serving.errors import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
 from pybeam.serving.pace import Pace
 from pybeam.serving.ticket import Ticket
@@ -28,7 +23,7 @@ log = logging.getLogger("pybeam.serving")
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a service that its lanes need; see `Service`."""
+    """The numbers of a service that its models need; see `Service`."""
 
     max_waiting: int
     max_waiting_work: int | None
@@ -45,45 +40,37 @@ class Abandoned(Exception):
     """The reason why a request leaves whose caller already has an error. Nobody sees it."""
 
 
-class Lane(Arrivals):
-    """One decoder, its engine thread, and the requests that wait for it.
+class Lane:
+    """The requests of one model: those that wait, and those that its engines have taken.
 
-    Callers' threads call `submit`, `cancel`, `close` and `status`; the engine's stream calls what `Arrivals`
-    has. Futures are resolved, and hooks called, without the lock.
+    Callers' threads and the engines' call it. Futures are resolved, and hooks called, without the lock.
+
+    Attributes:
+        changed: the lock of all that is here. It is notified when a request comes, and when the lane closes.
+        waiting: the requests that wait.
+        taken: those that engines have, by index.
+        pace: how fast the engines work.
+        is_closed: whether no more requests are taken.
+        is_stalled: whether no engine works, since the steps of all take too long.
     """
-
-    keeps_order = True
 
     def __init__(
         self,
         name: str,
-        decoder: Decoder,
         limits: Limits,
         clock: Callable[[], float],
         listener: Listener | None,
         ring_by: Callable[[float], None],
-        on_end: Callable[[Lane], None],
     ) -> None:
-        self.name, self.decoder = name, decoder
-        self._limits, self._clock, self._listener = limits, clock, listener
-        self._ring_by, self._on_end = ring_by, on_end
-        self._changed = threading.Condition()
-        self._waiting = WaitingLine(limits.ageing)
-        self._taken: dict[int, Ticket] = {}
-        self._leaving: dict[int, Exception] = {}
+        self.name, self.limits, self.clock = name, limits, clock
+        self._listener, self._ring_by = listener, ring_by
+        self.changed = threading.Condition()
+        self.waiting = WaitingLine(limits.ageing)
+        self.taken: dict[int, Ticket] = {}
+        self.pace = Pace()
+        self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
-        self._num_submitted = self._num_taken = 0
-        self._is_closed = self._is_stalled = False
-        # when the engine was last between two steps; None: it sleeps
-        self._busy_since: float | None = None
-        self._pace = Pace()
-        self._load = Load()
-        self._stats = Stats()
-        self._thread = threading.Thread(target=self._run, name=f"pybeam {name}", daemon=True)
-
-    def start(self) -> None:
-        """Start the engine's thread."""
-        self._thread.start()
+        self._num_submitted = 0
 
     def submit(self, ticket: Ticket) -> None:
         """Let a request wait for its turn.
@@ -91,29 +78,29 @@ class Lane(Arrivals):
         Raises QueueFull, ServiceClosed or EngineStalled.
         """
         try:
-            with self._changed:
+            with self.changed:
                 self._check_room(ticket)
                 ticket.index = self._num_submitted
                 self._num_submitted += 1
-                self._waiting.add(ticket)
+                self.waiting.add(ticket)
                 if ticket.deadline is not None:
                     heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
-                self._changed.notify()
+                self.changed.notify()
             if ticket.deadline is not None:
                 self._ring_by(ticket.deadline)
         except QueueFull as error:
-            self._hear("on_rejected", error.limit)
+            self.hear("on_rejected", error.limit)
             raise
-        self._hear("on_queued", ticket.cost)
+        self.hear("on_queued", ticket.cost)
         ticket.future.add_done_callback(lambda _: self._cancel(ticket))
 
     def _check_room(self, ticket: Ticket) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise ServiceClosed(f"model {self.name!r} is closing and takes no requests")
-        if self._is_stalled:
-            raise EngineStalled(self._stalled_message())
-        limits, waiting = self._limits, self._waiting
-        retry_after = self._pace.seconds_for(waiting.work)
+        if self.is_stalled:
+            raise self.stalled()
+        limits, waiting = self.limits, self.waiting
+        retry_after = self.pace.seconds_for(waiting.work)
         if len(waiting) >= limits.max_waiting:
             raise QueueFull("max_waiting", limits.max_waiting, len(waiting), retry_after)
         most = limits.max_waiting_work
@@ -121,235 +108,126 @@ class Lane(Arrivals):
         if most is not None and waiting and waiting.work + ticket.cost.work > most:
             raise QueueFull("max_waiting_work", most, waiting.work, retry_after)
 
+    def stalled(self) -> EngineStalled:
+        """The error of callers whose engine does not end its step."""
+        return EngineStalled(
+            f"a step of model {self.name!r} takes longer than `max_step_seconds`, "
+            f"{self.limits.max_step_seconds}; requests are refused until it ends"
+        )
+
     def _cancel(self, ticket: Ticket) -> None:
         """Let a request leave whose caller has cancelled its future."""
         if not ticket.future.cancelled():
             return
         # those that wait for several futures hear of it only then
         ticket.future.set_running_or_notify_cancel()
-        with self._changed:
-            removed = self._waiting.remove(ticket.index)
-            if ticket.index in self._taken:
-                self._leaving[ticket.index] = Cancelled()
+        with self.changed:
+            removed = self.waiting.remove(ticket.index)
+            ticket.must_leave(Cancelled())
         if removed:
-            self._left(ticket, "cancelled")
+            self.left(ticket, "cancelled")
 
     def close(self) -> None:
-        """Take no more requests. The thread ends when all that have been taken are done."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        """Take no more requests. The engines end when all that have been taken are done."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
+
+    def cancel_waiting(self, error: BaseException) -> None:
+        """Give the callers of all requests that wait this error."""
+        with self.changed:
+            waiting = self.waiting.clear()
+        for ticket in waiting:
+            self.left(ticket, "error")
+            ticket.resolve(error)
+
+    def cancel_taken(self, tickets: Iterable[Ticket], error: BaseException) -> None:
+        """Give the callers of requests that engines have this error, and let the requests leave."""
+        tickets = list(tickets)
+        with self.changed:
+            for ticket in tickets:
+                ticket.must_leave(Abandoned())
+        for ticket in tickets:
+            ticket.resolve(error)
 
     def cancel_all(self, error: BaseException) -> None:
         """Give all callers this error, and let all requests leave."""
-        with self._changed:
-            waiting, taken = self._waiting.clear(), list(self._taken.values())
-            for ticket in taken:
-                self._leaving[ticket.index] = Abandoned()
-        for ticket in waiting:
-            self._left(ticket, "error")
-        for ticket in (*waiting, *taken):
-            ticket.resolve(error)
-
-    def join(self, timeout: float | None) -> bool:
-        """Wait until the thread has ended, at most so many seconds. Returns whether it has."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        self.cancel_waiting(error)
+        with self.changed:
+            taken = list(self.taken.values())
+        self.cancel_taken(taken, error)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it takes requests and its engine is running."""
-        return self._thread.is_alive() and not self._is_closed and not self._is_stalled
+    def next_deadline(self) -> float:
+        """When the next deadline passes."""
+        with self.changed:
+            return self._deadlines[0][0] if self._deadlines else math.inf
 
-    def status(self) -> ServiceStatus:
-        """What it does now."""
-        with self._changed:
-            stats, load = self._stats, self._load
-            return ServiceStatus(
-                is_ready=self.is_ready,
-                num_running=len(self._taken),
-                num_waiting=len(self._waiting),
-                waiting_work=self._waiting.work,
-                num_rows=load.rows,
-                num_steps=stats.steps,
-                num_pages=stats.pages,
-                cache_use=1 - stats.free_pages / stats.pages if stats.pages else 0.0,
-                phase_seconds=dict(stats.phase_seconds),
-            )
-
-    def look(self) -> float:
-        """Notice deadlines that have passed, and a step that does not end. Returns when to look again."""
-        self._expire()
-        most, now = self._limits.max_step_seconds, self._clock()
-        with self._changed:
-            again = self._deadlines[0][0] if self._deadlines else math.inf
-            if most is None:
-                return again
-            since, was_stalled = self._busy_since, self._is_stalled
-            has_stalled = since is not None and now >= since + most
-            self._is_stalled = was_stalled or has_stalled
-        if has_stalled and not was_stalled:
-            log.error("%s", self._stalled_message())
-            self.cancel_all(EngineStalled(self._stalled_message()))
-        # a step that begins now is noticed a quarter too late
-        return min(again, now + most / 4)
-
-    def _stalled_message(self) -> str:
-        return (
-            f"a step of model {self.name!r} takes longer than `max_step_seconds`, "
-            f"{self._limits.max_step_seconds}; requests are refused until it ends"
-        )
-
-    def next(self, may_wait: bool) -> tuple[int, Request] | None:
-        self._expire()
-        with self._changed:
-            while may_wait and not self._waiting and not self._is_closed:
-                self._busy_since, self._load = None, Load()
-                self._changed.wait()
-            if may_wait:
-                self._pace.begin(self._clock())
-            now, late = self._beat(), []
-            while (ticket := self._waiting.pop(now)) is not None and self._is_hopeless(ticket, now):
-                late.append(ticket)
-            num_waiting = len(self._waiting)
-            if ticket is not None:
-                self._taken[ticket.index] = ticket
-                self._num_taken += 1
-        self._drop(late)
-        if ticket is None:
-            return None
-        self._hear("on_started", ticket.cost, now - ticket.submitted)
-        return ticket.index, self._narrowed(ticket, num_waiting)
-
-    def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
-        """Return the request, with a narrower beam if so many others wait that it must have one."""
-        algorithm, request = self.decoder.algorithm, ticket.request
-        ticket.width = request.width or algorithm.width
-        allowed = [width for least, width in self._limits.widths if num_waiting >= least]
-        if not allowed or request.target is not None:
-            return request
-        # as many hypotheses as were asked for must fit
-        width = max(min(allowed), request.n_best or algorithm.n_best)
-        if width >= ticket.width:
-            return request
-        ticket.width = width
-        return dataclasses.replace(request, width=width)
-
-    def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
-        """Whether a request is not expected to meet its deadline if it begins now.
-
-        What is alone begins in any case: expectations come from others and may be wrong.
-        """
-        if ticket.deadline is None or ticket.wants_best or not (self._taken or self._waiting):
-            return False
-        return now + self._pace.seconds_of(ticket.cost) > ticket.deadline
-
-    def between_steps(self, load: Load) -> Mapping[int, Exception]:
-        self._expire()
-        with self._changed:
-            self._beat()
-            self._load = load
-            leaving, self._leaving = self._leaving, {}
-        return leaving
-
-    def watch(self, index: int) -> Watch:
-        return self._taken[index].watch
-
-    def enter(self, phase: Phase, indices: Iterable[int]) -> None:
-        now = self._clock()
-        for index in indices:
-            if index in self._taken:
-                self._taken[index].enter(phase, now)
-
-    def _beat(self) -> float:
-        """Note that the engine is between two steps. Returns the time."""
-        now = self._busy_since = self._clock()
-        self._is_stalled = False
-        return now
-
-    def _expire(self) -> None:
+    def expire(self) -> None:
         """Let the requests leave whose deadlines have passed."""
         if not self._deadlines:
             return
         expired: list[Ticket] = []
         leaving: list[Ticket] = []
-        with self._changed:
-            now = self._clock()
+        with self.changed:
+            now = self.clock()
             while self._deadlines and self._deadlines[0][0] <= now:
                 _, index = heapq.heappop(self._deadlines)
-                if (ticket := self._waiting.remove(index)) is not None:
+                if (ticket := self.waiting.remove(index)) is not None:
                     expired.append(ticket)
-                elif (ticket := self._taken.get(index)) is not None:
+                elif (ticket := self.taken.get(index)) is not None:
                     leaving.append(ticket)
-                    error = Interrupted() if ticket.wants_best else ticket.too_late()
-                    self._leaving.setdefault(index, error)
-        self._drop(expired)
+                    ticket.must_leave(Interrupted() if ticket.wants_best else ticket.too_late())
+        self.drop(expired)
         for ticket in leaving:
             if not ticket.wants_best:
                 # its caller need not wait until the step has ended
                 ticket.resolve(ticket.too_late())
 
-    def _drop(self, expired: list[Ticket]) -> None:
+    def is_hopeless(self, ticket: Ticket, now: float) -> bool:
+        """Whether a request is not expected to meet its deadline if it begins now.
+
+        What is alone begins in any case: expectations come from others and may be wrong.
+        """
+        if ticket.deadline is None or ticket.wants_best or not (self.taken or self.waiting):
+            return False
+        seconds = self.pace.seconds_of(ticket.cost, 1 + len(self.taken))
+        return now + seconds > ticket.deadline
+
+    def drop(self, expired: list[Ticket]) -> None:
         """Tell the callers of requests that waited that it is too late."""
         for ticket in expired:
-            self._left(ticket, "deadline")
+            self.left(ticket, "deadline")
             ticket.resolve(ticket.too_late())
 
-    def _run(self) -> None:
-        requests: Any = self
-        while True:
-            num_taken = self._num_taken
-            try:
-                stream = self.decoder.stream(requests)
-                self._stats = self.decoder.stats
-                for item in stream:
-                    self._deliver(item)
-                break
-            except BaseException as error:
-                log.exception("the engine of model %r failed, and starts anew", self.name)
-                self._fail_taken(error)
-                if self._num_taken == num_taken:
-                    # a stream that fails before it takes a request would fail for ever
-                    self.cancel_all(error)
-        self._on_end(self)
-
-    def _deliver(self, item: Result | Partial) -> None:
-        """Hand out what the engine's stream yields."""
-        ticket = self._taken.get(item.index)
-        if ticket is None:
-            return
-        now = self._clock()
-        if isinstance(item, Partial):
-            if len(item.tokens) > ticket.num_certain:
-                ticket.num_certain = len(item.tokens)
-                self._hear("on_certain", ticket.num_certain, now - ticket.submitted)
-            if ticket.tell is not None:
-                ticket.tell(item)
-            return
+    def done(self, ticket: Ticket, result: Result) -> None:
+        """Hand out what became of a request that an engine had taken."""
+        now = self.clock()
         ticket.enter("wait", now)
-        with self._changed:
-            del self._taken[item.index]
-            self._pace.done(ticket.cost, ticket.times(), now)
-        reason, answer = _answer(ticket, item)
-        self._left(ticket, reason, item)
+        with self.changed:
+            self.pace.done(ticket.cost, ticket.times(), now, len(self.taken))
+            del self.taken[ticket.index]
+        reason, answer = _answer(ticket, result)
+        self.left(ticket, reason, result)
         ticket.resolve(answer)
 
-    def _fail_taken(self, error: BaseException) -> None:
-        """Give the error to all whose requests the engine had taken."""
-        with self._changed:
-            taken, self._taken = self._taken, {}
-            self._leaving = {}
-        for ticket in taken.values():
-            self._left(ticket, "error")
+    def fail(self, tickets: Iterable[Ticket], error: BaseException) -> None:
+        """Give the error to the callers of requests whose engine has failed."""
+        tickets = list(tickets)
+        with self.changed:
+            for ticket in tickets:
+                del self.taken[ticket.index]
+        for ticket in tickets:
+            self.left(ticket, "error")
             ticket.resolve(error)
 
-    def _left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
-        ticket.enter("wait", self._clock())
+    def left(self, ticket: Ticket, reason: Reason, result: Result | None = None) -> None:
+        """Tell the listener that a request is no longer here."""
+        ticket.enter("wait", self.clock())
         num_tokens = len(result.hypotheses[0].tokens) if result and result.hypotheses else 0
-        self._hear("on_finished", reason, ticket.cost, ticket.times(result), num_tokens)
+        self.hear("on_finished", reason, ticket.cost, ticket.times(result), num_tokens)
 
-    def _hear(self, hook: str, *facts: Any) -> None:
+    def hear(self, hook: str, *facts: Any) -> None:
         """Call a hook of the listener."""
         if self._listener is None:
             return

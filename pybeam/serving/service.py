@@ -1,4 +1,4 @@
-"""`Service`: models that decode requests of many callers, each in a thread of its own."""
+"""`Service`: models that decode requests of many callers, in threads of their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
 from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
+from pybeam.serving.crew import Crew
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.lane import Lane, Limits
 from pybeam.serving.ticket import Ticket
-from pybeam.serving.warm_up import warm_up as decode_some
 
 OnDeadline = Literal["raise", "best"]
 
@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
 
 
 class Service:
-    """Decode requests that come from any number of threads and asyncio tasks, each model in its own thread.
+    """Decode requests that come from any number of threads and asyncio tasks, in threads of its own.
 
     Results are those of `Decoder.decode`, whatever runs beside them::
 
@@ -45,14 +45,19 @@ class Service:
 
     Requests that wait are bounded, and cost nothing but memory. Whenever the schedule of a decoder has room,
     it takes the request of the highest level: its priority, and one more for each `ageing` seconds that it
-    has waited. Within a level, clients take turns by work, and each client is served in order. Then it is
-    decoded until it is done: those that come later never push it out.
+    has waited. Within a level, clients take turns by work, and each client is served in order. A request
+    that has been taken is decoded until it is done: those that come later never push it out.
 
     A request whose future is cancelled, or whose `timeout` has passed, leaves the queue at once and the beam
     before its next step. Its slot and pages are given back, and the results of others stay the same.
 
     Args:
         decoders: one decoder, or several by name. Only the service should use them.
+        engines: threads that decode for each model. They share its weights and the requests that wait; each
+            has memory of its own, and decodes as many requests at once as the decoder's schedule says. On a
+            CPU let each compute with few threads, ``torch.set_num_threads(cores // engines)``: engines do not
+            wait for each other, as the threads of one step do, so more requests are answered, each of them
+            a little later when there are few. On a GPU one is best.
         max_waiting: most requests of a model that may wait for their turn.
         max_waiting_work: most work of a model that may wait: the sum of `Cost.work`. A request that waits
             alone may have more. None: no limit.
@@ -62,17 +67,19 @@ class Service:
         width_by_load: trades quality for speed. With ``{16: 3, 64: 1}``, a request that begins while 16
             others wait for the same model has a beam of at most 3, and with 64 of 1, but never less than its
             n_best. `ServedResult.width` says it. None: every request gets the width that it asked for.
-        listener: gets facts for metrics; see `Listener`.
-        clock: seconds that never go back.
+        listener: is told what happens to requests, for metrics; see `Listener`.
+        clock: returns seconds that never go back.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
 
+    # each is a number that a service has, and all but the first are named
     def __init__(
         self,
         decoders: Decoder | Mapping[str, Decoder],
         *,
+        engines: int = 1,
         max_waiting: int = 256,
         max_waiting_work: int | None = None,
         ageing: float = 10.0,
@@ -81,6 +88,7 @@ class Service:
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        whole("engines", engines, 1)
         whole("max_waiting", max_waiting, 1)
         if max_waiting_work is not None:
             whole("max_waiting_work", max_waiting_work, 1)
@@ -99,23 +107,24 @@ class Service:
         self._listener, self._clock = listener, clock
         self._alarm = Alarm(self._look, clock)
         self._lock = threading.Lock()
-        self._lanes = {name: self._lane(name, decoder) for name, decoder in decoders.items()}
-        self._old: list[Lane] = []  # lanes whose models have been replaced
+        self._num_engines = engines
+        self._crews = {name: self._crew(name, decoder) for name, decoder in decoders.items()}
+        self._old: list[Crew] = []  # of models that have been replaced
         self._state: Literal["new", "running", "closed"] = "new"
 
-    def _lane(self, name: str, decoder: Decoder) -> Lane:
+    def _crew(self, name: str, decoder: Decoder) -> Crew:
         if not isinstance(decoder, Decoder):
             raise TypeError(f"`decoders` must hold Decoders, but {name!r} is {type(decoder)}")
-        ring_by, forget = self._alarm.ring_by, self._forget
-        return Lane(name, decoder, self._limits, self._clock, self._listener, ring_by, forget)
+        lane = Lane(name, self._limits, self._clock, self._listener, self._alarm.ring_by)
+        return Crew(lane, decoder, self._num_engines, self._forget)
 
-    def _forget(self, lane: Lane) -> None:
-        """Free what a lane holds that has been replaced and has nothing more to do."""
+    def _forget(self, crew: Crew) -> None:
+        """Free what engines hold whose model has been replaced, when they have nothing more to do."""
         with self._lock:
-            if lane not in self._old:
+            if crew not in self._old:
                 return
-            self._old.remove(lane)
-        lane.decoder.release()
+            self._old.remove(crew)
+        crew.release()
 
     def start(self, *, warm_up: bool = True) -> Service:
         """Start the engines. Returns the service.
@@ -131,10 +140,10 @@ class Service:
             if self._state != "new":
                 raise ServiceClosed("a service is started once; make a new one")
             self._state = "running"
-        for lane in self._lanes.values():
+        for crew in self._crews.values():
             if warm_up:
-                decode_some(lane.decoder)
-            lane.start()
+                crew.warm_up()
+            crew.start()
         self._alarm.start()
         return self
 
@@ -148,15 +157,17 @@ class Service:
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._state = "closed"
-            lanes = [*self._lanes.values(), *self._old]
-        for lane in lanes:
-            lane.close()
-        left = [lane for lane in lanes if not lane.join(_until(end))]
-        for lane in left:
-            lane.cancel_all(ServiceClosed("the service was closed before the request was done"))
-        for lane in left:
+            crews = [*self._crews.values(), *self._old]
+        for crew in crews:
+            crew.lane.close()
+        left = [crew for crew in crews if not crew.join(_until(end))]
+        for crew in left:
+            crew.lane.cancel_all(
+                ServiceClosed("the service was closed before the request was done")
+            )
+        for crew in left:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
-            lane.join(self._limits.max_step_seconds)
+            crew.join(self._limits.max_step_seconds)
         self._alarm.stop()
 
     def __enter__(self) -> Service:
@@ -174,15 +185,15 @@ class Service:
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models."""
-        return tuple(self._lanes)
+        return tuple(self._crews)
 
     @property
     def is_ready(self) -> bool:
         """Whether every model takes requests: it is warm, not closing, and no step takes too long."""
-        return self._state == "running" and all(lane.is_ready for lane in self._lanes.values())
+        return self._state == "running" and all(crew.is_ready for crew in self._crews.values())
 
     def status(self, model: str | None = None) -> ServiceStatus:
-        """What a model does now.
+        """Return what a model does now.
 
         Args:
             model: its name; None: the only one.
@@ -190,7 +201,7 @@ class Service:
         Raises:
             ValueError: there is no such model.
         """
-        return self._lane_of(model).status()
+        return self._crew_of(model).status()
 
     def estimate(self, request: Any, model: str | None = None) -> Cost:
         """Say what a request would cost.
@@ -202,12 +213,12 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return _cost(self._lane_of(model).decoder, _as_request(request))
+        return _cost(self._crew_of(model).decoder, Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
 
-        To cancel the future cancels the request, at any time before its result.
+        Cancelling the future cancels the request, at any time before its result.
 
         Args:
             request: a source or a `Request`.
@@ -219,8 +230,8 @@ class Service:
                 in time while there are others; "best" gives the best so far, if there is any, see
                 `ServedResult`.
 
-        The future raises `DeadlineExceeded`, `ServiceClosed`, `EngineStalled`, what the engine raised, or
-        TypeError or ValueError, if this request is bad. Others do not hear of it.
+        The future raises `DeadlineExceeded`, `ServiceClosed` or `EngineStalled`; TypeError or ValueError if
+        this request is wrong; or what its model raised. Other requests are not affected.
 
         Raises:
             QueueFull: too many wait.
@@ -231,7 +242,7 @@ class Service:
         return self._submit(request, options).future
 
     async def decode(self, request: Any, **options: Unpack[Options]) -> ServedResult:
-        """Decode a request, and wait for its result. To cancel the task cancels the request.
+        """Decode a request, and wait for its result. Cancelling the task cancels the request.
 
         Args:
             request: a source or a `Request`.
@@ -245,12 +256,11 @@ class Service:
     def stream(
         self, request: Any, *, best_so_far: bool = False, **options: Unpack[Options]
     ) -> ServedStream:
-        """Decode a request, and say what is certain meanwhile. A task with a running loop calls it.
+        """Decode a request, and say meanwhile what is certain. To be called in an asyncio task.
 
         The iterator gives a `Certain` when more of the best hypothesis is certain, and at the end the
-        `ServedResult`. A reader that is slow gets the latest ones only. There is nothing before the result of
-        a request with a target, with groups, or with coverage in its scoring. To leave the iterator cancels
-        the request::
+        `ServedResult`. A reader that is slow gets only the latest ones. A request with a target, with groups,
+        or with coverage in its scoring gets its result alone. Closing the iterator cancels the request::
 
             async for event in service.stream(request, best_so_far=True):
                 match event:
@@ -264,8 +274,8 @@ class Service:
             options: see `submit`.
 
         Raises:
-            QueueFull, ServiceClosed, EngineStalled, TypeError, ValueError: see `submit`. What the future
-                raises there, the iterator raises here.
+            QueueFull, ServiceClosed, EngineStalled, TypeError, ValueError: see `submit`. The iterator
+                raises what the future of `submit` would raise.
         """
         mailbox = Mailbox()
         watch = Watch.BEST if best_so_far else Watch.CERTAIN
@@ -284,25 +294,25 @@ class Service:
             ValueError: there is no such model.
             ServiceClosed: the service is not running.
         """
-        self._lane_of(model)
-        lane = self._lane(model, decoder)
+        self._crew_of(model)
+        crew = self._crew(model, decoder)
         if warm_up:
-            decode_some(decoder)
+            crew.warm_up()
         with self._lock:
             if self._state != "running":
                 raise ServiceClosed("the service is not running, so no model can be replaced")
-            lane.start()
-            old, self._lanes[model] = self._lanes[model], lane
+            crew.start()
+            old, self._crews[model] = self._crews[model], crew
             self._old.append(old)
-        old.close()
+        old.lane.close()
 
-    def _lane_of(self, model: str | None) -> Lane:
-        lanes = self._lanes
-        if model is None and len(lanes) == 1:
-            return next(iter(lanes.values()))
-        if model is None or model not in lanes:
-            raise ValueError(f"`model` must be one of {', '.join(lanes)}, but is {model!r}")
-        return lanes[model]
+    def _crew_of(self, model: str | None) -> Crew:
+        crews = self._crews
+        if model is None and len(crews) == 1:
+            return next(iter(crews.values()))
+        if model is None or model not in crews:
+            raise ValueError(f"`model` must be one of {', '.join(crews)}, but is {model!r}")
+        return crews[model]
 
     def _submit(
         self,
@@ -316,8 +326,8 @@ class Service:
         _check_options(options)
         if self._state != "running":
             raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
-        lane = self._lane_of(options.get("model"))
-        now, request = self._clock(), _as_request(request)
+        crew = self._crew_of(options.get("model"))
+        now, request = self._clock(), Request.of(request)
         ticket = Ticket(
             request=request,
             cost=Cost(0, 1),
@@ -333,26 +343,26 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = _cost(lane.decoder, request)
+            ticket.cost = _cost(crew.decoder, request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket
         while True:
             try:
-                lane.submit(ticket)
+                crew.lane.submit(ticket)
                 return ticket
             except ServiceClosed:
                 # the model may have been replaced meanwhile
-                current = self._lane_of(options.get("model"))
-                if current is lane:
+                current = self._crew_of(options.get("model"))
+                if current is crew:
                     raise
-                lane = current
+                crew = current
 
     def _look(self) -> float:
         """Look at deadlines and steps. Returns when to look again."""
         with self._lock:
-            lanes = [*self._lanes.values(), *self._old]
-        return min(lane.look() for lane in lanes)
+            crews = [*self._crews.values(), *self._old]
+        return min(crew.look() for crew in crews)
 
 
 def _check_options(options: Options) -> None:
@@ -380,10 +390,6 @@ def _cost(decoder: Decoder, request: Request) -> Cost:
     if request.target is not None:
         width = 1
     return Cost(model.source_length(model.check(request.source)), width)
-
-
-def _as_request(request: Any) -> Request:
-    return request if isinstance(request, Request) else Request(request)
 
 
 def _until(end: float | None) -> float | None:

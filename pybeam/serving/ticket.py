@@ -27,6 +27,7 @@ class Ticket:
         num_certain: tokens that were certain when it last heard.
         tag: its place in the fair order of clients.
         width: the width of its beam, when it has begun.
+        leaves: why it must leave its engine before the next step; None: it may stay.
     """
 
     request: Request
@@ -43,6 +44,7 @@ class Ticket:
     num_certain: int = 0
     tag: float = 0.0
     width: int = 1
+    leaves: Exception | None = None
     _phase: Phase = "wait"
     _since: float = 0.0
     _seconds: dict[str, float] = field(
@@ -56,6 +58,11 @@ class Ticket:
         """Count the time until now for the phase that ends."""
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
+
+    def must_leave(self, error: Exception) -> None:
+        """Let it leave its engine, for the first reason that is given."""
+        if self.leaves is None:
+            self.leaves = error
 
     def too_late(self) -> DeadlineExceeded:
         """The error of its caller when its time is over."""

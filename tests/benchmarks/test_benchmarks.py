@@ -176,6 +176,12 @@ def test_mistakes_at_the_command_line(monkeypatch, capsys, tmp_path):
         command(monkeypatch, "translate", "--only", "fixed-6", "--dry-run")
 
 
+@pytest.mark.parametrize("data", [["--data", "/some/folder"], ["--data=/some/folder"], []])
+def test_the_command_in_results_lacks_the_folder_of_the_data(data):
+    found = __main__.command_line(["translate", *data, "--only", "one row", "--lines", "3"])
+    assert found == "python -m benchmarks translate --only 'one row' --lines 3"
+
+
 def test_the_cases_of_the_readme_exist(tmp_path):
     name, *wanted = __main__.README
     setup = Setup("cpu", sizes.CPU, 1, tmp_path, Journal(tmp_path, "x", IDENTITY))
@@ -192,6 +198,7 @@ SKIPPED_WITHOUT = {
     "whisper": "transformers",
     "processors": "transformers",
     "service": "ctranslate2",
+    "pipelines": "sentencex",
 }
 
 
@@ -207,7 +214,7 @@ def test_dry_run(name, tmp_path):
         data = ROOT.parent / "shared" / "data"
         if not data.exists():
             pytest.skip("needs the parsing data: `make data`")
-    write_corpus(tmp_path, "dev")
+    write_corpus(tmp_path, "dev", "test")
     command_line = [sys.executable, "-m", "benchmarks", name, "--dry-run", "--repeats", "1"]
     if name == "huggingface":
         # the others have one size, which takes minutes

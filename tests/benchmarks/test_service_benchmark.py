@@ -107,4 +107,4 @@ def test_load_that_a_server_holds():
     assert service._held(rows, 1000) == pytest.approx(30)
     assert service._held(rows[:2], 1000) == 20
     # who refuses does not hold
-    assert service._held([rows[0], {**rows[1], "status 429": 3}], 1000) <= 20
+    assert service._held([rows[0], {**rows[1], "status 429": 3}], 1000) == 10

@@ -10,7 +10,7 @@ from pybeam import backends
 from pybeam.backends.packing import Quantised, quantise
 from pybeam.models import Ensemble, load_model
 from pybeam.models.linear import PackedLinear
-from support.built_in_models import parts_of, saved
+from support.built_in_models import parts_of
 from support.example_model import ALGORITHMS as ON_TEXT
 from support.example_model import LINES
 from support.front_ends import onnx_model, sources
@@ -34,19 +34,6 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    """Directories of a kind of model."""
-    made: dict[str, list] = {}
-
-    def of(kind: str) -> list:
-        if kind not in made:
-            made[kind] = saved(kind, tmp_path_factory.mktemp("models") / kind)
-        return made[kind]
-
-    return of
-
-
-@pytest.fixture(scope="module")
 def example():
     return load_model(MODEL, dtype="int8")
 
@@ -61,8 +48,8 @@ def requests_for(model, num: int = 9) -> list:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_matrix_is_int8_and_nothing_else(kind, directories):
-    model = load_model(directories(kind), dtype="int8")
+def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
+    model = load_model(directories_of(kind), dtype="int8")
     for member in model.members if isinstance(model, Ensemble) else [model]:
         assert (member.dtype, member.weight_dtype) == (torch.float32, torch.int8)
         assert "torch.float32, torch.int8 weights, cpu" in repr(member)
@@ -75,14 +62,14 @@ def test_every_matrix_is_int8_and_nothing_else(kind, directories):
         assert {part.dtype for part in others} == {torch.float32}
 
 
-def test_the_dtype_may_be_torchs(directories):
-    assert load_model(directories("rnn"), dtype=torch.int8).weight_dtype == torch.int8
+def test_the_dtype_may_be_torchs(directories_of):
+    assert load_model(directories_of("rnn"), dtype=torch.int8).weight_dtype == torch.int8
 
 
-def test_weights_are_those_of_the_formula(directories):
+def test_weights_are_those_of_the_formula(directories_of):
     """Joined matrices keep the scales of their parts, and a convolution those of its outputs."""
-    exact = load_model(directories("Speech2Text"), dtype="float32")
-    model = load_model(directories("Speech2Text"), dtype="int8")
+    exact = load_model(directories_of("Speech2Text"), dtype="float32")
+    model = load_model(directories_of("Speech2Text"), dtype="int8")
 
     def pairs():
         yield model.cross_key_value, exact.cross_key_value
@@ -94,20 +81,20 @@ def test_weights_are_those_of_the_formula(directories):
         assert torch.equal(ours.weight, q * scale[:, None])
 
 
-def test_tied_tables_are_kept_once(directories):
-    model = load_model(directories("m2m_100"), dtype="int8")
+def test_tied_tables_are_kept_once(directories_of):
+    model = load_model(directories_of("m2m_100"), dtype="int8")
     assert model.encoder.token_table is model.decoder.token_table is model.output
     tokens = torch.tensor([3, 44, 0])
     assert torch.equal(model.output.rows(tokens), model.output.weight[tokens])
-    untied = load_model(directories("marian-separate"), dtype="int8")
+    untied = load_model(directories_of("marian-separate"), dtype="int8")
     assert isinstance(untied.encoder.token_table, Quantised)
     assert untied.decoder.token_table is untied.output
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, directories):
+def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    model = load_model(directories(kind), dtype="int8")
+    model = load_model(directories_of(kind), dtype="int8")
     algorithm = pybeam.variable_beam(4, 3.0, 3, n_best=4, max_length=12)
     schedules = (pybeam.Batch(1), pybeam.Batch(9), pybeam.Streaming(4), pybeam.Fifo(3))
     found = [
@@ -134,9 +121,9 @@ def test_bits_of_the_example_model(name, example, lines):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("kind", ["m2m_100", "rnn"])
 @pytest.mark.parametrize("sixth", shares(6))
-def test_every_algorithm_and_schedule(kind, name, sixth, directories):
+def test_every_algorithm_and_schedule(kind, name, sixth, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    model, algorithm = load_model(directories(kind), dtype="int8"), ALGORITHMS[name]
+    model, algorithm = load_model(directories_of(kind), dtype="int8"), ALGORITHMS[name]
     if algorithm.draft is not None and not model.can_draft:
         pytest.skip("an LSTM cannot draft")
     requests = sources(9)
@@ -145,8 +132,8 @@ def test_every_algorithm_and_schedule(kind, name, sixth, directories):
         assert essence(decoded(model, algorithm, schedule, "native", requests)) == expected
 
 
-def test_jacobi_is_greedy(directories):
-    model = load_model(directories("m2m_100"), dtype="int8")
+def test_jacobi_is_greedy(directories_of):
+    model = load_model(directories_of("m2m_100"), dtype="int8")
     found = [
         pybeam.Decoder(model, algorithm).decode(sources(9))
         for algorithm in (pybeam.greedy(max_length=20), pybeam.jacobi(max_length=20))
@@ -187,9 +174,9 @@ def test_attention_is_a_distribution_near_float32s(example, lines):
 
 # an input beside a border between two integers is rounded to either, by its last bit
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_reference_finds_nearly_the_same(kind, directories):
+def test_the_reference_finds_nearly_the_same(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    model = load_model(directories(kind), dtype="int8")
+    model = load_model(directories_of(kind), dtype="int8")
     algorithm = pybeam.greedy(max_length=6)
     found = [
         pybeam.Decoder(model, algorithm, backend=backend).decode(requests_for(model))
@@ -215,30 +202,30 @@ def test_the_reference_finds_the_examples_translations(example, lines):
         assert len({tuple(result.hypotheses[0].tokens) for result in results}) == 1
 
 
-def test_models_work_without_the_extension(directories, monkeypatch):
+def test_models_work_without_the_extension(directories_of, monkeypatch):
     expected = {}
     for kind in ("m2m_100", "Speech2Text", "rnn"):
-        model = load_model(directories(kind), dtype="int8")
+        model = load_model(directories_of(kind), dtype="int8")
         decoder = pybeam.Decoder(model, pybeam.greedy(max_length=6), backend="reference")
         expected[kind] = [result.hypotheses for result in decoder.decode(requests_for(model))]
     monkeypatch.setattr(backends, "available", lambda: ("reference",))
     for kind in expected:
-        model = load_model(directories(kind), dtype="int8")
+        model = load_model(directories_of(kind), dtype="int8")
         assert isinstance(model.output, PackedLinear)
         decoder = pybeam.Decoder(model, pybeam.greedy(max_length=6))
         found = [result.hypotheses for result in decoder.decode(requests_for(model))]
         assert found == expected[kind]
 
 
-def test_every_instruction_set_packs_int8(directories, isa):
-    model = load_model(directories("m2m_100"), dtype="int8")
+def test_every_instruction_set_packs_int8(directories_of, isa):
+    model = load_model(directories_of("m2m_100"), dtype="int8")
     assert isinstance(model.output, PackedLinear)
     results = pybeam.Decoder(model, pybeam.greedy(max_length=6)).decode(sources(3))
     assert all(result.error is None for result in results)
 
 
-def test_it_is_for_cpus(directories):
-    [directory] = directories("m2m_100")
+def test_it_is_for_cpus(directories_of):
+    [directory] = directories_of("m2m_100")
     with pytest.raises(
         ValueError, match=r"`dtype` must not be torch.int8 on meta, .* use device='cpu'"
     ):
@@ -251,9 +238,9 @@ def test_graphs_have_no_other_dtype(tmp_path_factory):
         load_model(model.config.path.parent, dtype="int8")
 
 
-def test_it_is_not_exported(directories, tmp_path):
+def test_it_is_not_exported(directories_of, tmp_path):
     pytest.importorskip("onnx_ir")
-    model = load_model(directories("m2m_100"), dtype="int8")
+    model = load_model(directories_of("m2m_100"), dtype="int8")
     with pytest.raises(
         ValueError, match=r"must be torch.float32, but are torch.int8; load it with"
     ):

@@ -109,7 +109,7 @@ def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
     monkeypatch.setattr(serving, "SCALING", quick)
     values = command.make_context("serve", ["--model", str(MODEL)]).params
     setup = read_setup({k: v for k, v in values.items() if k != "model"})
-    load = functools.partial(load_models, {"es-en": str(MODEL)}, setup)
+    load = functools.partial(load_models, {"es-en": str(MODEL)}, setup, 1)
     settings = Settings(port=free_port())
     with cluster_of(1, num_cpus=4) as cluster:
         application = serving.deployment(

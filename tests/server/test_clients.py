@@ -65,6 +65,9 @@ def test_openai_lists_models_and_understands_errors(openai):
     import openai as package
 
     assert [model.id for model in openai.models.list()] == ["bible-es-en", "spoken-numbers-en"]
+    assert openai.models.retrieve("bible-es-en").owned_by == "pybeam"
+    with pytest.raises(package.NotFoundError, match="must be one of bible-es-en"):
+        openai.models.retrieve("gpt")
     with pytest.raises(package.BadRequestError) as caught:
         openai.completions.create(model="bible-es-en", prompt="a", temperature=0.7)
     assert caught.value.param == "temperature"

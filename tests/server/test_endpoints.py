@@ -270,6 +270,8 @@ def test_operations(http):
         ("bible-es-en", "text", ["es"]),
         ("spoken-numbers-en", "audio", None),
     ]
+    for one in models:
+        assert answer(http.get(f"/v1/models/{one['id']}")) == one
     assert "pybeam:num_requests_running" in http.get("/metrics").text
 
 

@@ -88,9 +88,10 @@ def test_401():
         for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic good"}):
             for path in ("translations", "decode", "score", "completions"):
                 check(await client.post(f"/v1/{path}", json={}, headers=headers), 401)
-            response = await client.get("/v1/models", headers=headers)
-            check(response, 401)
-            assert response.headers["www-authenticate"] == "Bearer"
+            for path in ("/v1/models", "/v1/models/es-en"):
+                response = await client.get(path, headers=headers)
+                check(response, 401)
+                assert response.headers["www-authenticate"] == "Bearer"
         check(await client.post("/translate", json=TRANSLATE), 401)
         check(await client.post("/translate", json={**TRANSLATE, "api_key": "no"}), 401)
         check(await client.post("/v1/audio/transcriptions", files={"file": b"a"}), 401)
@@ -107,6 +108,7 @@ def test_401():
 
 def test_404(http):
     check(http.post("/v1/translations", json={"text": "a", "model": "b"}), 404, "model")
+    check(http.get("/v1/models/b"), 404, "model")
     check(http.get("/nothing"), 404)
     check(http.get("/v1/translations"), 405)
 

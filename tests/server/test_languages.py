@@ -58,6 +58,14 @@ def test_a_request_finds_the_model_that_takes_its_languages(tagged):
     assert models.targets() == {"en": ["es", "fr"], "es": ["en", "fr"], "fr": ["en", "es"]}
 
 
+def test_the_name_of_a_model_may_have_slashes():
+    async def test(client):
+        return (await client.get("/v1/models/biblical/es-en")).json()
+
+    found = run(test, model=served("biblical/es-en"))
+    assert (found["id"], found["input"], found["width"]) == ("biblical/es-en", "text", 5)
+
+
 def test_results_are_those_of_the_library_with_tags(tagged):
     async def test(client):
         body = {"text": LINE, "source_lang": "es", "target_lang": "fr"}

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import pytest
+import torch
 
 from pybeam.cli import main
 from pybeam.cli import pybeam as commands
@@ -16,8 +17,8 @@ def settings(monkeypatch):
     """What a server would have been started with: its settings, models and keys."""
     found = {}
 
-    def build_service(models, metrics, settings):
-        found.update(models=models, settings=settings)
+    def build_service(models, metrics, settings, engines):
+        found.update(models=models, settings=settings, engines=engines)
         raise _Stop
 
     monkeypatch.setattr(app, "build_service", build_service)
@@ -42,11 +43,14 @@ def test_options_environment_and_file_in_this_order(settings, tmp_path, monkeypa
     )
     monkeypatch.setenv("PYBEAM_SERVE_MAX_WIDTH", "4")
     monkeypatch.setenv("PYBEAM_SERVE_HOST", "0.0.0.0")
+    monkeypatch.setenv("PYBEAM_SERVE_OTLP_ENDPOINT", "http://c:4318")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://d:4318")
     found = settings("--config", str(path), "--timeout", "9", "--width-by-load", "16:3")
     chosen = found["settings"]
     assert (chosen.port, chosen.host, chosen.max_width, chosen.timeout) == (1, "0.0.0.0", 4, 9)
     assert chosen.cors_origins == ("http://a", "http://b")
     assert chosen.width_by_load == ((16, 3),)
+    assert chosen.otlp_endpoint == "http://c:4318"
     assert list(found["models"]) == ["es-en"]
     assert found["models"]["es-en"].decoder.algorithm.width == 2
 
@@ -79,6 +83,11 @@ def test_names_and_languages(settings, name, languages):
         (["--model", MODEL, "--api-key-file", "nothing"], 1, "No such file"),
         (["--model", MODEL, "--width", "0"], 2, "--width"),
         (["--model", MODEL, "--width-by-load", "0:1"], 2, "must be two numbers, such as 16:3"),
+        (
+            ["--model", MODEL, "--otlp-endpoint", "collector:4317"],
+            2,
+            "such as http://localhost:4318",
+        ),
         (["--model", MODEL, "--threshold", "1"], 2, "no meaning with --algorithm fixed"),
     ],
 )
@@ -95,3 +104,22 @@ def test_every_setting_has_an_option():
     context = commands.commands["serve"].make_context("serve", ["--model", str(MODEL)])
     for field in fields(Settings):
         assert (context.params[field.name] or None) == (field.default or None), field.name
+
+
+@pytest.mark.parametrize(
+    ("threads", "engines", "expected"),
+    [
+        (1, (), (1, 1)),
+        (3, (), (3, 1)),
+        (9, (), (4, 2)),
+        (4, ("--engines", "1"), (1, 4)),
+        (2, ("--engines", "5"), (5, 1)),
+    ],
+)
+def test_engines_share_the_threads(settings, threads, engines, expected):
+    before = torch.get_num_threads()
+    try:
+        found = settings("--model", MODEL, "--threads", str(threads), *engines)
+        assert (found["engines"], torch.get_num_threads()) == expected
+    finally:
+        torch.set_num_threads(before)

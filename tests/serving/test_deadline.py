@@ -7,7 +7,7 @@ import pytest
 import pybeam
 from pybeam.serving import DeadlineExceeded
 from pybeam.serving.answers import Cost, Times
-from pybeam.serving.pace import Pace
+from pybeam.serving.pace import MARGIN, Pace
 from support.gates import WAIT_SECONDS, Clock
 from support.served import REQUESTS, answers, expected, gated, wait_for
 
@@ -136,14 +136,16 @@ def test_what_is_not_expected_to_be_done_in_time_does_not_begin_beside_others():
 
 def test_the_pace_forgets():
     pace = Pace()
-    assert (pace.seconds_for(100), pace.seconds_of(Cost(9, 5))) == (1.0, 0.0)
+    assert (pace.seconds_for(100), pace.seconds_of(Cost(9, 5), 1)) == (1.0, 0.0)
     pace.begin(0.0)
     for i in range(1, 50):
-        pace.done(Cost(10, 4), Times(5.0, 0.5, 1.5), 2.0 * i)
+        pace.done(Cost(10, 4), Times(5.0, 0.5, 1.5), 2.0 * i, 4)
     assert pace.seconds_for(80) == pytest.approx(4.0)
-    assert pace.seconds_of(Cost(20, 1)) == pytest.approx(4.0)
+    # four ran then; fewer make no request faster, more make all slower
+    for number, seconds in ((1, 4.0), (4, 4.0), (6, 6.0)):
+        assert pace.seconds_of(Cost(20, 1), number) == pytest.approx(MARGIN * seconds)
     pace.begin(1000.0)
     for i in range(1, 200):
-        pace.done(Cost(10, 4), Times(0.0, 0.0, 1.0), 1000.0 + i)
+        pace.done(Cost(10, 4), Times(0.0, 0.0, 1.0), 1000.0 + i, 8)
     assert pace.seconds_for(80) == pytest.approx(2.0, rel=0.01)
-    assert pace.seconds_of(Cost(20, 1)) == pytest.approx(2.0, rel=0.01)
+    assert pace.seconds_of(Cost(20, 1), 16) == pytest.approx(MARGIN * 4.0, rel=0.01)

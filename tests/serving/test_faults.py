@@ -108,10 +108,6 @@ def test_an_engine_that_fails_tells_its_callers_and_starts_anew():
 
 class Hopeless(pybeam.Decoder):
     def stream(self, requests, **options):
-        # as a stream does: it waits until there is something to do
-        while not requests.status().num_waiting:
-            if requests._is_closed:
-                return iter(())
         raise Oops("it never begins")
 
 

@@ -91,7 +91,8 @@ class Caller:
                 return
 
 
-def test_storm(model):
+@pytest.mark.parametrize("engines", [1, 3])
+def test_storm(model, engines):
     requests = requests_for(model)
     decoders = {
         name: pybeam.Decoder(model, search, SCHEDULES[name]) for name, search in SEARCHES.items()
@@ -99,7 +100,7 @@ def test_storm(model):
     expected = {
         name: [told(result) for result in one.decode(requests)] for name, one in decoders.items()
     }
-    service = pybeam.Service(decoders, max_waiting=30, ageing=0.05).start()
+    service = pybeam.Service(decoders, engines=engines, max_waiting=30, ageing=0.05).start()
     callers = [Caller(service, requests, seed) for seed in range(4)]
     threads = [
         *(threading.Thread(target=one.as_a_thread, args=[10]) for one in callers[:2]),

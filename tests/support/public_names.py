@@ -19,6 +19,7 @@ MODULES = [
     pybeam.models.huggingface,
     pybeam.ops,
     pybeam.processors,
+    pybeam.reranking,
     pybeam.scoring,
     pybeam.serving,
     pybeam.speech,

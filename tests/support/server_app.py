@@ -38,13 +38,14 @@ async def client(
     keys: tuple[str, ...] = (),
     warm: bool = True,
     model: ServedModel | None = None,
+    tracer: Any = None,
     **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a new app, whose service has started."""
     model = served() if model is None else model
     chosen, metrics, models = Settings(**settings), Metrics(), {model.name: model}
     service = build_service(models, metrics, chosen)
-    app = build_app(service, models, metrics, settings=chosen, keys=Keys(keys))
+    app = build_app(service, models, metrics, settings=chosen, keys=Keys(keys), tracer=tracer)
     if warm:
         service.start(warm_up=False)
     try:

@@ -30,6 +30,7 @@ INPUTS = option(
     multiple=True,
     metavar="FILE",
     default=["-"],
+    show_default=False,
     type=click.Path(allow_dash=True),
     help="UTF-8 text, one source per line; `-` or nothing: stdin. With --output-dir it may be given several "
     "times, and be .gz, .zst, .jsonl or .parquet.",
@@ -39,6 +40,7 @@ OUTPUT = option(
     "output_path",
     metavar="FILE",
     default="-",
+    show_default=False,
     type=click.Path(allow_dash=True),
     help="Where to write; `-` or nothing: stdout. Written line by line, so that what is finished is never "
     "lost.",

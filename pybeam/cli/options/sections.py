@@ -46,8 +46,8 @@ class SectionCommand(click.Command):
 
 
 def option(*declarations: str, **settings: Any) -> click.Option:
-    """Make an option for a `Section`, with the arguments of `click.option`."""
-    return click.Option(declarations, **settings)
+    """Make an option for a `Section`, with the arguments of `click.option`; its help shows its default."""
+    return click.Option(declarations, **{"show_default": "default" in settings, **settings})
 
 
 def take(kind: type[Kind], values: dict[str, Any]) -> Kind:

@@ -21,7 +21,6 @@ SPEED = Section(
             type=click.Choice(["batch", "streaming", "fifo"]),
             metavar="NAME",
             default="fifo",
-            show_default=True,
             help="fifo: a finished line's place is taken at once. batch: the next lines wait for all of "
             "these. streaming: refill when few are left and move the shortest ones first.",
         ),
@@ -75,7 +74,6 @@ SPEED = Section(
             "--device",
             metavar="NAME",
             default="auto",
-            show_default=True,
             help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.",
         ),
         option(
@@ -83,7 +81,6 @@ SPEED = Section(
             type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8"]),
             metavar="TYPE",
             default="auto",
-            show_default=True,
             help="Type of the weights: float32, bfloat16, float16 or int8; auto: float32 on a CPU, the "
             "file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are float32 "
             "even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only "
@@ -94,7 +91,6 @@ SPEED = Section(
             type=click.Choice(["auto", "float32", "bfloat16"]),
             metavar="TYPE",
             default="auto",
-            show_default=True,
             help="Type in which a transformer on a CPU keeps keys and values of encoder states: float32 or "
             "bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.",
         ),
@@ -103,7 +99,6 @@ SPEED = Section(
             type=click.Choice(["auto", "reference", "native", "triton"]),
             metavar="NAME",
             default="auto",
-            show_default=True,
             help="Which kernels: reference (plain torch), native (C++) or triton; auto: the fastest "
             "installed (see `pybeam info`).",
         ),

@@ -17,9 +17,10 @@ from pybeam.server.calls import TheCalls, authorised
 from pybeam.server.errors import refused
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
-from pybeam.server.sse import Event, TextDeltas, event_of
+from pybeam.server.sse import Event, event_of
 from pybeam.serving import Certain, ServedResult
 from pybeam.speech import read_wav
+from pybeam.text.deltas import TextDeltas
 
 router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], dependencies=[Depends(authorised)])
 

@@ -17,8 +17,9 @@ from pybeam.server.calls import Calls, TheCalls, authorised, scoring_of
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import CompletionsBody
-from pybeam.server.sse import Event, TextDeltas, event_of
+from pybeam.server.sse import Event, event_of
 from pybeam.serving import Certain, ServedResult
+from pybeam.text.deltas import TextDeltas
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"], dependencies=[Depends(authorised)])
 

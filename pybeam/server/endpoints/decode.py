@@ -14,8 +14,9 @@ from pybeam.server.answers import best_text, decoded_of
 from pybeam.server.calls import Calls, TheCalls, authorised, features_of, scoring_of
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import DecodeBody, Decoded, ScoreBody
-from pybeam.server.sse import Event, TextDeltas, event_of
+from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
+from pybeam.text.deltas import TextDeltas
 
 router = APIRouter(prefix="/v1", tags=["decoding"], dependencies=[Depends(authorised)])
 

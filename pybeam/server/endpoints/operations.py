@@ -13,6 +13,7 @@ from pybeam.server.calls import TheCalls, authorised
 from pybeam.server.errors import RETRY_SECONDS
 from pybeam.server.lifecycle import Gate
 from pybeam.server.metrics import CONTENT_TYPE, Metrics
+from pybeam.server.models import ServedModel
 
 router = APIRouter(tags=["operations"])
 
@@ -49,17 +50,24 @@ async def version() -> dict[str, str]:
 @router.get("/v1/models", dependencies=[Depends(authorised)])
 async def models(http: HTTPRequest, calls: TheCalls) -> dict[str, Any]:
     """List the models, as OpenAI's clients expect, with their languages."""
-    data = [
-        {
-            "id": model.name,
-            "object": "model",
-            "created": http.app.state.started,
-            "owned_by": "pybeam",
-            "input": "audio" if model.takes_sound else "text",
-            "source_langs": model.languages.sources,
-            "target_langs": model.languages.targets,
-            "width": model.decoder.algorithm.width,
-        }
-        for model in calls.models
-    ]
-    return {"object": "list", "data": data}
+    return {"object": "list", "data": [_about(http, model) for model in calls.models]}
+
+
+# a name may have slashes
+@router.get("/v1/models/{name:path}", dependencies=[Depends(authorised)])
+async def model(http: HTTPRequest, name: str, calls: TheCalls) -> dict[str, Any]:
+    """Say the same of one model."""
+    return _about(http, calls.models.pick(name))
+
+
+def _about(http: HTTPRequest, model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": http.app.state.started,
+        "owned_by": "pybeam",
+        "input": "audio" if model.takes_sound else "text",
+        "source_langs": model.languages.sources,
+        "target_langs": model.languages.targets,
+        "width": model.decoder.algorithm.width,
+    }

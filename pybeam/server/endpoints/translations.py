@@ -14,8 +14,9 @@ from pybeam.server.calls import TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Translations, TranslationsBody
-from pybeam.server.sse import Event, TextDeltas, event_of
+from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
+from pybeam.text.deltas import TextDeltas
 
 router = APIRouter(prefix="/v1", tags=["translation"], dependencies=[Depends(authorised)])
 

@@ -9,7 +9,6 @@ import pybeam
 from pybeam import backends
 from pybeam.export import export_onnx
 from pybeam.models import Ensemble, load_model
-from support.built_in_models import saved
 from support.front_ends import onnx_model, sources
 from support.laws import decoded, essence
 from support.speech_models import random_features
@@ -23,19 +22,6 @@ ALGORITHMS = {
     "variable": pybeam.variable_beam(4, 1.5, 3, n_best=2, max_length=9),
     "jacobi": pybeam.hybrid_jacobi(3, max_length=9),
 }
-
-
-@pytest.fixture(scope="module")
-def directories(tmp_path_factory):
-    """Directories of a kind of model."""
-    made: dict[str, list] = {}
-
-    def of(kind: str) -> list:
-        if kind not in made:
-            made[kind] = saved(kind, tmp_path_factory.mktemp("models") / kind)
-        return made[kind]
-
-    return of
 
 
 @pytest.fixture
@@ -76,10 +62,12 @@ def with_rounded_projections(directories, dtype: str):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nothing_but_keys_and_values_is_rounded(kind, dtype, algorithm, backend, directories):
+def test_nothing_but_keys_and_values_is_rounded(kind, dtype, algorithm, backend, directories_of):
     """To the last bit what a float32 cache of rounded keys and values gives."""
-    model = load_model(directories(kind), device="cpu", dtype=dtype, cross_cache_dtype="bfloat16")
-    expected = with_rounded_projections(directories(kind), dtype)
+    model = load_model(
+        directories_of(kind), device="cpu", dtype=dtype, cross_cache_dtype="bfloat16"
+    )
+    expected = with_rounded_projections(directories_of(kind), dtype)
     requests, search = requests_for(model), ALGORITHMS[algorithm]
     found = [
         essence(decoded(each, search, pybeam.Fifo(3), backend, requests, log_probs=True))
@@ -89,9 +77,9 @@ def test_nothing_but_keys_and_values_is_rounded(kind, dtype, algorithm, backend,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rounding_changes_scores(kind, directories):
+def test_rounding_changes_scores(kind, directories_of):
     plain, rounded = (
-        load_model(directories(kind), device="cpu", cross_cache_dtype=dtype)
+        load_model(directories_of(kind), device="cpu", cross_cache_dtype=dtype)
         for dtype in ("float32", "bfloat16")
     )
     search, requests = ALGORITHMS["greedy"], requests_for(plain)
@@ -111,8 +99,10 @@ def test_rounding_changes_scores(kind, directories):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("is_built")
-def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm, directories):
-    model = load_model(directories(kind), device="cpu", dtype=dtype, cross_cache_dtype="bfloat16")
+def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm, directories_of):
+    model = load_model(
+        directories_of(kind), device="cpu", dtype=dtype, cross_cache_dtype="bfloat16"
+    )
     requests, search = requests_for(model), ALGORITHMS[algorithm]
     schedules = (pybeam.Batch(1), pybeam.Batch(9), pybeam.Streaming(4), pybeam.Fifo(3))
     found = [
@@ -126,8 +116,8 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("is_built")
-def test_backends_agree(kind, algorithm, directories):
-    model = load_model(directories(kind), device="cpu", cross_cache_dtype="bfloat16")
+def test_backends_agree(kind, algorithm, directories_of):
+    model = load_model(directories_of(kind), device="cpu", cross_cache_dtype="bfloat16")
     requests, search = requests_for(model), ALGORITHMS[algorithm]
     ours, theirs = (
         decoded(model, search, pybeam.Fifo(3), name, requests) for name in ("native", "reference")
@@ -140,9 +130,11 @@ def test_backends_agree(kind, algorithm, directories):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(kind, backend, directories):
-    model = load_model(directories(kind), device="cpu", cross_cache_dtype="bfloat16")
-    expected = with_rounded_projections(directories(kind), "auto")
+def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(
+    kind, backend, directories_of
+):
+    model = load_model(directories_of(kind), device="cpu", cross_cache_dtype="bfloat16")
+    expected = with_rounded_projections(directories_of(kind), "auto")
     requests, search = requests_for(model), pybeam.fixed_beam(3, n_best=2, max_length=7)
     outputs = []
     for each in (model, expected):
@@ -159,10 +151,10 @@ def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(kind, back
 
 
 @pytest.mark.parametrize("kind", ["m2m_100", "Whisper"])
-def test_the_pool_takes_half_the_memory(kind, backend, directories):
+def test_the_pool_takes_half_the_memory(kind, backend, directories_of):
     module, used, most = backends.load(backend), [], []
     for dtype in ("auto", "float32", "bfloat16"):
-        model = load_model(directories(kind), device="cpu", cross_cache_dtype=dtype)
+        model = load_model(directories_of(kind), device="cpu", cross_cache_dtype=dtype)
         session = model.session(module)
         requests = [model.check(one) for one in requests_for(model)]
         session.reserve(len(requests) + 1, 1, 16)
@@ -175,10 +167,10 @@ def test_the_pool_takes_half_the_memory(kind, backend, directories):
     assert most[0] == most[1] == 2 * most[2] > 0
 
 
-def test_float32_is_what_auto_is(directories):
+def test_float32_is_what_auto_is(directories_of):
     requests, search = sources(7), ALGORITHMS["fixed"]
     models = [
-        load_model(directories("m2m_100"), device="cpu", **options)
+        load_model(directories_of("m2m_100"), device="cpu", **options)
         for options in (
             {},
             dict(cross_cache_dtype="float32"),
@@ -193,37 +185,37 @@ def test_float32_is_what_auto_is(directories):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_member_takes_it(kind, dtype, directories):
-    model = load_model(directories(kind), device="cpu", cross_cache_dtype=dtype)
+def test_every_member_takes_it(kind, dtype, directories_of):
+    model = load_model(directories_of(kind), device="cpu", cross_cache_dtype=dtype)
     for member in members_of(model):
         assert (member.dtype, member.cross_cache_dtype) == (torch.float32, torch.bfloat16)
         assert "torch.bfloat16 cross cache, cpu" in repr(member)
 
 
 @pytest.mark.parametrize("given", ["float16", torch.float16, "int8", "bfloat", 16, None])
-def test_other_dtypes_are_refused(given, directories):
+def test_other_dtypes_are_refused(given, directories_of):
     message = r"`cross_cache_dtype` must be 'auto' or one of float32, bfloat16, but is"
     with pytest.raises(ValueError, match=message):
-        load_model(directories("m2m_100"), cross_cache_dtype=given)
+        load_model(directories_of("m2m_100"), cross_cache_dtype=given)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "transformer and rnn"])
-def test_an_lstm_refuses_it(kind, directories):
-    paths = [*(directories("m2m_100") if kind != "rnn" else []), *directories("rnn")]
+def test_an_lstm_refuses_it(kind, directories_of):
+    paths = [*(directories_of("m2m_100") if kind != "rnn" else []), *directories_of("rnn")]
     message = r"`cross_cache_dtype` must be 'auto' for .*rnn, but is torch.bfloat16; only built-in"
     with pytest.raises(ValueError, match=message):
         load_model(paths, cross_cache_dtype="bfloat16")
 
 
-def test_onnx_graphs_refuse_it(tmp_path_factory, directories):
+def test_onnx_graphs_refuse_it(tmp_path_factory, directories_of):
     model = onnx_model(tmp_path_factory, torch.device("cpu"))
     with pytest.raises(ValueError, match=r"`cross_cache_dtype` must be 'auto' for .*ONNX graphs"):
         load_model(model.config.path.parent, cross_cache_dtype="bfloat16")
 
 
-def test_a_model_that_computes_in_16_bits_has_a_cache_of_them(directories, monkeypatch):
+def test_a_model_that_computes_in_16_bits_has_a_cache_of_them(directories_of, monkeypatch):
     monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
-    path = directories("m2m_100")
+    path = directories_of("m2m_100")
     for dtype in ("bfloat16", "float16"):
         model = load_model(path, device="cpu", dtype=dtype)
         assert model.cross_cache_dtype == model.dtype == getattr(torch, dtype)
@@ -234,16 +226,16 @@ def test_a_model_that_computes_in_16_bits_has_a_cache_of_them(directories, monke
             load_model(path, device="cpu", dtype=dtype, cross_cache_dtype=cache)
 
 
-def test_a_float32_model_on_a_gpu_refuses_it(directories):
-    model = load_model(directories("m2m_100"), device="cpu")
+def test_a_float32_model_on_a_gpu_refuses_it(directories_of):
+    model = load_model(directories_of("m2m_100"), device="cpu")
     model.device = torch.device("cuda")
     with pytest.raises(ValueError, match=r"computes in torch.float32 on cuda, but is torch.bfloat"):
         model.with_cross_cache(torch.bfloat16)
 
 
-def test_it_is_not_exported(tmp_path, directories):
+def test_it_is_not_exported(tmp_path, directories_of):
     pytest.importorskip("onnx_ir")
-    model = load_model(directories("bart"), device="cpu", cross_cache_dtype="bfloat16")
+    model = load_model(directories_of("bart"), device="cpu", cross_cache_dtype="bfloat16")
     with pytest.raises(
         ValueError, match=r"the cross cache of `model` must be torch.float32, but is"
     ):

@@ -3,7 +3,7 @@
 import pytest
 
 import pybeam
-from pybeam.server.sse import TextDeltas
+from pybeam import TextDeltas
 from support.example_lines import LINES
 from support.paths import MODEL
 

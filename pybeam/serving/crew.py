@@ -1,0 +1,116 @@
+"""`Crew`: the engines of one model, and the lane that they share."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from pybeam.decoder import Decoder
+from pybeam.serving.answers import ServiceStatus
+from pybeam.serving.engine_thread import EngineThread
+from pybeam.serving.lane import Lane
+from pybeam.serving.warm_up import warm_up
+
+log = logging.getLogger("pybeam.serving")
+
+
+class Crew:
+    """The engines of one model. Each has a thread and memory of its own, and all share weights and lane.
+
+    Args:
+        lane: where requests come from.
+        decoder: its schedule says how many requests each engine decodes at once.
+        num_engines: how many there are.
+        on_end: called when the last thread ends.
+    """
+
+    def __init__(
+        self, lane: Lane, decoder: Decoder, num_engines: int, on_end: Callable[[Crew], None]
+    ) -> None:
+        self.lane, self.decoder = lane, decoder
+        self._on_end, self._lock = on_end, threading.Lock()
+        self._num_alive = num_engines
+        decoders = [decoder, *(copy.copy(decoder) for _ in range(num_engines - 1))]
+        self._engines = [EngineThread(lane, one, num_engines, self._ended) for one in decoders]
+
+    def warm_up(self) -> None:
+        """Let every engine decode some requests, before it is started."""
+        for engine in self._engines:
+            warm_up(engine.decoder)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for engine in self._engines:
+            engine.thread.start()
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait until all threads have ended, at most so many seconds. Returns whether they have."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for engine in self._engines:
+            if engine.thread.ident is not None:
+                engine.thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return not any(engine.thread.is_alive() for engine in self._engines)
+
+    def release(self) -> None:
+        """Free the memory that the engines keep."""
+        for engine in self._engines:
+            engine.decoder.release()
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._num_alive -= 1
+            is_last = not self._num_alive
+        if is_last:
+            self._on_end(self)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the lane takes requests and an engine is running."""
+        lane, engines = self.lane, self._engines
+        is_alive = any(engine.thread.is_alive() for engine in engines)
+        return is_alive and not lane.is_closed and not lane.is_stalled
+
+    def status(self) -> ServiceStatus:
+        """What the model does now."""
+        lane, engines = self.lane, self._engines
+        with lane.changed:
+            stats = [engine.stats for engine in engines]
+            pages = sum(one.pages for one in stats)
+            free_pages = sum(one.free_pages for one in stats)
+            phases: Counter[str] = Counter()
+            for one in stats:
+                phases.update(one.phase_seconds)
+            return ServiceStatus(
+                is_ready=self.is_ready,
+                num_running=len(lane.taken),
+                num_waiting=len(lane.waiting),
+                waiting_work=lane.waiting.work,
+                num_rows=sum(engine.load.rows for engine in engines),
+                num_steps=sum(one.steps for one in stats),
+                num_pages=pages,
+                cache_use=1 - free_pages / pages if pages else 0.0,
+                phase_seconds=dict(phases),
+            )
+
+    def look(self) -> float:
+        """Notice deadlines that have passed, and steps that do not end. Returns when to look again."""
+        lane = self.lane
+        lane.expire()
+        again, most, now = lane.next_deadline, lane.limits.max_step_seconds, lane.clock()
+        if most is None:
+            return again
+        with lane.changed:
+            stalled = [engine for engine in self._engines if engine.has_just_stalled(now, most)]
+            lane.is_stalled = all(engine.is_stalled for engine in self._engines)
+        error = lane.stalled()
+        for engine in stalled:
+            log.error("%s", error)
+            lane.cancel_taken(engine.tickets(), error)
+        if stalled and lane.is_stalled:
+            lane.cancel_waiting(error)
+        # a step that begins now is noticed a quarter too late
+        return min(again, now + most / 4)

@@ -1,0 +1,194 @@
+"""`EngineThread`: a thread that decodes requests of a lane."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from pybeam.decoder import Decoder
+from pybeam.engine.arrivals import Arrivals, Phase, Watch
+from pybeam.engine.schedule import Load
+from pybeam.engine.stats import Stats
+from pybeam.request import Partial, Request, Result
+from pybeam.serving.lane import Lane
+from pybeam.serving.ticket import Ticket
+
+log = logging.getLogger("pybeam.serving")
+
+
+class EngineThread(Arrivals):
+    """A thread that decodes requests of a lane, and what its stream asks.
+
+    Args:
+        lane: where requests come from. Its lock guards all that is here.
+        decoder: of this thread alone.
+        num_engines: threads that share the lane.
+        on_end: called in the thread when it ends.
+
+    Attributes:
+        load: what the last step decoded.
+        stats: of the stream.
+        is_idle: whether it sleeps until a request comes.
+        is_stalled: whether its step takes too long.
+    """
+
+    keeps_order = True
+
+    def __init__(
+        self, lane: Lane, decoder: Decoder, num_engines: int, on_end: Callable[[], None]
+    ) -> None:
+        self.decoder = decoder
+        self.load, self.stats = Load(), Stats()
+        self.is_idle = self.is_stalled = False
+        self._lane, self._num_engines, self._on_end = lane, num_engines, on_end
+        self._tickets: dict[int, Ticket] = {}
+        self._num_taken = 0
+        # requests that it may take before its next step
+        self._share = 0
+        # when it was last between two steps
+        self._beat_at = math.inf
+        self.thread = threading.Thread(target=self._run, name=f"pybeam {lane.name}", daemon=True)
+
+    def next(self, may_wait: bool) -> tuple[int, Request] | None:
+        lane = self._lane
+        while True:
+            lane.expire()
+            now, num_waiting, late, ticket = self._take(may_wait)
+            lane.drop(late)
+            if ticket is not None:
+                lane.hear("on_started", ticket.cost, now - ticket.submitted)
+                return ticket.index, self._narrowed(ticket, num_waiting)
+            # those that waited may all have been too late
+            if not may_wait or lane.is_closed:
+                return None
+
+    def _take(self, may_wait: bool) -> tuple[float, int, list[Ticket], Ticket | None]:
+        """Take the request whose turn it is. Returns the time, how many wait, who is too late, and it."""
+        lane = self._lane
+        with lane.changed:
+            while may_wait and not lane.waiting and not lane.is_closed:
+                self.is_idle, self.load = True, Load()
+                lane.changed.wait()
+            self.is_idle = False
+            if may_wait:
+                if not lane.taken:
+                    lane.pace.begin(lane.clock())
+                self._share = self._fair_share()
+            now, late, ticket = self._beat(), [], None
+            while self._share > 0:
+                ticket = lane.waiting.pop(now)
+                if ticket is None or not lane.is_hopeless(ticket, now):
+                    break
+                late.append(ticket)
+            if ticket is not None:
+                self._share -= 1
+                self._tickets[ticket.index] = lane.taken[ticket.index] = ticket
+                self._num_taken += 1
+            return now, len(lane.waiting), late, ticket
+
+    def _fair_share(self) -> int:
+        """Of the requests that wait, those that it may take before its next step; others take the rest."""
+        return math.ceil(len(self._lane.waiting) / self._num_engines)
+
+    def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
+        """Return the request, with a narrower beam if so many others wait that it must have one."""
+        algorithm, request = self.decoder.algorithm, ticket.request
+        ticket.width = request.width or algorithm.width
+        widths = self._lane.limits.widths
+        allowed = [width for least, width in widths if num_waiting >= least]
+        if not allowed or request.target is not None:
+            return request
+        # as many hypotheses as were asked for must fit
+        width = max(min(allowed), request.n_best or algorithm.n_best)
+        if width >= ticket.width:
+            return request
+        ticket.width = width
+        return dataclasses.replace(request, width=width)
+
+    def between_steps(self, load: Load) -> Mapping[int, Exception]:
+        self._lane.expire()
+        with self._lane.changed:
+            self._beat()
+            self.load, self._share = load, self._fair_share()
+            leaving = {}
+            for index, ticket in self._tickets.items():
+                if ticket.leaves is not None:
+                    # said once
+                    leaving[index], ticket.leaves = ticket.leaves, None
+        return leaving
+
+    def watch(self, index: int) -> Watch:
+        return self._tickets[index].watch
+
+    def enter(self, phase: Phase, indices: Iterable[int]) -> None:
+        now = self._lane.clock()
+        for index in indices:
+            if index in self._tickets:
+                self._tickets[index].enter(phase, now)
+
+    def _beat(self) -> float:
+        """Note that the engine is between two steps. Returns the time."""
+        now = self._beat_at = self._lane.clock()
+        self.is_stalled = self._lane.is_stalled = False
+        return now
+
+    def has_just_stalled(self, now: float, most: float) -> bool:
+        """Note whether its step takes longer than `most` seconds. Returns whether that is news."""
+        was_stalled = self.is_stalled
+        self.is_stalled = was_stalled or (not self.is_idle and now >= self._beat_at + most)
+        return self.is_stalled and not was_stalled
+
+    def tickets(self) -> list[Ticket]:
+        """The requests that it has taken."""
+        with self._lane.changed:
+            return list(self._tickets.values())
+
+    def _run(self) -> None:
+        lane, requests = self._lane, cast(Any, self)
+        while True:
+            num_taken = self._num_taken
+            try:
+                stream = self.decoder.stream(requests)
+                self.stats = self.decoder.stats
+                for item in stream:
+                    self._deliver(item)
+                break
+            except BaseException as error:
+                log.exception("an engine of model %r failed, and starts anew", lane.name)
+                with lane.changed:
+                    taken, self._tickets = self._tickets, {}
+                lane.fail(taken.values(), error)
+                if self._num_taken == num_taken:
+                    # a stream that fails before it takes a request will fail again
+                    lane.cancel_all(error)
+                    if self._is_over():
+                        break
+        self._on_end()
+
+    def _is_over(self) -> bool:
+        """Wait until a request comes. Returns whether there will be none."""
+        with self._lane.changed:
+            while not self._lane.waiting and not self._lane.is_closed:
+                self._lane.changed.wait()
+            return not self._lane.waiting
+
+    def _deliver(self, item: Result | Partial) -> None:
+        """Hand out what the engine's stream yields."""
+        ticket = self._tickets.get(item.index)
+        if ticket is None:
+            return
+        if isinstance(item, Result):
+            with self._lane.changed:
+                del self._tickets[item.index]
+            self._lane.done(ticket, item)
+            return
+        if len(item.tokens) > ticket.num_certain:
+            ticket.num_certain = len(item.tokens)
+            seconds = self._lane.clock() - ticket.submitted
+            self._lane.hear("on_certain", ticket.num_certain, seconds)
+        if ticket.tell is not None:
+            ticket.tell(item)

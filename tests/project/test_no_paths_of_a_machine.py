@@ -1,0 +1,36 @@
+"""What was measured or written on one machine does not name its folders."""
+
+import re
+
+import pytest
+
+from support.paths import ROOT
+
+FOLDER = re.compile(r"(?<![\w.])/(?:work|tmp|root|home|Users)/[^\s\"']*")
+# what `make docs` builds is not part of the tree
+FILES = [
+    path
+    for folder in ("benchmarks/results", "docs", "examples", "deploy")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".json", ".svg", ".md", ".ipynb", ".html", ".yaml", ".toml"}
+    and "_build" not in path.parts
+]
+FILES += ROOT.glob("*.md")
+
+
+def test_what_is_such_a_path():
+    assert FOLDER.findall('"--data /work/shared/data", /home/me/a') == [
+        "/work/shared/data",
+        "/home/me/a",
+    ]
+    assert not FOLDER.search("docs/work/a ../tmp/a https://a.org/home/a tmpfs: ['/tmp']")
+
+
+def test_the_files_are_found():
+    assert len(FILES) > 90
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_names_a_folder_of_a_machine(path):
+    found = FOLDER.findall(path.read_text("utf-8"))
+    assert not found, f"{path.relative_to(ROOT)} names {found[:3]}; leave the folder out"

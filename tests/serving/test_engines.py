@@ -1,0 +1,174 @@
+"""Several engines of one model share its lane. Results, cancellation and failures are those of one engine."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import pybeam
+from pybeam.models import FunctionModel
+from pybeam.serving import DeadlineExceeded, EngineStalled, Listener
+from support.gates import WAIT_SECONDS, GatedModel
+from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
+
+
+@pytest.mark.parametrize("engines", [1, 2, 5])
+@pytest.mark.parametrize("name", ["fixed", "variable", "greedy"])
+def test_results_do_not_depend_on_the_number_of_engines(name, engines):
+    with pybeam.Service(decoder(name), engines=engines) as service:
+        futures = [service.submit(request) for request in REQUESTS * 3]
+        assert answers(futures) == expected(name) * 3
+        wait_for(lambda: not service.status().num_running)
+        assert service.status().cache_use == 0
+
+
+def test_engines_compute_at_the_same_time():
+    """A step waits until three engines are in theirs, so one engine alone would fail."""
+    barrier = threading.Barrier(3, timeout=WAIT_SECONDS)
+
+    def meets(*rows):
+        if barrier.n_waiting or not met:
+            barrier.wait()
+            met.append(True)
+        return MODEL.fn(*rows)
+
+    met: list[bool] = []
+    service = pybeam.Service(decoder(model=like(meets)), engines=3).start(warm_up=False)
+    assert answers([service.submit(one) for one in REQUESTS[:3]]) == expected()[:3]
+    service.close()
+
+
+def like(fn):
+    """A model with another function."""
+    return FunctionModel(fn, MODEL.vocab_size, MODEL.start_id, MODEL.eos_id)
+
+
+def started(engines, **options):
+    model = GatedModel(MODEL)
+    service = pybeam.Service(decoder(model=model), engines=engines, **options)
+    return model, service.start(warm_up=False)
+
+
+def burst(service, requests):
+    """Submit requests at once, so that idle engines see all of them when they wake."""
+    with service._crews["default"].lane.changed:
+        return [service.submit(request) for request in requests]
+
+
+def test_a_burst_is_shared():
+    model, service = started(2)
+    model.shut()
+    futures = burst(service, REQUESTS[:4])
+    engines = service._crews["default"]._engines
+    # each has four places, and none takes them all
+    wait_for(lambda: all(engine.tickets() for engine in engines))
+    model.open()
+    assert answers(futures) == expected()[:4]
+    service.close()
+
+
+def test_cancelled_requests_leave_the_engine_that_has_them():
+    model, service = started(2)
+    model.shut()
+    futures = burst(service, REQUESTS[:8])
+    wait_for(lambda: service.status().num_running >= 4)
+    for future in futures[::2]:
+        assert future.cancel()
+    model.open()
+    assert answers(futures[1::2]) == expected()[:8][1::2]
+    wait_for(lambda: not service.status().num_running)
+    assert service.status().cache_use == 0
+    service.close()
+
+
+def test_a_lonely_hopeless_request_ends_no_engine():
+    """An idle engine that finds nothing but a request that is too late goes on waiting."""
+    now = [0.0]
+    model, service = started(2, clock=lambda: now[0])
+    model.shut()
+    slow = service.submit(REQUESTS[0])
+    wait_for(lambda: service.status().num_running == 1)
+    now[0] = 100.0
+    model.open()
+    slow.result(WAIT_SECONDS)
+    # requests are known to take long, and one is running
+    model.shut()
+    slow = service.submit(REQUESTS[0])
+    wait_for(lambda: service.status().num_running == 1)
+    with pytest.raises(DeadlineExceeded):
+        service.submit(REQUESTS[1], timeout=1.0).result(WAIT_SECONDS)
+    more = [service.submit(request) for request in REQUESTS[:5]]
+    # the other engine is there, and takes some of them
+    wait_for(lambda: service.status().num_running >= 2)
+    model.open()
+    assert answers([slow, *more]) == [expected()[0], *expected()[:5]]
+    service.close()
+
+
+def test_one_engine_stalls_and_the_other_goes_on():
+    go = threading.Event()
+
+    def never_ends(prefixes, lengths, source_ids):
+        if (source_ids == 13).any():
+            go.wait(WAIT_SECONDS)
+        return MODEL.fn(prefixes, lengths, source_ids)
+
+    one = decoder(model=like(never_ends))
+    service = pybeam.Service(one, engines=2, max_step_seconds=0.05).start(warm_up=False)
+    stuck = service.submit(pybeam.Request([1], source_id=13))
+    with pytest.raises(EngineStalled):
+        stuck.result(WAIT_SECONDS)
+    assert service.is_ready
+    assert service.submit(pybeam.Request([1], source_id=1)).result(WAIT_SECONDS).result.hypotheses
+    both = service.submit(pybeam.Request([1], source_id=13))
+    with pytest.raises(EngineStalled):
+        both.result(WAIT_SECONDS)
+    assert not service.is_ready
+    go.set()
+    wait_for(lambda: service.is_ready)
+    service.close()
+
+
+def test_a_swap_waits_for_all_engines():
+    model, service = started(3)
+    model.shut()
+    futures = burst(service, REQUESTS)
+    wait_for(lambda: service.status().num_running >= 3)
+    service.swap("default", decoder("greedy"))
+    assert answers([service.submit(REQUESTS[0])]) == expected("greedy")[:1]
+    model.open()
+    assert answers(futures) == expected()
+    service.close()
+
+
+def test_hooks_hear_of_every_request_once():
+    class Ear(Listener):
+        def __init__(self):
+            self.ends = []
+
+        def on_finished(self, model, reason, *facts):
+            self.ends.append(reason)
+
+    ear = Ear()
+    with pybeam.Service(decoder(), engines=3, listener=ear) as service:
+        answers([service.submit(request) for request in REQUESTS])
+    assert ear.ends == ["finished"] * len(REQUESTS)
+
+
+@pytest.mark.parametrize("engines", [0, -1, 1.5, True])
+def test_a_wrong_number(engines):
+    with pytest.raises((TypeError, ValueError), match="`engines`"):
+        pybeam.Service(decoder(), engines=engines)
+
+
+def test_a_copy_of_a_decoder_shares_nothing_but_the_model():
+    import copy
+
+    first = decoder()
+    second = copy.copy(first)
+    requests = REQUESTS[:4]
+    kept = [told(one) for one in first.decode(requests)]
+    assert second.stats.steps == 0 and second.model is first.model
+    assert [told(one) for one in second.decode(requests)] == kept
+    assert first._idle[0] is not second._idle[0]
