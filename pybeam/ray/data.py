@@ -58,7 +58,8 @@ def translate(
         schedule: as for `Decoder`. Actors get batches of rows; the schedule bounds what an actor decodes at
             once, so ``Fifo(tokens=4096)`` is a budget of source tokens, whatever the rows are.
         languages: source and target language, as for `pybeam.load_tokenizer`, with a directory.
-        keep_order: whether rows come out in their order; else as they finish.
+        keep_order: whether rows come out in their order; else as they finish. It sets `preserve_order` in
+            `dataset.context`, which other datasets made of the same one share.
         options: for `ray.data.Dataset.map_batches`, which picks machines by them: `num_cpus` (default 1,
             also the threads of an actor), `num_gpus`, `compute` (default an
             `ActorPoolStrategy` from 1 actor to what the cluster holds), `batch_size` (rows, default 1024),
