@@ -22,7 +22,7 @@ pytestmark = MARKS
 SEARCH = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster():
     with cluster_of(2) as found:
         yield found
@@ -91,7 +91,7 @@ def test_dtypes_order_and_all_hypotheses(cluster):
         assert list(zip(row["translations"], row["scores"], strict=True)) == hypotheses
 
 
-def test_wrong_arguments_are_named():
+def test_wrong_arguments_are_named(cluster):
     columns = {"text": ["a"], "score": [1.0]}
     for arguments, message in [
         ({"column": "source"}, "`column` must be one of text, score, but is 'source'"),
