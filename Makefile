@@ -20,16 +20,17 @@ PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.
 EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-oldest docs: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-ray test-oldest docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest build wheel wheel-test release-check data bench docs docs-links docs-look \
+.PHONY: help demo test test-all test-ray test-oldest build wheel wheel-test release-check data bench docs docs-links docs-look \
         lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
 	@echo "make test-all  run all tests"
+	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make wheel     build source distribution and wheel into dist/, and audit them; make wheel-test tries the wheel beside"
@@ -53,7 +54,12 @@ test: build $(VENV)/.extra-test
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 test-all: build $(VENV)/.extra-test
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray
+	@$(MAKE) test-ray
+
+# Clusters on the loopback address, one after another: each is a dozen processes.
+test-ray: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
+	@$(BIN)/python -m pytest -q tests/ray
 
 # The kernels are those of `make build`: the same torch, and packages as old as they may be.
 test-oldest: build $(OLDEST)/.stamp
@@ -176,4 +182,4 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.stamp-python
 	@$(PIP) -r $(VENV)/extra-$*.txt
 	@touch $@
 
-$(VENV)/.extra-test $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)
+$(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)

@@ -8,6 +8,7 @@ against width), <file>-bleu.svg (BLEU and length ratio against width, decoders w
 one), <file>-reward.svg (both against the reward).
 jacobi: <file>-speed.svg, the form of Figure 3 of Santilli et al. 2023.
 service: <file>-load.svg (p50 and p99 of servers against load).
+makespan: <file>-parts.svg (simulated clusters: share of the ideal against the size of parts).
 Without files: all of these below benchmarks/results/.
 """
 
@@ -201,6 +202,27 @@ def load(rows: list[dict]) -> Figure | None:
     return side_by_side(list(panels), panel, "ms from arrival to answer")
 
 
+def parts(rows: list[dict]) -> Figure | None:
+    """A panel for each number of nodes: what parts that are too small or too large cost."""
+    nodes = _by_case(rows, "share_of_ideal")
+    colours = {"none": GREY, "hardware": BLUE, "preemptible": ORANGE}
+
+    def panel(axes: Axes, name: str) -> None:
+        for losses, drivers in dict.fromkeys(
+            (row["losses"], row["drivers"]) for row in nodes[name]
+        ):
+            own = [r for r in nodes[name] if (r["losses"], r["drivers"]) == (losses, drivers)]
+            points = sorted((row["part_lines"], row["share_of_ideal"]) for row in own)
+            dashes = "-" if drivers == 1 else "--"
+            label = f"losses: {losses}" + ("" if drivers == 1 else f", {drivers} runs")
+            style = dict(color=colours[losses], marker="o", markersize=3.5, label=label)
+            axes.plot(*zip(*points, strict=True), dashes, **style)
+        axes.set(xlabel="lines of a part", title=name, xscale="log")
+        axes.set_ylim(0, 1.03)
+
+    return side_by_side(list(nodes), panel, "ideal time / time")
+
+
 def _milliseconds(axes: Axes) -> None:
     """A logarithmic axis with plain numbers."""
     axes.set_yscale("log")
@@ -230,6 +252,7 @@ PLOTS = {
     "stopping": {"quality": quality, "bleu": bleu, "reward": reward},
     "jacobi": {"speed": speed},
     "service": {"load": load},
+    "makespan": {"parts": parts},
 }
 
 

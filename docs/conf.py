@@ -32,6 +32,8 @@ myst_heading_anchors = 4
 nb_execution_mode = "off"
 
 autodoc_member_order = "bysource"
+# large, and not needed to read signatures
+autodoc_mock_imports = ["pyarrow", "ray"]
 autodoc_typehints_format = "short"
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Options", "params_style")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import click
 
 from pybeam.cli.options.corpus import PART_LINES, PART_RECORDINGS, CorpusOptions
 from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.plan import Plan, best_plan, usable_cores
 from pybeam.corpus.processes import Processes
@@ -21,6 +23,7 @@ UNCOMPARED = {
     *("model_dirs", "input_paths", "target_paths", "names", "output_path", "quiet"),
     *("schedule", "batch_size", "batch_tokens", "epsilon", "row_budget", "max_wait", "flush"),
     *("threads", "output_dir", "part_lines", "processes", "shard", "cache", "force"),
+    *("on_ray", "address"),
 }
 # between two lines of progress, where there is no terminal
 SECONDS = 30.0
@@ -38,7 +41,8 @@ def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress
     assert options.output_dir is not None
     default = PART_RECORDINGS if job.task.takes_sound else PART_LINES
     progress = Progress(job.task.item, is_quiet=not has_progress)
-    with as_failures():
+    on_ray = connected(options.address) if options.on_ray else contextlib.nullcontext()
+    with as_failures(), on_ray:
         run = Run(
             options.output_dir,
             job,
@@ -58,6 +62,11 @@ def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress
 
 
 def _executor(job: Job, options: CorpusOptions, num_parts: int) -> Executor:
+    if options.on_ray:
+        from pybeam.ray.executor import RayExecutor
+
+        with as_usage_errors():
+            return RayExecutor(job, options.processes or None)
     if options.processes is not None:
         if options.processes:
             plan = Plan(options.processes, job.threads or 1)

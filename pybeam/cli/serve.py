@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,9 @@ import click
 from pybeam.cli.loading import Setup
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -237,7 +240,7 @@ LIMITS = Section(
 @click.command(
     cls=SectionCommand,
     short_help="Serve models over HTTP.",
-    sections=[SERVER, LIMITS, *SECTIONS, SPEED],
+    sections=[SERVER, LIMITS, REPLICAS, *SECTIONS, SPEED],
     context_settings={"auto_envvar_prefix": ENVIRONMENT},
 )
 def serve(**values: Any) -> int:
@@ -254,6 +257,7 @@ def serve(**values: Any) -> int:
       curl localhost:8000/translate -d q="Jesús lloró." -d source=es -d target=en
       pybeam serve --model es-en=DIR --model digits=DIR --host 0.0.0.0 --threads 4
       pybeam serve --config serve.toml
+      pybeam serve --model DIR --ray --max-replicas 4 --threads 2
 
     \b
     Exit codes:
@@ -274,12 +278,18 @@ def serve(**values: Any) -> int:
                 f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
             ) from error
         keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
-    logs.set_up(values.pop("log_level"))
-    engines = values.pop("engines")
-    models = load_models(values)
+    log_level, engines = values.pop("log_level"), values.pop("engines")
+    cluster = take(ReplicaOptions, values)
+    directories, setup = read_directories(values.pop("model")), read_setup(values)
+    load = partial(load_models, directories, setup, engines)
     settings = Settings(**values)
+    if cluster.on_ray:
+        serve_on_ray(cluster, setup.device.threads, (load, settings, keys), log_level)
+        return 0
+    logs.set_up(log_level)
+    models, engines = load()
     metrics = Metrics()
-    service = build_service(models, metrics, settings, engines=share_threads(engines, models))
+    service = build_service(models, metrics, settings, engines=engines)
     with open_tracer(settings.otlp_endpoint) as tracer:
         app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
         with service:
@@ -315,28 +325,43 @@ def share_threads(engines: int | None, models: dict[str, ServedModel]) -> int:
     return engines
 
 
-def load_models(values: dict[str, Any]) -> dict[str, ServedModel]:
-    """Load the models that the options name; takes their options out of `values`.
-
-    Raises UsageError for options that contradict each other, ClickException for models that cannot be read.
-    """
+def read_directories(given: Sequence[str]) -> dict[str, str]:
+    """Return the folders of --model by name. Raises UsageError if two have one name."""
     directories: dict[str, str] = {}
-    for given in values.pop("model"):
-        name, is_named, directory = given.partition("=")
-        if not is_named or Path(given).is_dir():
-            name, directory = Path(given).resolve().name, given
+    for one in given:
+        name, is_named, directory = one.partition("=")
+        if not is_named or Path(one).is_dir():
+            name, directory = Path(one).resolve().name, one
         if name in directories:
             raise click.UsageError(
-                f"--model {given}: another model is called {name!r} too; give it another NAME=DIR"
+                f"--model {one}: another model is called {name!r} too; give it another NAME=DIR"
             )
         directories[name] = directory
+    return directories
+
+
+def read_setup(values: dict[str, Any]) -> Setup:
+    """Take the options of all models out of `values`.
+
+    Raises UsageError for options that contradict each other.
+    """
     algorithm = AlgorithmOptions.take(values)
     values["model_dirs"] = ()
-    setup = Setup.take(algorithm, values)
-    return {
+    return Setup.take(algorithm, values)
+
+
+def load_models(
+    directories: dict[str, str], setup: Setup, engines: int | None
+) -> tuple[dict[str, ServedModel], int]:
+    """Load the models. Returns them, and how many engines each has, which share the threads.
+
+    Raises ClickException for models that cannot be read.
+    """
+    models = {
         name: load_model(name, replace(setup, model_dirs=(directory,)))
         for name, directory in directories.items()
     }
+    return models, share_threads(engines, models)
 
 
 def load_model(name: str, setup: Setup) -> ServedModel:

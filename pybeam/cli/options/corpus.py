@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pybeam.cli.options.cluster import cluster_options
 from pybeam.cli.options.sections import Section, given, option
 
 # lines of a part by default; a recording takes as long as many lines
@@ -106,6 +107,10 @@ def corpus_section(
                 is_flag=True,
                 help="Begin anew, and replace what the folder has of another run.",
             ),
+            *cluster_options(
+                "Decode parts on a Ray cluster, in --processes processes (default: as many as it has room "
+                "for) of --threads CPUs each, and a GPU each with --device cuda."
+            ),
         ],
     )
 
@@ -122,6 +127,8 @@ class CorpusOptions:
     shard: tuple[int, int] | None = None
     cache: int | None = None
     force: bool = False
+    on_ray: bool = False
+    address: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for options that need --output-dir."""
@@ -134,6 +141,11 @@ class CorpusOptions:
                 "shard",
                 "cache",
                 "force",
+                "on_ray",
+                "address",
             )
             for name in given(self, names):
-                raise click.UsageError(f"--{name.replace('_', '-')} needs --output-dir")
+                flag = "ray" if name == "on_ray" else name.replace("_", "-")
+                raise click.UsageError(f"--{flag} needs --output-dir")
+        if self.address is not None and not self.on_ray:
+            raise click.UsageError("--address needs --ray")
