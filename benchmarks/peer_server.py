@@ -3,13 +3,14 @@
 python -m benchmarks.peer_server '{"directory": DIR, ...}'    what `PeerService` takes, as JSON
 
 Requests that wait are translated together: as many as are there when the translator is free, or arrive a few
-milliseconds later. A request whose deadline has passed, or would pass before its batch is done, is left out.
+milliseconds later; several translators share them. A request whose deadline has passed, or would pass before its batch is done, is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import threading
 import time
@@ -157,7 +158,9 @@ class PeerService:
             batch: list[Waiting] = []
             late: list[Waiting] = []
             end = time.monotonic() + self._batch_seconds
-            while self._line and len(batch) < self._max_batch:
+            # the other translators get the rest
+            share = min(self._max_batch, math.ceil(len(self._line) / len(self._threads)))
+            while self._line and len(batch) < share:
                 one = self._line.popleft()
                 if not one.future.cancelled():
                     (batch if one.deadline > end else late).append(one)
