@@ -3,7 +3,8 @@
 python -m benchmarks.peer_server '{"directory": DIR, ...}'    what `PeerService` takes, as JSON
 
 Requests that wait are translated together: as many as are there when the translator is free, or arrive a few
-milliseconds later; several translators share them. A request whose deadline has passed, or would pass before its batch is done, is left out.
+milliseconds later; several translators share them. A request whose deadline has passed, or would pass before
+its batch is done, is left out.
 """
 
 from __future__ import annotations
