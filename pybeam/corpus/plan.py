@@ -13,7 +13,7 @@ import os
 from typing import NamedTuple
 
 # benchmarks/corpus_runs.py measures it
-SERIAL_SHARE = 0.3
+SERIAL_SHARE = 0.1
 
 
 class Plan(NamedTuple):
