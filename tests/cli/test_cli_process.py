@@ -42,6 +42,7 @@ def start(*options: str, **pipes) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_a_line_comes_out_before_the_input_ends(expected):
     with start("--quiet") as process:
         for line, translation in zip(LINES[:2], expected, strict=False):
@@ -54,6 +55,7 @@ def test_a_line_comes_out_before_the_input_ends(expected):
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_closed_output_ends_cleanly(expected):
     with start("--quiet") as process:
         process.stdin.write("\n".join(LINES * 50).encode())
@@ -175,6 +177,7 @@ def test_help_loads_nothing_heavy():
         assert f"Usage: pybeam {command}" in process.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["click", "torch", "sentencepiece"])
 def test_an_interrupt_while_modules_are_loaded_prints_no_traceback(module, tmp_path):
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")

@@ -157,6 +157,7 @@ def test_wrong_options(options, code, message, tmp_path, monkeypatch, capfd):
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_score_comes_out_before_the_input_ends(expected, tmp_path):
     (tmp_path / "out").write_text("\n".join(TARGETS))
     command = [sys.executable, "-m", "pybeam", "score", "--model", str(MODEL), "--quiet"]

@@ -10,6 +10,7 @@ from support.pages import PAGES, ROOT, blocks_of
 # in seconds: those that take more than two. Commands take that too, since each loads torch
 SLOW = {
     "docs/coming-from/ctranslate2.md",
+    "docs/howto/stream.md",
     "docs/reference/models.md",
     "docs/reference/onnx.md",
 }

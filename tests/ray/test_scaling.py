@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("ray.data", reason="needs pip install 'pybeam-search[ray]'")
+
 from pybeam.ray.scaling import ByRows
 
 

@@ -169,6 +169,7 @@ def test_without_the_extra(monkeypatch, capsys):
     assert "pybeam-search[otel]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_without_spans_does_not_import_the_library():
     """The small package of names alone may be there: newer versions of FastAPI import it."""
     program = (

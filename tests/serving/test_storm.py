@@ -91,7 +91,7 @@ class Caller:
                 return
 
 
-@pytest.mark.parametrize("engines", [1, 3])
+@pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_storm(model, engines):
     requests = requests_for(model)
     decoders = {
