@@ -189,10 +189,12 @@ def test_memo():
 
 def test_a_stream_that_is_left_leaves_nobody_waiting(lines):
     worker = dataclasses.replace(JOB, memory=9).open()
+    before = threading.active_count()
     stream = worker.stream(lines)
     next(stream)
     stream.close()
     deadline = time.monotonic() + 10
-    while threading.active_count() > 1 and time.monotonic() < deadline:
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline, "the thread that reads ahead waits for ever"
         time.sleep(0.01)
     assert len(worker.run(Part(0, 0, lines)).outputs) == len(lines)

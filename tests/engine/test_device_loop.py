@@ -53,6 +53,7 @@ def test_a_step_never_waits(name, twelfth, transformer, guard):
         assert guard.reads <= stats.steps - 1 + len(results)
 
 
+@pytest.mark.slow
 def test_a_step_of_groups_never_waits(transformer, guard):
     """Each group has results of its own, and what it chose is read with them."""
     for schedule in (pybeam.Fifo(5), pybeam.Streaming(4), pybeam.Batch(4, row_budget=5)):

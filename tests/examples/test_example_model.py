@@ -45,7 +45,11 @@ def test_results_do_not_depend_on_the_schedule(model, sources, name):
         assert_agree(pybeam.Decoder(model, algorithm, schedule).decode(sources), expected)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS if name != "variable"]
+    + ["variable"],
+)
 def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sources, name):
     """Every product, norm and sum of a row takes its terms in an order of its own."""
     if not isinstance(model.output, PackedLinear):

@@ -140,6 +140,7 @@ def test_pictures(graph, tmp_path):
     assert graph.save(tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_page_in_a_browser(graph, tmp_path):
     pytest.importorskip("plotly")
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
