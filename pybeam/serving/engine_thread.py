@@ -70,11 +70,8 @@ class EngineThread(Arrivals):
         """Take the request whose turn it is. Returns the time, how many wait, who is too late, and it."""
         lane = self._lane
         with lane.changed:
-            while may_wait and not lane.waiting and not lane.is_closed:
-                self.is_idle, self.load = True, Load()
-                lane.changed.wait()
-            self.is_idle = False
             if may_wait:
+                self._sleep()
                 if not lane.taken:
                     lane.pace.begin(lane.clock())
                 self._share = self._fair_share()
@@ -90,8 +87,17 @@ class EngineThread(Arrivals):
                 self._num_taken += 1
             return now, len(lane.waiting), late, ticket
 
+    def _sleep(self) -> None:
+        """Sleep until a request waits or none will come. The watchdog knows of it."""
+        lane = self._lane
+        while not lane.waiting and not lane.is_closed:
+            self.is_idle, self.load = True, Load()
+            lane.changed.wait()
+        self._beat()
+        self.is_idle = False
+
     def _fair_share(self) -> int:
-        """Of the requests that wait, those that it may take before its next step; others take the rest."""
+        """How many of those that wait it may take before its next step; other engines take the rest."""
         return math.ceil(len(self._lane.waiting) / self._num_engines)
 
     def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
@@ -172,8 +178,7 @@ class EngineThread(Arrivals):
     def _is_over(self) -> bool:
         """Wait until a request comes. Returns whether there will be none."""
         with self._lane.changed:
-            while not self._lane.waiting and not self._lane.is_closed:
-                self._lane.changed.wait()
+            self._sleep()
             return not self._lane.waiting
 
     def _deliver(self, item: Result | Partial) -> None:

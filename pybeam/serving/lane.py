@@ -112,7 +112,7 @@ class Lane:
         """The error of callers whose engine does not end its step."""
         return EngineStalled(
             f"a step of model {self.name!r} takes longer than `max_step_seconds`, "
-            f"{self.limits.max_step_seconds}; requests are refused until it ends"
+            f"{self.limits.max_step_seconds}; its requests fail, and others while no engine works"
         )
 
     def _cancel(self, ticket: Ticket) -> None:

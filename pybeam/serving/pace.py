@@ -15,7 +15,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._work = self._busy = 0.0
-        self._tokens = self._taken = 0.0
+        self._tokens = self._seconds = 0.0
         self._number = self._beside = 0.0
         self._since: float | None = None
 
@@ -30,7 +30,7 @@ class Pace:
         self._work = MEMORY * self._work + cost.work
         self._busy = MEMORY * self._busy + busy
         self._tokens = MEMORY * self._tokens + max(1, cost.source_tokens)
-        self._taken = MEMORY * self._taken + times.encoding + times.decoding
+        self._seconds = MEMORY * self._seconds + times.encoding + times.decoding
         self._number = MEMORY * self._number + 1
         self._beside = MEMORY * self._beside + num_running
 
@@ -47,4 +47,4 @@ class Pace:
         if not self._number:
             return 0.0
         crowd = max(1.0, num_running * self._number / self._beside)
-        return MARGIN * crowd * max(1, cost.source_tokens) * self._taken / self._tokens
+        return MARGIN * crowd * max(1, cost.source_tokens) * self._seconds / self._tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -163,8 +164,6 @@ def test_a_wrong_number(engines):
 
 
 def test_a_copy_of_a_decoder_shares_nothing_but_the_model():
-    import copy
-
     first = decoder()
     second = copy.copy(first)
     requests = REQUESTS[:4]

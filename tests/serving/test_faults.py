@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import pybeam
 from pybeam.models import FunctionModel
 from pybeam.serving import EngineStalled, ServiceClosed
-from support.gates import WAIT_SECONDS, GatedModel
+from support.gates import WAIT_SECONDS, Clock, GatedModel
 from support.served import MODEL, REQUESTS, answers, decoder, expected, gated, told, wait_for
 
 BAD = 4
@@ -117,6 +118,20 @@ def test_an_engine_that_never_begins_tells_everybody():
         for request in REQUESTS[:3]:
             with pytest.raises(Oops):
                 service.submit(request).result(WAIT_SECONDS)
+
+
+def test_an_engine_that_waits_after_it_failed_does_not_hang():
+    """It sleeps until a request comes, however long that takes, and the watchdog knows that."""
+    plain, clock = decoder(), Clock()
+    service = pybeam.Service(Hopeless(plain.model, plain.algorithm), clock=clock)
+    with contextlib.closing(service.start(warm_up=False)):
+        for _ in range(2):
+            with pytest.raises(Oops):
+                service.submit(REQUESTS[0]).result(WAIT_SECONDS)
+            wait_for(lambda: service._crews["default"]._engines[0].is_idle)
+            clock.now += 1000
+            service._look()
+            assert service.is_ready
 
 
 def test_a_step_that_does_not_end():
