@@ -96,7 +96,7 @@ def memory(setup: Setup) -> dict:
 
 
 def kills(setup: Setup) -> dict:
-    """What kills at random moments cost: seconds since the latest part was whole."""
+    """The cost of kills at random moments: seconds since the latest part was whole."""
     num_lines = setup.lines or NUM_KILL_LINES
     source, folder = write_corpus(setup, num_lines), setup.folder / "killed"
     rng, part_lines = random.Random(0), max(1, num_lines // 20)

@@ -1,4 +1,4 @@
-"""What a run takes besides time: memory and energy."""
+"""The costs of a run besides time: memory and energy."""
 
 from __future__ import annotations
 

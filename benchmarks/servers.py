@@ -101,7 +101,7 @@ def peers(width: int, threads: int) -> list[System]:
 
 
 def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
-    """What `offline.decode` returns, from a process like the server's.
+    """The return value of `offline.decode`, from a process like the server's.
 
     Raises:
         RuntimeError: the process failed.
@@ -147,7 +147,7 @@ class Servers:
         return self._addresses[system]
 
     def cpu_seconds(self, system: System) -> float | None:
-        """What all threads of its process have computed so far; None where there is no /proc."""
+        """The seconds that all threads of its process have computed so far; None where there is no /proc."""
         stat = Path(f"/proc/{self._processes[system].pid}/stat")
         if not stat.exists():
             return None

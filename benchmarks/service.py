@@ -119,7 +119,7 @@ class Bench:
         ]
 
     def rows(self, system: System, case: str = "load") -> list[dict]:
-        """What this run has measured of it, lowest load first."""
+        """The rows that this run has measured of it, lowest load first."""
         found = [
             row
             for row in self.setup.journal.own_rows
@@ -133,7 +133,7 @@ class Bench:
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
     def peer(self, system: System) -> dict:
-        """What a layout of the peer can answer; the better one of a type goes on."""
+        """The requests that a layout of the peer can answer; the better one of a type goes on."""
         return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
 
     def closed(self, system: System) -> dict:
