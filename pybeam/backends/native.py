@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent
+from pybeam.backends import absent, torch_layers
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -166,6 +166,9 @@ backtrace = _operator("backtrace")
 linear = _operator("linear")
 embed = _operator("embed")
 layer_norm = _operator("layer_norm")
+rms_norm = torch_layers.rms_norm
+rotary = torch_layers.rotary
+gated = torch_layers.gated
 glu = _operator("glu")
 lstm_cell = _operator("lstm_cell")
 mixture = _operator("mixture")
