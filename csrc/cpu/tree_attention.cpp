@@ -34,14 +34,15 @@ int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t b
     return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
 }
 
-// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
+// Memory that `Attend` needs for queries, results, a tile of cells, scores, and positions of cells.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
     constexpr int64_t kMostWidth = 16;
     const auto padded = [](int64_t size) {
         return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
     };
     const int64_t size = padded(params.head_size);
-    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
+    const int64_t positions = params.cell_position == nullptr ? 0 : num_cells;
+    return kTileCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
 }
 
 }  // namespace
