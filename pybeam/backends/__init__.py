@@ -66,6 +66,7 @@ class Backend(Protocol):
         mask: Tensor | None,
         entry: Tensor | None,
         scale: float,
+        distances: Distances | None = None,
         /,
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""

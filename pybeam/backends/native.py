@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent
+from pybeam.backends import absent, torch_layers
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -56,6 +56,7 @@ def _operator(name: str) -> Callable[..., Any]:
 
 
 _select = _operator("select")
+_tree_attention = _operator("tree_attention")
 _beam_open = _operator("beam_open")
 _beam_read = _operator("beam_read")
 _beam_commit = _operator("beam_commit")
@@ -99,6 +100,27 @@ def select(
             options.normalise,
         )
     )
+
+
+# the parameters are the tensors of attention, which kernels take one by one
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: Tensor,
+    slot: Tensor,
+    cell: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    entry: Tensor | None,
+    scale: float,
+    distances: Distances | None = None,
+) -> Tensor:
+    attended = query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+    if distances is None:
+        return _tree_attention(*attended)
+    *given, window, soft_cap = distances
+    return _tree_attention(*attended, *given, window or 0, soft_cap or 0.0)
 
 
 def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:
