@@ -28,7 +28,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import SelectOptions, Survivors
+from pybeam.contracts import Distances, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 

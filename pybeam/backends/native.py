@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent, torch_layers
+from pybeam.backends import absent
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -26,7 +26,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import SelectOptions, Survivors
+from pybeam.contracts import Distances, SelectOptions, Survivors
 
 try:
     import pybeam._C  # registers the operators, too
@@ -182,7 +182,6 @@ def draft_commit(
     _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
-tree_attention = _operator("tree_attention")
 prompt_attention = _operator("prompt_attention")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")

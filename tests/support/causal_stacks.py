@@ -10,6 +10,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.packing import quantise
 from pybeam.backends.torch_layers import Activation
+from pybeam.contracts import Distances
 from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
 from pybeam.models.linear import PackedLinear
 
@@ -160,10 +161,8 @@ def _attended(
     if len(call.cells) == 4:
         facts = call.position, stack.scale, window, soft_cap
         return backend.prompt_attention(*tensors, *call.cells, *facts)
-    distances = call.position, call.cell_position, None, 0, window, soft_cap
-    # past the wrapper, which may bundle the last ones
-    operator = torch.ops.pybeam.tree_attention.default
-    return operator(*tensors, *call.cells, stack.scale, *distances)
+    distances = Distances(call.position, call.cell_position, window=window, soft_cap=soft_cap)
+    return backend.tree_attention(*tensors, *call.cells, stack.scale, distances)
 
 
 def _added(linear: PackedLinear, norm: RMSNorm | None, x: Tensor, y: Tensor) -> Tensor:
