@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
     "whisper": ("wrapped", "whisper", ()),
+    "t5": ("wrapped", "t5", ()),
     "profile": ("phases", "profile", ()),
     "select": ("kernels", "select", ()),
     "processors": ("kernels", "processors", ()),

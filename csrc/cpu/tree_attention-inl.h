@@ -114,14 +114,6 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     }
 }
 
-// Scores become cap * tanh(score / cap). They have room for whole vectors.
-inline void cap_scores(float cap, int64_t num_cells, float* scores) {
-    const Vec caps = broadcast(cap);
-    for (int64_t u = 0; u < num_cells; u += kWidth) {
-        store(scores + u, mul(caps, tanh(div(load(scores + u), caps))));
-    }
-}
-
 // Adds what belongs to the distance of each cell.
 inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
                        const int32_t* cell_position, int64_t num_cells, float* scores) {
@@ -141,6 +133,13 @@ inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell
         const int32_t back = position - cell_position[u];
         scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
     }
+}
+
+// Hides the cells behind place `last`, and those before its window.
+inline void hide_others(int32_t window, int64_t last, int64_t num_cells, float* scores) {
+    const int64_t first = window == 0 ? 0 : last - window + 1;
+    for (int64_t u = 0; u < first; ++u) scores[u] = -INFINITY;
+    for (int64_t u = last + 1; u < num_cells; ++u) scores[u] = -INFINITY;
 }
 
 // Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
@@ -195,6 +194,20 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
+    // Where cells are in order: leaves those that a row of the task sees, from a whole tile on, so
+    // that sums have one order in every task.
+    void leave_seen() {
+        int64_t low = num_cells, high = 0;
+        for (int64_t i = 0; i < num_rows; ++i) {
+            const int64_t position = params.position[row(i)];
+            low = std::min(low, position);
+            high = std::max(high, position);
+        }
+        const int64_t first = params.window == 0 ? 0 : low - params.window + 1;
+        first_cell = std::max<int64_t>(first, 0) / kTileCells * kTileCells;
+        cell += first_cell;
+        num_cells = high + 1 - first_cell;
+    }
     int64_t tile_size(int64_t begin) const {
         return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
     }
@@ -204,6 +217,7 @@ struct TaskView {
     int64_t slot, group;
     const int32_t* cell;
     int64_t num_cells, num_rows, num_heads;
+    int64_t first_cell = 0;  // place of `cell` in its line
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
@@ -288,7 +302,8 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
 
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
-    const TaskView<T, C> view(params, task);
+    TaskView<T, C> view(params, task);
+    if (params.in_order) view.leave_seen();
     const int64_t size = padded(params.head_size), stride = padded(view.num_cells);
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;
@@ -313,12 +328,15 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
         const int64_t i = q % view.num_rows, row = view.row(i);
-        if (params.soft_cap != 0.0f) cap_scores(params.soft_cap, view.num_cells, row_scores);
+        if (params.soft_cap != 0.0f) soft_cap(params.soft_cap, view.num_cells, row_scores);
         if (params.bias != nullptr) {
             add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
                        view.num_cells, row_scores);
         }
-        if (params.window != 0) {
+        if (params.in_order) {
+            hide_others(params.window, params.position[row] - view.first_cell, view.num_cells,
+                        row_scores);
+        } else if (params.window != 0) {
             hide_far_cells(params.window, params.position[row], cell_position, view.num_cells,
                            row_scores);
         }

@@ -43,6 +43,9 @@ struct TreeAttentionParams {
     int64_t bias_size;
     int32_t bias_origin;
     int32_t window;  // a row sees cells of its last positions, its own counted; 0: all
+    // the i-th cell of a line is at position i, and a row sees none behind its own; without mask
+    // and cell_position
+    bool in_order;
     int num_threads;
 };
 

@@ -18,7 +18,7 @@ M2M100_LANGUAGES = (
     "ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz "
     "vi wo xh yi yo zh zu"
 ).split()
-PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
+PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 
 Texts = list[str] | tuple[str, ...]
@@ -119,8 +119,8 @@ def load_tokenizer(
     """Load the tokenizer of a model directory.
 
     It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
-    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model` or
-    `spm.model`, whose ids are used as they are (package sentencepiece).
+    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model`,
+    `spm.model` or `spiece.model` (T5), whose ids are used as they are (package sentencepiece).
 
     Args:
         path: the directory, with `config.json`.

@@ -196,6 +196,7 @@ SKIPPED_WITHOUT = {
     "onnx": "onnxruntime",
     "huggingface": "transformers",
     "whisper": "transformers",
+    "t5": "transformers",
     "processors": "transformers",
     "service": "ctranslate2",
     "pipelines": "sentencex",
