@@ -31,6 +31,8 @@ MODEL = ROOT / "examples" / "models" / "bible-es-en"
 FOLDERS = ROOT / ".data" / "bible-es-en", ROOT.parent / "shared" / "data" / "bible-es-en"
 WIDTHS = 1, 4, 16, 64, 128, 512
 MOST = 10
+# without it short verses win too often
+PER_TOKEN = pybeam.scoring.power(1.0)
 # verses that chrF compares with a translation
 CANDIDATES = 100
 
@@ -107,7 +109,9 @@ def main() -> None:
     for width in options.widths:
         if width > MAX_WIDTH:
             continue
-        search = pybeam.fixed_beam(width, n_best=min(width, MOST), processors=[rule])
+        search = pybeam.fixed_beam(
+            width, n_best=min(width, MOST), scoring=PER_TOKEN, processors=[rule]
+        )
         decoder = pybeam.Decoder(model, search, pybeam.Fifo(16))
         start = time.perf_counter()
         found = list(ranked(decoder.decode(requests), verses))
@@ -115,7 +119,7 @@ def main() -> None:
             line(f"catalogue, width {width}", found, right, time.perf_counter() - start), flush=True
         )
     near = Nearest(verses)
-    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5))
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(5, scoring=PER_TOKEN))
     start = time.perf_counter()
     results = decoder.decode(requests)
     outputs = [tokenizer.decode(result.hypotheses[0].tokens) for result in results]

@@ -30,6 +30,10 @@ class Catalogue:
 
     `build`, `from_texts`, `from_parquet` and `load` make one.
 
+    Args:
+        built: the arrays.
+        path: the file that they are mapped from, if there is one.
+
     Attributes:
         num_items: items; their ids are 0 to num_items - 1, in the order in which they were given.
         num_sequences: different token sequences among them.
@@ -123,7 +127,7 @@ class Catalogue:
         return cls(storage.read(path), os.path.abspath(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the catalogue as a safetensors file."""
+        """Write the catalogue to `path`, as a safetensors file."""
         storage.write(path, self._built)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -154,9 +158,9 @@ class Catalogue:
         return len(self._levels.token)
 
     def items_of(self, tokens: Sequence[int], filter: Filter | None = None) -> tuple[int, ...]:
-        """Return the ids of the items that are this token sequence, ascending; () if there is none.
+        """Return the ids of the items that are these `tokens`, ascending; () if there is none.
 
-        With a filter, only those that it allows.
+        With a `filter`, only those that it allows.
         """
         items = self._items_of(tokens)
         return tuple((items if filter is None else filter.allowed(items)).tolist())

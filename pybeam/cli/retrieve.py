@@ -16,7 +16,7 @@ from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.corpus import CorpusOptions
 from pybeam.cli.options.errors import as_failures
 from pybeam.cli.options.processors import PROCESSORS, ProcessorOptions
-from pybeam.cli.options.scoring import ScoringOptions
+from pybeam.cli.options.scoring import DEFAULT_LENGTH_PENALTY, ScoringOptions
 from pybeam.cli.options.search import SearchOptions
 from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
@@ -84,8 +84,9 @@ SEARCH = Section(
             "--length-penalty",
             type=float,
             metavar="A",
-            default=0.0,
-            help="Divide the sum of log-probabilities by length^A; 0 is the probability of the item.",
+            default=DEFAULT_LENGTH_PENALTY,
+            help="Divide the sum of log-probabilities by length^A: 0 is the plain sum, which prefers short "
+            "items.",
         ),
         option(
             "--renormalize",

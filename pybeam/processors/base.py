@@ -72,7 +72,10 @@ class Processor(ABC):
         return None
 
     def check_lengths(self, min_length: int, max_length: int) -> None:
-        """Raise ValueError if outputs of so many tokens, EOS included in the second, do not fit it."""
+        """Raise ValueError if it allows no outputs of `min_length` to `max_length` tokens.
+
+        EOS counts in `max_length` alone.
+        """
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:

@@ -103,11 +103,11 @@ def columns_kernel(
             b_x = allowed_logits(p_row, p_token, p_alive, begin, end, start, BLOCK)
             b_peak, b_sum = add_exp(b_x, b_peak, b_sum)
     peak = tl.max(b_peak, 0)
-    log_sum = tl.log(tl.sum(b_sum * exp_shifted(b_peak, peak), 0))
-    # a row that allows nothing stays -inf
+    total = tl.sum(b_sum * exp_shifted(b_peak, peak), 0)
+    # a row that allows nothing stays -inf, and one that is not normalised as it is
     is_empty = peak == -float("inf")
     peak = tl.where(is_empty, 0.0, peak)
-    log_sum = tl.where(is_empty, 0.0, log_sum)
+    log_sum = tl.log(tl.where(is_empty, 1.0, total))
     p_own = p_out + row * (num_columns + 1)
     tl.store(p_own + (0 if EOS_FIRST else num_columns), (eos - peak) - log_sum)
     p_own += 1 if EOS_FIRST else 0

@@ -40,7 +40,8 @@ def test_items_per_query(retrieve):
     tokenizer = pybeam.load_tokenizer(MODEL)
     catalogue = pybeam.Catalogue.from_texts(VERSES, tokenizer)
     rule = pybeam.processors.allowed_items(catalogue)
-    search = pybeam.fixed_beam(8, n_best=3, processors=[rule])
+    per_token = pybeam.scoring.power(1.0)
+    search = pybeam.fixed_beam(8, n_best=3, scoring=per_token, processors=[rule])
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), search)
     results = decoder.decode([tokenizer.encode(query) if query else [] for query in QUERIES])
     for record, result in zip(records, results, strict=True):
