@@ -51,6 +51,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "linear": ("linear", "linear", ()),
     "service": ("service", "service", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
+    "catalogue": ("catalogue", "catalogue", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from pybeam import processors as own
-from pybeam.backends import load
+from pybeam.backends import load, resolve
 from pybeam.contracts import Finishing, SelectOptions
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
@@ -155,7 +155,7 @@ def _processor_makers(
         return processor(ids, logits)
 
     def make() -> Callable[[], Tensor]:
-        processing = ProcessorChain(ours, logits.device)
+        processing = ProcessorChain(ours, logits.device, resolve("auto", logits.device))
         rows = _rows_of(num_beams, width, history)
         processing.reserve(*rows.tree.token.shape)
         processing.open(range(num_beams), [tuple(ours)] * num_beams)

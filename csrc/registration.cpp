@@ -6,6 +6,7 @@
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
 #include "ops/beams.h"
+#include "ops/catalogue.h"
 #include "ops/drafts.h"
 #include "ops/embed.h"
 #include "ops/gates.h"
@@ -81,6 +82,10 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def(
         "backtrace(Tensor token, Tensor parent, Tensor slot, Tensor node, int capacity) -> "
         "(Tensor tokens, Tensor length)");
+    m.def("catalogue_child(Tensor[] arrays, Tensor node, Tensor token) -> Tensor");
+    m.def(
+        "catalogue_columns(Tensor[] arrays, Tensor logits, Tensor node, Tensor line, int eos_id, "
+        "bool eos_first, int num_columns, int normalise) -> Tensor");
     m.def(
         "linear(Tensor(a!) y, Tensor x, Tensor weight, Tensor? scale, Tensor? bias, "
         "int activation, bool adds) -> ()");
@@ -116,6 +121,8 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");
     pybeam::implement<&pybeam::scatter_rows>(m, "scatter_rows");
     pybeam::implement<&pybeam::backtrace>(m, "backtrace");
+    pybeam::implement<&pybeam::catalogue_child>(m, "catalogue_child");
+    pybeam::implement<&pybeam::catalogue_columns>(m, "catalogue_columns");
     pybeam::implement<&pybeam::linear>(m, "linear");
     pybeam::implement<&pybeam::embed>(m, "embed");
     pybeam::implement<&pybeam::layer_norm>(m, "layer_norm");

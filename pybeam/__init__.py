@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pybeam import serving as serving
     from pybeam import speech as speech
     from pybeam import stopping as stopping
+    from pybeam.catalogue.catalogue import Catalogue as Catalogue
     from pybeam.compat.generate import generate as generate
     from pybeam.decoder import DecodeError as DecodeError
     from pybeam.decoder import Decoder as Decoder
@@ -98,6 +99,7 @@ _HOMES = {
     "Algorithm": "search.algorithms",
     "Alignment": "models.base",
     "Batch": "engine.schedule",
+    "Catalogue": "catalogue.catalogue",
     "DecodeError": "decoder",
     "Decoder": "decoder",
     "Fifo": "engine.schedule",

@@ -40,6 +40,25 @@ class Top(IntEnum):
     EVER = 2  # in this step or an earlier one (CTranslate2)
 
 
+class Normalise(IntEnum):
+    """What log-probabilities of a catalogue's columns sum to 1 over (kernel data)."""
+
+    NOTHING = 0  # they are log-probabilities already
+    VOCABULARY = 1
+    COLUMNS = 2  # what the catalogue allows
+
+
+class ColumnRules(NamedTuple):
+    """How logits become columns, one for EOS and one for every token that may follow."""
+
+    eos_id: int
+    eos_first: bool  # its column is the first one, else the last
+    num_columns: (
+        int  # for tokens; 0: at least as many as a row of the call needs, which the host must know
+    )
+    normalise: int  # a `Normalise`
+
+
 class SelectOptions(NamedTuple):
     """The rules of one `select`; `pybeam.ops.select` says what each means. None: the rule is off."""
 

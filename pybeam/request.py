@@ -76,6 +76,8 @@ class Hypothesis:
         final_score: `score` after length normalisation or reward; hypotheses are ranked by it.
         ended: True: it ended in EOS. False: it was cut at `max_length`.
         eos_id: the EOS it ended in, which matters where a model has several; None: it was cut.
+        items: ids of the catalogue's items that have these tokens and that the filter allows, where
+            `pybeam.processors.allowed_items` is among the processors; else None.
         log_probs: the log-probability of every generated token, EOS included, if it was asked for.
         attention: [tokens, E] float32, if it was asked for: the attention to each source id at the step
             that chose each of `tokens`. `==` does not compare it.
@@ -88,6 +90,7 @@ class Hypothesis:
     log_probs: list[float] | None = None
     attention: Tensor | None = field(default=None, compare=False, repr=False)
     eos_id: int | None = field(default=None, kw_only=True)
+    items: tuple[int, ...] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class Result:
         steps: steps in which its beam was extended.
         expansions: rows that were sent through the model for it.
         error: the error it failed with; None: it did not fail.
+        has_all_items: whether the hypotheses are all that a catalogue and its filter allow. Then there may be
+            fewer than n_best.
     """
 
     index: int
@@ -136,3 +141,4 @@ class Result:
     steps: int = 0
     expansions: int = 0
     error: Exception | None = None
+    has_all_items: bool = False

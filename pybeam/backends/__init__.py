@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pybeam.backends.arrays import (
     Beams,
+    CatalogueArrays,
     CommitRules,
     Drafts,
     DraftTokens,
@@ -28,7 +29,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import Distances, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
@@ -169,6 +170,25 @@ class Backend(Protocol):
         self, token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int, /
     ) -> tuple[Tensor, Tensor]:
         """`pybeam.ops.backtrace`, which also checks its arguments."""
+
+    def catalogue_child(self, arrays: CatalogueArrays, node: Tensor, token: Tensor, /) -> Tensor:
+        """Return the nodes [R] int32 that tokens [R] lead to from nodes [R]; -1 where there is none."""
+
+    def catalogue_columns(
+        self,
+        arrays: CatalogueArrays,
+        logits: Tensor,
+        node: Tensor,
+        line: Tensor,
+        rules: ColumnRules,
+        /,
+    ) -> Tensor:
+        """Return log-probabilities [R, M + 1] of EOS and of the tokens that may follow nodes [R].
+
+        A token's column is its edge, counted from the first edge of its node, behind that of EOS if
+        `rules.eos_first`. Filters line[R] say what is allowed; the rest is -inf. A row with a NaN or +inf
+        is NaN.
+        """
 
     def linear(
         self,

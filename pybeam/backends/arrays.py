@@ -277,3 +277,11 @@ class SelectInputs(NamedTuple):
     best_finished: Tensor  # [A] float32
     forced: Tensor  # [A] int32, next token of the prefix or -1
     ban_eos: Tensor  # [A] bool
+
+
+class CatalogueArrays(NamedTuple):
+    """A catalogue's tree and its filters; see `pybeam.catalogue.levels.Levels`."""
+
+    token: Tensor  # [E] int32, of every edge; edge e leads to node e + 1
+    first: Tensor  # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]
+    words: Tensor  # [T, 2 * W] int32, per filter: bits of the nodes it enters, then of those where it may end

@@ -16,6 +16,7 @@ from torch import Tensor
 from pybeam.backends import absent
 from pybeam.backends.arrays import (
     Beams,
+    CatalogueArrays,
     CommitRules,
     Drafts,
     DraftTokens,
@@ -26,7 +27,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import Distances, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, SelectOptions, Survivors
 
 try:
     import pybeam._C  # registers the operators, too
@@ -62,6 +63,7 @@ _beam_read = _operator("beam_read")
 _beam_commit = _operator("beam_commit")
 _draft_open = _operator("draft_open")
 _draft_commit = _operator("draft_commit")
+_catalogue_columns = _operator("catalogue_columns")
 
 # operators that a decoder calls, whatever its model
 DECODING = (
@@ -183,6 +185,15 @@ def draft_commit(
 
 
 prompt_attention = _operator("prompt_attention")
+
+
+def catalogue_columns(
+    arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
+) -> Tensor:
+    return _catalogue_columns(arrays, logits, node, line, *rules)
+
+
+catalogue_child = _operator("catalogue_child")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
 beam_close = _operator("beam_close")
@@ -270,6 +281,19 @@ def _(_tree, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
 def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
     num_entries = slot.shape[0] * Beams(*beams).score.shape[1]
     return slot.new_empty(num_entries), slot.new_empty(num_entries)
+
+
+@torch.library.register_fake("pybeam::catalogue_child")
+def _(_arrays, node, _token) -> Tensor:
+    return node.new_empty(node.shape)
+
+
+@torch.library.register_fake("pybeam::catalogue_columns")
+def _(_arrays, logits, _node, _line, _eos_id, _eos_first, num_columns, _normalise) -> Tensor:
+    if num_columns == 0:
+        # as many as a node has edges
+        num_columns = torch.library.get_ctx().new_dynamic_size() - 1
+    return logits.new_empty(logits.shape[0], num_columns + 1, dtype=torch.float32)
 
 
 @torch.library.register_fake("pybeam::embed")

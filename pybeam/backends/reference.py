@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import TreeArrays
@@ -331,6 +332,8 @@ beam_commit = partial(beams.beam_commit, tree_append)
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)
+catalogue_child = catalogues.catalogue_child
+catalogue_columns = catalogues.catalogue_columns
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm

@@ -13,8 +13,9 @@ from torch import Tensor
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.backends.arrays import TreeArrays
-from pybeam.contracts import SelectOptions, Survivors
+from pybeam.backends.arrays import CatalogueArrays, TreeArrays
+from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.triton_kernels import catalogue as catalogue_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_append as append_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
@@ -57,6 +58,14 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     )
 
 
+def catalogue_columns(
+    arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
+) -> Tensor:
+    return catalogue_kernels.catalogue_columns(arrays, logits, node, line, *rules)
+
+
+catalogue_child = catalogue_kernels.catalogue_child
+
 # these arrays are few and small, and not worth kernels of their own
 beam_program = None
 layer_program = None
@@ -85,6 +94,8 @@ __all__ = [
     "beam_open",
     "beam_program",
     "beam_read",
+    "catalogue_child",
+    "catalogue_columns",
     "causal_program",
     "draft_commit",
     "draft_open",

@@ -1,5 +1,5 @@
-"""The command line: `pybeam translate`, `score`, `transcribe`, `serve`, `graph`, `export-onnx`,
-`quantize`, `profile` and `info`.
+"""The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `graph`,
+`export-onnx`, `quantize`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -21,6 +21,7 @@ from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.profile import profile
 from pybeam.cli.quantize import quantize
+from pybeam.cli.retrieve import retrieve
 from pybeam.cli.score import score
 from pybeam.cli.serve import serve
 from pybeam.cli.transcribe import transcribe
@@ -39,6 +40,7 @@ def pybeam() -> None:
     pybeam translate --help     how to translate a file or a stream of lines
     pybeam score --help         how to score translations that exist
     pybeam transcribe --help    how to write down what is said in sound files
+    pybeam retrieve --help      how to find items of a catalogue
     pybeam serve --help         how to serve models over HTTP
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
@@ -48,7 +50,18 @@ def pybeam() -> None:
     """
 
 
-for command in (translate, score, transcribe, serve, graph, export_onnx, quantize, profile, info):
+for command in (
+    translate,
+    score,
+    transcribe,
+    retrieve,
+    serve,
+    graph,
+    export_onnx,
+    quantize,
+    profile,
+    info,
+):
     pybeam.add_command(command)
 
 

@@ -12,7 +12,7 @@ from pybeam.corpus.manifest import CorpusError, InputFile, Manifest
 from pybeam.corpus.parts import Counts, FinishedPart, Line, Part, Unreadable, parts_of
 from pybeam.corpus.readers import Corpus
 from pybeam.corpus.run import Run
-from pybeam.corpus.tasks import Score, Task, Transcribe, Translate
+from pybeam.corpus.tasks import Retrieve, Score, Task, Transcribe, Translate
 from pybeam.corpus.worker import Answer, Worker
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Line",
     "Manifest",
     "Part",
+    "Retrieve",
     "Run",
     "Score",
     "Task",

@@ -116,6 +116,33 @@ def _alignment(hypothesis: Hypothesis, pieces: Pieces | None) -> dict[str, Any]:
     }
 
 
+def items_json_line(decode: Decode) -> Format:
+    """Format one JSON object per query, with the items of every hypothesis.
+
+    `has_all_items` says that the catalogue has no others.
+    """
+
+    def format_result(result: Result) -> str:
+        record: dict[str, Any] = {
+            "index": result.index,
+            "hypotheses": [
+                {
+                    "items": list(hypothesis.items or ()),
+                    "text": decode(hypothesis.tokens),
+                    "score": hypothesis.score,
+                    "final_score": hypothesis.final_score,
+                }
+                for hypothesis in result.hypotheses
+            ],
+            "has_all_items": result.has_all_items,
+        }
+        if result.error is not None:
+            record["error"] = str(result.error)
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+    return format_result
+
+
 def score_line(result: Result) -> str:
     """Format the final score, or an empty line for a pair that failed."""
     return f"{result.hypotheses[0].final_score:.4f}\n" if result.hypotheses else "\n"

@@ -1,4 +1,4 @@
-"""The tasks of a line: it is translated, scored or, as the name of a recording, transcribed."""
+"""The tasks of a line: it is translated, scored, answered with items, or names a recording."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pybeam.text.tokenizer import Tokenizer, load_vocabularies
 
 if TYPE_CHECKING:
     from pybeam.processors import Processor
+    from pybeam.processors.items import AllowedItems
     from pybeam.search.algorithms import Algorithm
 
 
@@ -214,6 +215,29 @@ class Transcribe(Task):
             return Request(features, prefix=prefix), ""
 
         return make
+
+
+@dataclass(frozen=True)
+class Retrieve(Task):
+    """A line is a query, for which items of a catalogue are found.
+
+    Args:
+        rule: the catalogue and a filter, from `pybeam.processors.allowed_items`.
+    """
+
+    rule: AllowedItems
+
+    def processors(self, directory: str) -> Sequence[Processor]:
+        return (self.rule,)
+
+    def requests(self, directory: str, tokenizer: Tokenizer, limit: int | None) -> MakeRequest:
+        harm = "the items found are those of its beginning"
+        return lambda line: text_request(tokenizer, limit, line[0], harm)
+
+    def format(
+        self, form: Form, directory: str, tokenizer: Tokenizer, algorithm: Algorithm
+    ) -> Format:
+        return forms.items_json_line(tokenizer.decode)
 
 
 def writes_many(algorithm: Algorithm) -> bool:

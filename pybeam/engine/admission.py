@@ -9,10 +9,12 @@ from typing import Any
 from pybeam.arguments import ids
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.failures import kept
+from pybeam.engine.items import catalogue_rule
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment
+from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden
@@ -126,7 +128,9 @@ class Admission:
             log_probs: list[float] | None = [] if self._wants_log_probs else None
             eos_id = self._model.eos_id
             empty = Hypothesis(list(source.prefix), 0.0, 0.0, True, log_probs, eos_id=eos_id)
-            return Result(index, request.id, [empty], "empty_source")
+            # nothing is no item of a catalogue
+            found = [empty] if catalogue_rule(source.algorithm) is None else []
+            return Result(index, request.id, found, "empty_source")
         window.append(source)
         return None
 
@@ -140,6 +144,8 @@ class Admission:
         algorithm = self._own_algorithm(request, model.room(content), length)
         for processor in request.processors or ():
             processor.check(model)
+        if request.target is None:
+            _check_lengths(algorithm)
         if algorithm.scoring.coverage:
             model.check_alignment(Alignment())
         self._schedule.check_width(algorithm.max_rows)
@@ -204,3 +210,10 @@ class Admission:
                 what = "nothing could follow it" if name == "prefix" else "it is added at the end"
                 raise ValueError(f"`{name}` must not hold EOS ({token}): {what}; leave it out")
         return tokens
+
+
+def _check_lengths(algorithm: Algorithm) -> None:
+    assert isinstance(algorithm.max_length, int), "requests have a length limit of their own"
+    for processor in algorithm.processors:
+        if isinstance(processor, Processor):
+            processor.check_lengths(algorithm.min_length, algorithm.max_length)

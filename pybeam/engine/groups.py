@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pybeam.backends.transfer import HostCopy
+from pybeam.engine.items import has_all_items
 from pybeam.engine.source import Source
 from pybeam.processors.diversity import Diversity
 from pybeam.request import Result
@@ -50,7 +51,8 @@ def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | 
         return result
     source.groups.append(result)
     if result.stop_reason in ENDS or len(source.groups) == algorithm.num_groups:
-        return _joined(source.groups)
+        joined = _joined(source.groups)
+        return dataclasses.replace(joined, has_all_items=has_all_items(source, joined))
     *others, diversity = algorithm.processors
     assert isinstance(diversity, Diversity)
     earlier = [list(step) for step in diversity.chosen]

@@ -12,6 +12,7 @@ from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
 from pybeam.engine.failures import Interrupted, failed
 from pybeam.engine.groups import choices_of, next_group
+from pybeam.engine.items import catalogue_rule, with_items
 from pybeam.engine.source import Source
 from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
@@ -82,6 +83,7 @@ class FinishedBatch(NamedTuple):
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
+            result = with_items(source, result)
             yield result if choices is None else next_group(source, result, choices[i])
 
     def _without_hypotheses(self, i: int) -> Result:
@@ -102,7 +104,10 @@ class FinishedBatch(NamedTuple):
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
     """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
-    if not isinstance(error, Interrupted) or source.target:
+    # a beginning of an item is no output of a catalogue
+    if source.target or catalogue_rule(source.algorithm) is not None:
+        return False
+    if not isinstance(error, Interrupted):
         return False
     return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
 

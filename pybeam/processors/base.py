@@ -52,12 +52,30 @@ class Processor(ABC):
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
         return ()
 
+    def shared(self) -> Tensor | None:
+        """A large parameter of one request, [n] on the host, all of one size.
+
+        Requests that return the same object share one copy on the device.
+        """
+        return None
+
     def constants(self) -> tuple[Tensor, ...]:
         """Return the tensors that are the same for all requests, on the host."""
         return ()
 
     def check(self, model: Model) -> None:
         """Raise ValueError if this processor does not fit that model."""
+
+    @property
+    def longest_output(self) -> int | None:
+        """Tokens of the longest output, EOS included, if it sets a limit: the default of `max_length`."""
+        return None
+
+    def check_lengths(self, min_length: int, max_length: int) -> None:
+        """Raise ValueError if it allows no outputs of `min_length` to `max_length` tokens.
+
+        EOS counts in `max_length` alone.
+        """
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
@@ -67,7 +85,8 @@ class Processor(ABC):
             logits: [R, V] float32 (float64 on the reference backend if the model gives it); may be
                 overwritten and returned.
             rows: the rows. `Rows.history` has their tokens, `Rows.seen` also those of prompts.
-            data: the parameters of every row, [R, ...] each; the constants; and the state, [S, N] of each
+            data: the shared parameters [T, n] and the line [R] int32 of every row, if there are some; the
+                parameters of every row, [R, ...] each; the constants; and the state, [S, N] of each
                 dtype. The state has a place for every node of the token tree. Write it at the rows' nodes,
                 and read it at the nodes' parents.
         """

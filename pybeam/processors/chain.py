@@ -9,11 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, AnyProcessor, Processor, perturbs, stage_of
+from pybeam.processors.items import AllowedItems, Columns
+from pybeam.processors.shared import SharedLines
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -26,16 +29,21 @@ class ProcessorChain:
         perturbs: whether the results are no log-probabilities, see `Processor`.
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
+        columns: what the last call has narrowed to the columns of a catalogue; None: it has not.
         prompts: [S, P] int32, the tokens that hypotheses go on from, see `Rows.prompt`.
     """
 
-    def __init__(self, processors: Sequence[AnyProcessor], device: torch.device) -> None:
+    def __init__(
+        self, processors: Sequence[AnyProcessor], device: torch.device, backend: Backend
+    ) -> None:
+        self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         self.log_probs: Tensor | None = None
         self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
         self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
+        self.columns: Columns | None = None
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
         """Make room for that many slots and nodes per slot."""
@@ -84,13 +92,26 @@ class ProcessorChain:
         halves = bool(self._processors) and logits.dtype in HALVES
         return torch.float32 if halves else logits.dtype
 
-    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
-        """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten."""
+    def can_narrow(self, eos_id: int) -> bool:
+        """Whether a call may give the columns of a catalogue, which is the last processor."""
+        last = self._processors[-1].processor if self._processors else None
+        return isinstance(last, AllowedItems) and last.can_narrow(eos_id)
+
+    def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
+        """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.
+
+        With `narrows`, those of the columns of a catalogue [R, M + 1]; see `columns`.
+        """
+        self.columns = None
         if not self._processors:
             return logits
         result = logits.to(self.dtype(logits))
         are_logits = True
         for kept in self._processors:
+            if isinstance(kept.processor, AllowedItems):
+                result = self._within_catalogue(kept, result, rows, are_logits, narrows)
+                are_logits = False
+                continue
             if are_logits and kept.stage == "log_probs":
                 result, are_logits = log_softmax(result), False
             if perturbs(kept.processor):
@@ -104,6 +125,22 @@ class ProcessorChain:
                     f"but returned {found}"
                 )
         return result
+
+    def _within_catalogue(
+        self,
+        kept: _DeviceProcessor,
+        logits: Tensor,
+        rows: Rows,
+        are_logits: bool,
+        narrows: bool,
+    ) -> Tensor:
+        assert isinstance(kept.processor, AllowedItems)
+        data = kept.data(rows)
+        columns = kept.processor.columns(self._backend, logits, rows, data, are_logits=are_logits)
+        if narrows:
+            self.columns = columns
+            return columns.log_probs
+        return columns.spread(log_softmax(logits) if are_logits else logits, rows)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -139,29 +176,45 @@ class _DeviceProcessor:
     def __init__(self, processor: AnyProcessor, device: torch.device) -> None:
         self.processor, self.stage, self._device = processor, stage_of(processor), device
         self._num_parameters = 0
-        self.arrays: list[Tensor] = []
+        self._shared: SharedLines | None = None
+        self._arrays: list[Tensor] = []
         if not isinstance(processor, Processor):
             return
+        shared = processor.shared()
+        if shared is not None:
+            self._shared = SharedLines(shared, device)
         self._own = processor.parameters()
         self._num_parameters = len(self._own)
-        self.arrays += [
+        self._arrays += [
             torch.full((0, *value.shape), -1, dtype=value.dtype, device=device)
             for value in self._own
         ]
-        self.arrays += [to_device(value, value.dtype, device) for value in processor.constants()]
-        self.arrays += [torch.zeros(0, 0, dtype=dtype, device=device) for dtype in processor.state]
+        self._arrays += [to_device(value, value.dtype, device) for value in processor.constants()]
+        self._arrays += [torch.zeros(0, 0, dtype=dtype, device=device) for dtype in processor.state]
+
+    @property
+    def arrays(self) -> list[Tensor]:
+        """All arrays as they are now."""
+        if self._shared is None:
+            return self._arrays
+        return [self._shared.table, self._shared.line, *self._arrays]
 
     def reserve(self, num_slots: int, num_nodes: int) -> None:
+        if self._shared is not None:
+            self._shared.reserve(num_slots)
         for i in range(self._num_parameters):
-            array = self.arrays[i]
-            self.arrays[i] = resized(array, (num_slots, *array.shape[1:]), -1)
+            array = self._arrays[i]
+            self._arrays[i] = resized(array, (num_slots, *array.shape[1:]), -1)
         if isinstance(self.processor, Processor) and self.processor.state:
             kept = len(self.processor.state)
-            self.arrays[-kept:] = [
-                resized(array, (num_slots, num_nodes)) for array in self.arrays[-kept:]
+            self._arrays[-kept:] = [
+                resized(array, (num_slots, num_nodes)) for array in self._arrays[-kept:]
             ]
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
+        if self._shared is not None:
+            shared = [p.shared() for p in processors]
+            self._shared.open(slots, [tensor for tensor in shared if tensor is not None])
         if not self._num_parameters:
             return
         given = [self._own if p is self.processor else p.parameters() for p in processors]
@@ -169,16 +222,23 @@ class _DeviceProcessor:
         for i, values in enumerate(zip(*given, strict=True)):
             shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
             padded = torch.stack([resized(value, tuple(shape), -1) for value in values])
-            array = resized(self.arrays[i], (0, *shape), -1)
+            array = resized(self._arrays[i], (0, *shape), -1)
             # older values of other requests stand behind those of these requests
             padded = resized(padded, (len(slots), *array.shape[1:]), -1)
             array[slot] = to_device(padded, padded.dtype, self._device)
-            self.arrays[i] = array
+            self._arrays[i] = array
 
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
         if not isinstance(self.processor, Processor):
             return self.processor(logits, rows)
+        return self.processor(logits, rows, self.data(rows))
+
+    def data(self, rows: Rows) -> tuple[Tensor, ...]:
+        """What the processor is called with beside logits and rows."""
         parameters = [
-            array.index_select(0, rows.row_slot) for array in self.arrays[: self._num_parameters]
+            array.index_select(0, rows.row_slot) for array in self._arrays[: self._num_parameters]
         ]
-        return self.processor(logits, rows, (*parameters, *self.arrays[self._num_parameters :]))
+        if self._shared is not None:
+            line = self._shared.line.index_select(0, rows.row_slot)
+            parameters = [self._shared.table, line, *parameters]
+        return (*parameters, *self._arrays[self._num_parameters :])

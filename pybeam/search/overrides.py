@@ -99,7 +99,8 @@ def _length_limits(
     whole("min_length", min_length, 0)
     min_length = max(min_length - included, 0)
     if max_length is None:
-        return min_length, DEFAULT_MAX_LENGTH if room is None else min(DEFAULT_MAX_LENGTH, room)
+        longest = _longest_output(algorithm)
+        return min_length, longest if room is None else min(longest, room)
     if isinstance(max_length, SourceLimit):
         max_length = max_length.tokens(source_length)
         if room is not None:
@@ -116,3 +117,9 @@ def _length_limits(
             f"but is {max_length - included} + {prefix_length}"
         )
     return min_length, max_length - included
+
+
+def _longest_output(algorithm: Algorithm) -> int:
+    """The tokens after which a hypothesis is cut, EOS included, if nobody says otherwise."""
+    own = [p.longest_output for p in algorithm.processors if isinstance(p, base.Processor)]
+    return min((length for length in own if length is not None), default=DEFAULT_MAX_LENGTH)

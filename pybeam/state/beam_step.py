@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pybeam.backends.arrays import (
@@ -38,6 +39,7 @@ class BeamStep:
         self._bound: tuple[TreeArrays | None, Beams | None] = None, None
         self._make_program = None if arrays.processors.perturbs else arrays.backend.beam_program
         self._demotes = algorithm.prefix.leading_eos
+        self._can_narrow = arrays.processors.can_narrow(arrays.eos_ids[0])
         self._rules = CommitRules(
             eos_id=arrays.eos_ids[0],
             finishing=int(algorithm.finishing),
@@ -69,7 +71,7 @@ class BeamStep:
         """All that a step does to beams, in one object; None if Python has something to do in between."""
         arrays = self._arrays
         make, uses = self._make_program, arrays.uses
-        if make is None or uses.target or (self._demotes and uses.prefix):
+        if make is None or self._narrows or uses.target or (self._demotes and uses.prefix):
             return None
         tree, beams = arrays.tree.arrays, arrays.beams
         if self._bound[0] is not tree or self._bound[1] is not beams:
@@ -81,8 +83,13 @@ class BeamStep:
     def position(self, read: RowArrays) -> Tensor:
         return read.depth
 
+    @property
+    def _narrows(self) -> bool:
+        """Whether steps see the columns of a catalogue. A target may be any token."""
+        return self._can_narrow and not self._arrays.uses.target
+
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
-        return self._arrays.processors(logits, rows)
+        return self._arrays.processors(logits, rows, narrows=self._narrows)
 
     def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
         arrays = self._arrays
@@ -91,8 +98,16 @@ class BeamStep:
         if uses.target:
             target = next_forced(arrays.beams, rows.slot)
             score = revive(score, inputs.offset, target)
-        options = self._options(inputs)
+        options, columns = self._options(inputs), chain.columns
+        forced = options.forced
+        if columns is not None:
+            options = options._replace(eos_ids=(columns.eos_column,))
+            if forced is not None:
+                place = torch.where(forced >= 0, columns.other_column, -1).to(INT)
+                options = options._replace(forced=place)
         chosen = arrays.backend.select(logits, score, inputs.offset, inputs.width, options)
+        if columns is not None:
+            chosen = columns.survivors(chosen, rows, arrays.beams.is_alive, forced)
         if self._demotes and (uses.prefix or uses.target):
             chosen = demote_eos(chosen, arrays.beams, rows.slot)
         log_probs = chain.log_probs if chain.perturbs else None

@@ -66,7 +66,7 @@ class LiveArrays:
         self.tree = TokenTree(backend, device)
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
-        self.processors = ProcessorChain(algorithm.processors, device)
+        self.processors = ProcessorChain(algorithm.processors, device, backend)
         self.uses = Uses()
         # columns of the beams, cut out once, because a step may need neither
         self._limits: tuple[Beams, Tensor, Tensor] | None = None

@@ -176,6 +176,11 @@ def draft_commit_arguments() -> tuple:
     return *arrays, ints([1, 0]), list(survivors), token, 9, 10
 
 
+def catalogue_arrays() -> list[torch.Tensor]:
+    catalogue = pybeam.Catalogue.build([[3], [2, 4]])
+    return [*catalogue.tensors, catalogue.everything.words[None]]
+
+
 ARGUMENTS = {
     "select": select_arguments,
     "tree_attention": attention_arguments,
@@ -189,6 +194,17 @@ ARGUMENTS = {
     "draft_commit": draft_commit_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),
     "scatter_rows": lambda: (torch.zeros(5, 3), ints([4, 0]), torch.randn(2, 3)),
+    "catalogue_child": lambda: (catalogue_arrays(), ints([0, 1]), ints([3, 4])),
+    "catalogue_columns": lambda: (
+        catalogue_arrays(),
+        torch.randn(2, 5),
+        ints([0, 2]),
+        ints([0, 0]),
+        1,
+        True,
+        2,
+        1,
+    ),
     "linear": lambda: (
         torch.zeros(3, 70),
         torch.randn(3, 8),

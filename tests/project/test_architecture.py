@@ -27,7 +27,7 @@ FLOORS = [
     ["request", "speech"],
     ["export", "processors"],
     ["models"],
-    ["kvcache", "ops"],
+    ["catalogue", "kvcache", "ops"],
     ["backends", "scoring", "stopping", "text"],
     ["triton_kernels"],
     ["arguments", "contracts", "limits"],

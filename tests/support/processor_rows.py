@@ -73,7 +73,7 @@ def processed(
     holds NaN.
     """
     rows = rows_of(histories, prefix_lengths, **options)
-    processing = ProcessorChain(processors, torch.device("cpu"))
+    processing = ProcessorChain(processors, torch.device("cpu"), backends.load("reference"))
     processing.reserve(*rows.tree.token.shape)
     num_rows = len(histories)
     requests = requests or [tuple(processors)] * num_rows

@@ -1,0 +1,87 @@
+// The operators `catalogue_child` and `catalogue_columns`.
+#pragma once
+
+#include "../params/catalogue.h"
+#include "check.h"
+
+namespace pybeam {
+
+// The arrays of a catalogue: tokens, first edges and filters.
+class CatalogueArguments {
+  public:
+    explicit CatalogueArguments(TensorList arrays) {
+        check_size("arrays", arrays, 3);
+        const Tensor &token = arrays[0], &first = arrays[1], &words = arrays[2];
+        check_dim("token", token, 1);
+        check_dim("first", first, 1);
+        check_dim("words", words, 2);
+        PYBEAM_CHECK_VALUE(first.size(0) >= 2, "`first` must have at least 2 numbers, but has ",
+                           first.size(0));
+        tree.token = state<const int32_t>("token", token, ScalarType::kInt32, token.sizes());
+        tree.first = state<const int32_t>("first", first, ScalarType::kInt32, first.sizes());
+        tree.num_edges = token.size(0);
+        tree.num_inner = first.size(0) - 1;
+        filters = state<const uint32_t>("words", words, ScalarType::kInt32, words.sizes());
+        num_filters = words.size(0);
+        num_words = words.size(1) / 2;
+        PYBEAM_CHECK_VALUE(num_words * 32 > tree.num_edges, "`words` must have a bit for each of ",
+                           tree.num_edges + 1, " nodes, but has ", num_words * 32);
+    }
+
+    CatalogueTree tree{};
+    const uint32_t* filters;
+    int64_t num_filters, num_words;
+};
+
+inline Tensor catalogue_child(TensorList arrays, const Tensor& node, const Tensor& token) {
+    const CatalogueArguments own(arrays);
+    check_dim("node", node, 1);
+    const int64_t num_rows = node.size(0);
+    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, {num_rows});
+    const Argument<int32_t> token_arg("token", token, ScalarType::kInt32, {num_rows});
+    Tensor out = empty({num_rows}, ScalarType::kInt32);
+    launch_catalogue_child({own.tree, node_arg, token_arg, data<int32_t>(out), num_rows});
+    return out;
+}
+
+inline Tensor catalogue_columns(TensorList arrays, const Tensor& logits, const Tensor& node,
+                                const Tensor& line, int64_t eos_id, bool eos_first,
+                                int64_t num_columns, int64_t normalise) {
+    const CatalogueArguments own(arrays);
+    check_dim("logits", logits, 2);
+    check_unit_stride("logits", logits);
+    const int64_t num_rows = logits.size(0), vocab_size = logits.size(1);
+    const Argument<int32_t> node_arg("node", node, ScalarType::kInt32, {num_rows});
+    const Argument<int32_t> line_arg("line", line, ScalarType::kInt32, {num_rows});
+    PYBEAM_CHECK_VALUE(eos_id >= 0 && eos_id < vocab_size, "`eos_id` must be 0 to ", vocab_size - 1,
+                       ", but is ", eos_id);
+    PYBEAM_CHECK_VALUE(normalise >= 0 && normalise <= 2, "`normalise` must be 0 to 2, but is ",
+                       normalise);
+    const int64_t most = most_edges(own.tree, node_arg, num_rows);
+    if (num_columns == 0) num_columns = most;
+    PYBEAM_CHECK_VALUE(num_columns >= most, "`num_columns` must be at least ", most, ", but is ",
+                       num_columns);
+    Tensor out = empty({num_rows, num_columns + 1}, ScalarType::kFloat32);
+    CatalogueColumnsParams params{};
+    params.tree = own.tree;
+    params.words = own.filters;
+    params.num_filters = own.num_filters;
+    params.num_words = own.num_words;
+    params.logits = logits.data_ptr();
+    params.dtype = float_type("logits", logits);
+    params.row_stride = logits.stride(0);
+    params.vocab_size = vocab_size;
+    params.node = node_arg;
+    params.line = line_arg;
+    params.num_rows = num_rows;
+    params.eos_id = eos_id;
+    params.eos_first = eos_first;
+    params.normalise = static_cast<Normalise>(normalise);
+    params.num_columns = num_columns + 1;
+    params.out = data<float>(out);
+    params.num_threads = num_threads();
+    launch_catalogue_columns(params);
+    return out;
+}
+
+}  // namespace pybeam
