@@ -29,6 +29,8 @@ KINDS = (
     "Speech2Text",
     "Whisper",
     "rnn",
+    "causal-qwen3",
+    "causal-gemma3",
     "ensemble",
 )
 

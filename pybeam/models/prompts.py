@@ -1,16 +1,20 @@
-"""Keep prompts and generated tokens in one pool of cells."""
+"""Keep prompts and generated tokens in one pool of cells, for all models whose source is a prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pybeam.kvcache.pools import KeyValuePool, SourceCells
+from pybeam.backends import Backend
+from pybeam.backends.arrays import resized
+from pybeam.backends.transfer import to_device
+from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface.distances import Distances, by_entry
+from pybeam.models.distances import Distances, by_entry
 from pybeam.models.rows import Rows
 
 
@@ -92,3 +96,60 @@ class PromptPool(KeyValuePool):
             self._pool[:, -back:] = old[:, -back:]
         self.num_own, self.num_prompt = num_own, num_prompt
         self._split()
+
+
+class Prompts:
+    """The prompts of a session: their keys and values, kept once per source, and their last tokens.
+
+    A prompt's last token is the row that every hypothesis starts from, in place of the start token. So the
+    cells of a prompt hold all tokens but the last.
+
+    Attributes:
+        pool: keys and values of prompts and of the tokens that continue them.
+        cells: the prompts' cells.
+    """
+
+    def __init__(self, pool: PromptPool, cells: SourceCells, *, needs_positions: bool) -> None:
+        """Keep no prompt yet. `needs_positions`: whether a layer of the model depends on distances."""
+        self.pool, self.cells, self._needs_positions = pool, cells, needs_positions
+        device = cells.length.device
+        self._last = torch.zeros(0, dtype=torch.int32, device=device)  # [S]
+        # [cells, 1], the position of the token in each cell of the tree
+        self._own_position = torch.zeros(0, 1, dtype=torch.int32, device=device)
+
+    def reserve(self, num_slots: int, num_cells: int) -> None:
+        """Make room for that many slots, and cells of the token tree."""
+        self.cells.reserve(num_slots)
+        self.pool.grow(num_cells)
+        self._last = resized(self._last, (num_slots,))
+        if self._needs_positions:
+            self._own_position = resized(self._own_position, (num_cells, 1))
+
+    def buffers(self) -> Sequence[Tensor]:
+        """All tensors that are kept between steps."""
+        prompt = self.cells.cell, self.cells.length, self._last
+        return self.pool.memory, *prompt, self._own_position
+
+    def max_bytes(self, num_cells: int, source_length: int) -> int:
+        """See `Session.max_bytes`."""
+        return (num_cells + cells_of_pages(source_length)) * self.pool.cell_bytes
+
+    def keep_last(self, prompts: Sequence[Tensor], slots: Sequence[int]) -> None:
+        """Store the last tokens of these prompts."""
+        device = self._last.device
+        last = to_device([int(prompt[-1]) for prompt in prompts], torch.int32, device)
+        self._last.index_copy_(0, to_device(slots, torch.long, device), last)
+
+    def begin(self, backend: Backend, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the tokens and positions [R] int32 of rows, where the prompts come first."""
+        row_slot = rows.row_slot.long()
+        token = torch.where(rows.position == 0, self._last[row_slot], rows.token)
+        position = rows.position + self.cells.length[row_slot]
+        if self._needs_positions:
+            backend.scatter_rows(self._own_position, rows.cell, position[:, None].contiguous())
+        return token, position
+
+    def visible(self, rows: Rows, position: Tensor) -> Visible:
+        """Return the cells that rows at these positions [R] attend over."""
+        own = self._own_position if self._needs_positions else None
+        return self.pool.visible(rows, position, self.cells, own)
