@@ -159,8 +159,8 @@ class Checkpoint:
     ) -> Quantised:
         """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
 
-        They are as the file has them, or quantised a few rows at a time if it has floats. `rows` is the number
-        of rows of all of them, or of each.
+        They are as the file has them, or quantised a few rows at a time if it has floats. `rows` is the
+        number of rows of all of them, or of each.
 
         Raises:
             ValueError: one is missing, has another shape, NaN or infinities, or integers or scales that

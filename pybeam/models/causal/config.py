@@ -218,10 +218,10 @@ def _layer_types(fields: Fields, family: Family) -> list[str]:
     if family.windows == "late":
         first = fields.optional_size("max_window_layers", 0, 28)
         return [FULL if i < (first or 0) else SLIDING for i in range(num)]
+    assert isinstance(family.windows, int)
     every = family.windows
     if family.has_two_rotaries:
         every = fields.size("sliding_window_pattern", every)
-    assert isinstance(every, int)
     return [SLIDING if (i + 1) % every else FULL for i in range(num)]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Fields:
         """Return a positive number; `default` stands for a missing field, or null."""
         value = self.config.get(name)
         value = default if value is None else value
-        if not _is_number(value) or value <= 0:
+        if not _is_positive(value):
             raise self.error(name, "a positive number")
         return value
 
@@ -62,8 +62,7 @@ class Fields:
     def numbers(self, name: str, num: int) -> list[float]:
         """Return so many positive numbers."""
         values = self.config.get(name)
-        is_list = isinstance(values, list) and len(values) == num
-        if not is_list or not all(_is_number(value) and value > 0 for value in values):
+        if not isinstance(values, list) or len(values) != num or not all(map(_is_positive, values)):
             raise self.error(name, f"a list of {num} positive numbers")
         return values
 
@@ -89,6 +88,6 @@ class Fields:
             raise self.error(name, " or ".join(map(repr, values)))
 
 
-def _is_number(value: Any) -> bool:
+def _is_positive(value: Any) -> TypeGuard[float]:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    return is_number and 0 < value < math.inf

@@ -34,6 +34,14 @@ class CausalTransformer(Model):
     A source is a prompt, a sequence of token ids, used as it is. Hypotheses continue it and do not contain
     it. Prompts that begin with the same tokens share keys and values, which are computed once.
 
+    Args:
+        config: shapes and facts of the checkpoint.
+        stack: the layers.
+        output: the output layer.
+        dtype: dtype of activations, keys and values, and logits.
+        weight_dtype: dtype of matrices and token tables.
+        device: where the weights are.
+
     Attributes:
         prefix_cache_bytes: the most memory for keys and values of prompts that no source uses any more.
             They are kept for later prompts that begin in the same way. It counts beside `memory_limit`.
@@ -51,7 +59,6 @@ class CausalTransformer(Model):
         device: torch.device,
     ) -> None:
         self.config, self.stack, self.output = config, stack, output
-        # of activations, keys and values, and logits; of matrices and token tables
         self.dtype, self.weight_dtype, self.device = dtype, weight_dtype, device
         self.vocab_size, self.pad_id = config.vocab_size, config.pad_id
         self.eos_id, *others = config.eos_ids
@@ -89,13 +96,9 @@ class CausalTransformer(Model):
 
         Raises:
             TypeError: the source is not a sequence of integers.
-            ValueError: it is empty, not one-dimensional, too long, or an id is out of range.
+            ValueError: it is not one-dimensional, too long, or an id is out of range.
         """
         ids = checked_ids(source, self.vocab_size)  # [P]
-        if not ids.numel():
-            raise ValueError(
-                "`source` must have at least one id, because it is continued, but is empty; begin with BOS"
-            )
         limit = self.config.max_positions
         if ids.numel() > limit:
             raise ValueError(

@@ -37,14 +37,25 @@ class Block(NamedTuple):
 
     def to(self, device: torch.device) -> Block:
         """Return the same block on this device."""
-        moved = [_moved(part, device) for part in self[:4]]
-        cells = Cells(*(_moved(part, device) for part in self.cells))
-        distances = Distances(*(part.to(device) for part in self.distances))
-        return Block(*moved, cells, distances, self.longest)
-
-
-def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else tensor.to(device)
+        mask, entry = self.cells.mask, self.cells.entry
+        assert mask is not None and entry is not None
+        offset, slot, cell, num_cells, *_ = self.cells
+        return Block(
+            self.token.to(device),
+            self.position.to(device),
+            self.rotary_row.to(device),
+            self.cell.to(device),
+            Cells(
+                offset.to(device),
+                slot.to(device),
+                cell.to(device),
+                num_cells.to(device),
+                mask.to(device),
+                entry.to(device),
+            ),
+            Distances(*(part.to(device) for part in self.distances)),
+            self.longest,
+        )
 
 
 def blocks(spans: Sequence[Span], max_tokens: int) -> Iterator[Block]:
