@@ -114,6 +114,34 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     }
 }
 
+// Adds what belongs to the distance of each cell.
+inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
+                       const int32_t* cell_position, int64_t num_cells, float* scores) {
+    const float* bias = params.bias + head * params.bias_size;
+    const int32_t last = static_cast<int32_t>(params.bias_size) - 1;
+    const int32_t from = position + params.bias_origin;
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t column = from - cell_position[u];
+        scores[u] += bias[column < 0 ? 0 : column > last ? last : column];
+    }
+}
+
+// Hides the cells that are ahead of a row, or too far behind it.
+inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell_position,
+                           int64_t num_cells, float* scores) {
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t back = position - cell_position[u];
+        scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
+    }
+}
+
+// Hides the cells behind place `last`, and those before its window.
+inline void hide_others(int32_t window, int64_t last, int64_t num_cells, float* scores) {
+    const int64_t first = window == 0 ? 0 : last - window + 1;
+    for (int64_t u = 0; u < first; ++u) scores[u] = -INFINITY;
+    for (int64_t u = last + 1; u < num_cells; ++u) scores[u] = -INFINITY;
+}
+
 // Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
 // visible.
 inline float exp_scores(float* scores, int64_t num_cells) {
@@ -166,6 +194,20 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
+    // Where cells are in order: leaves those that a row of the task sees, from a whole tile on, so
+    // that sums have one order in every task.
+    void leave_seen() {
+        int64_t low = num_cells, high = 0;
+        for (int64_t i = 0; i < num_rows; ++i) {
+            const int64_t position = params.position[row(i)];
+            low = std::min(low, position);
+            high = std::max(high, position);
+        }
+        const int64_t first = params.window == 0 ? 0 : low - params.window + 1;
+        first_cell = std::max<int64_t>(first, 0) / kTileCells * kTileCells;
+        cell += first_cell;
+        num_cells = high + 1 - first_cell;
+    }
     int64_t tile_size(int64_t begin) const {
         return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
     }
@@ -175,6 +217,7 @@ struct TaskView {
     int64_t slot, group;
     const int32_t* cell;
     int64_t num_cells, num_rows, num_heads;
+    int64_t first_cell = 0;  // place of `cell` in its line
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
@@ -259,12 +302,14 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
 
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
-    const TaskView<T, C> view(params, task);
+    TaskView<T, C> view(params, task);
+    if (params.in_order) view.leave_seen();
     const int64_t size = padded(params.head_size), stride = padded(view.num_cells);
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;
     float* out = query + num_queries * size;
     float* scores = out + num_queries * size + kTileCells * size;
+    int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
     for (int64_t h = 0; h < view.num_heads; ++h) {
         for (int64_t i = 0; i < view.num_rows; ++i) {
@@ -272,14 +317,31 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
                        query + (h * view.num_rows + i) * size);
         }
     }
+    if (params.cell_position != nullptr) {
+        for (int64_t u = 0; u < view.num_cells; ++u) {
+            cell_position[u] = params.cell_position[view.cell[u]];
+        }
+    }
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
+        const int64_t i = q % view.num_rows, row = view.row(i);
+        if (params.soft_cap != 0.0f) soft_cap(params.soft_cap, view.num_cells, row_scores);
+        if (params.bias != nullptr) {
+            add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
+                       view.num_cells, row_scores);
+        }
+        if (params.in_order) {
+            hide_others(params.window, params.position[row] - view.first_cell, view.num_cells,
+                        row_scores);
+        } else if (params.window != 0) {
+            hide_far_cells(params.window, params.position[row], cell_position, view.num_cells,
+                           row_scores);
+        }
         if (params.mask != nullptr) {
-            const int32_t entry = params.entry[view.row(q % view.num_rows)];
-            hide_cells(params, view.slot, entry, view.num_cells, row_scores);
+            hide_cells(params, view.slot, params.entry[row], view.num_cells, row_scores);
         }
         query[q] = exp_scores(row_scores, view.num_cells);
     }

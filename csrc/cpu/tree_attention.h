@@ -10,6 +10,9 @@ namespace pybeam {
 // Raises std::runtime_error if a value that serves as an address is wrong.
 void check_addresses(const TreeAttentionParams& params);
 
+// Makes zeros of rows behind the last offset, which attention leaves as they are.
+void clear_padding(const TreeAttentionParams& params);
+
 // The addresses have been checked.
 class AttentionTasks {
   public:

@@ -6,6 +6,19 @@
 
 namespace pybeam {
 
+// Checks which arguments come together.
+inline void check_distances(const OptionalTensor& position, const OptionalTensor& cell_position,
+                            const OptionalTensor& bias, int64_t window) {
+    PYBEAM_CHECK_VALUE(position.has_value() == cell_position.has_value(),
+                       "`position` and `cell_position` go together");
+    PYBEAM_CHECK_VALUE(position.has_value() || (!bias.has_value() && window == 0),
+                       "`bias` and `window` need `position` and `cell_position`");
+    PYBEAM_CHECK_VALUE(window >= 0, "`window` must be at least 0, but is ", window);
+    if (!bias.has_value()) return;
+    check_dim("bias", *bias, 2);
+    PYBEAM_CHECK_VALUE(bias->size(1) > 0, "`bias` must have a column");
+}
+
 // Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H. Keys and values
 // of float32 queries may be bfloat16.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -27,8 +40,12 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                              const Tensor& offset, const Tensor& slot, const Tensor& cell,
                              const Tensor& num_cells, const OptionalTensor& mask,
-                             const OptionalTensor& entry, double scale) {
+                             const OptionalTensor& entry, double scale,
+                             const OptionalTensor& position, const OptionalTensor& cell_position,
+                             const OptionalTensor& bias, int64_t origin, int64_t window,
+                             double soft_cap) {
     check_heads(query, key, value);
+    check_distances(position, cell_position, bias, window);
     check_dim("slot", slot, 1);
     check_dim("cell", cell, 2);
     PYBEAM_CHECK_VALUE(mask.has_value() == entry.has_value(), "`mask` and `entry` go together");
@@ -42,6 +59,11 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     const Argument<int64_t> mask_arg("mask", mask, ScalarType::kInt64,
                                      {num_slots, max_cells, mask_words});
     const Argument<int32_t> entry_arg("entry", entry, ScalarType::kInt32, {query.size(0)});
+    const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {query.size(0)});
+    const Argument<int32_t> cell_position_arg("cell_position", cell_position, ScalarType::kInt32,
+                                              {key.size(0)});
+    const int64_t bias_size = bias.has_value() ? bias->size(1) : 0;
+    const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {query.size(1), bias_size});
     Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
@@ -73,14 +95,15 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.max_cells = max_cells;
     params.mask_words = mask_words;
     params.scale = static_cast<float>(scale);
+    params.soft_cap = static_cast<float>(soft_cap);
+    params.position = position_arg;
+    params.cell_position = cell_position_arg;
+    params.bias = bias_arg;
+    params.bias_size = bias_size;
+    params.bias_origin = static_cast<int32_t>(origin);
+    params.window = static_cast<int32_t>(window);
     params.num_threads = num_threads();
     launch_tree_attention(params);
-    // rows behind the last offset are padding
-    const int64_t num_counted = params.offset[num_sources];
-    if (num_counted < params.num_rows) {
-        const int64_t row = out.stride(0) * out.element_size();
-        std::memset(data<char>(out) + num_counted * row, 0, (params.num_rows - num_counted) * row);
-    }
     return out;
 }
 

@@ -16,7 +16,7 @@ from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import TreeArrays
-from pybeam.contracts import PAGE_CELLS, Finishing, SelectOptions, Survivors
+from pybeam.contracts import PAGE_CELLS, Distances, Finishing, SelectOptions, Survivors
 
 INF = float("inf")
 
@@ -164,6 +164,7 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
 ) -> Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     group = query.shape[1] // key.shape[1]
@@ -178,6 +179,8 @@ def tree_attention(
         k = key[cells].to(dtype).repeat_interleave(group, 1)  # [n, H, D]
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
+        if distances is not None:
+            logit = _by_distance(logit, distances, rows, cells)
         if mask is not None:
             assert entry is not None
             word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
@@ -187,6 +190,24 @@ def tree_attention(
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)
         out[rows] = torch.einsum("rhn,nhd->rhd", weight, v).to(query.dtype)
     return out
+
+
+def _by_distance(logit: Tensor, distances: Distances, rows: slice, cells: Tensor) -> Tensor:
+    """Change the scores [rows, H, n] of these rows and these n cells."""
+    cap, bias, window = distances.soft_cap, distances.bias, distances.window
+    if cap is not None:
+        logit = cap * torch.tanh(logit / cap)
+    if bias is None and window is None:
+        return logit
+    assert distances.position is not None and distances.cell_position is not None
+    position, cell_position = distances.position[rows], distances.cell_position[cells]
+    back = position.long()[:, None] - cell_position.long()  # [rows, n]
+    if bias is not None:
+        column = (back + distances.origin).clamp(0, bias.shape[1] - 1)
+        logit = logit + bias[:, column].transpose(0, 1)
+    if window is not None:
+        logit = logit.masked_fill(((back < 0) | (back >= window))[:, None], -INF)
+    return logit
 
 
 def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
@@ -303,6 +324,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 
 beam_program = None
 layer_program = None
+causal_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -315,5 +337,7 @@ layer_norm = layers.layer_norm
 rms_norm = layers.rms_norm
 rotary = layers.rotary
 gated = layers.gated
+soft_cap = layers.soft_cap
+prompt_attention = layers.prompt_attention
 glu = layers.glu
 lstm_cell = layers.lstm_cell

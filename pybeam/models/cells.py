@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.contracts import Distances
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.rows import Rows
 
@@ -36,7 +37,13 @@ class Cells(NamedTuple):
         return cls(rows.offset, rows.slot, source.cell, source.length)
 
     def attend(
-        self, backend: Backend, query: Tensor, key: Tensor, value: Tensor, scale: float
+        self,
+        backend: Backend,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        distances: Distances | None = None,
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 
@@ -44,8 +51,10 @@ class Cells(NamedTuple):
             backend: the module that computes it.
             query: [R, H, D].
             key, value: [cells, G, D], pools.
+            scale: of the products.
+            distances: what they change in the scores.
         """
-        return backend.tree_attention(query, key, value, *self, scale)
+        return backend.tree_attention(query, key, value, *self, scale, distances)
 
     def of_sources(self, max_cells: int) -> Cells:
         """Return the same cells in tables [A, max_cells], with a line per source, in the sources' order."""

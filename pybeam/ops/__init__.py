@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.contracts import Distances, Finishing, SelectOptions, Survivors
 from pybeam.ops import checks
 
-__all__ = ["backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
+__all__ = ["Distances", "backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
 
 # the options of `select` that are one number per beam
 PER_BEAM = dict(
@@ -138,6 +138,7 @@ def tree_attention(
     mask: Tensor | None = None,
     entry: Tensor | None = None,
     scale: float | None = None,
+    distances: Distances | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Attend with every row over the cells of its source. Each cell is read once for the whole beam.
@@ -147,6 +148,10 @@ def tree_attention(
     key head ``g = h // (H // G)``. Lengths are ragged, nothing is padded; a row that sees no cell gets
     zeros. Sums are float32 whatever the dtype. Without ``mask`` every row sees every cell: that is
     cross-attention, and, with cells numbered as the rows are, encoder self-attention.
+
+    ``distances`` change the scores s of the products, in this order. With ``soft_cap`` c, s becomes
+    ``c * tanh(s / c)``. With ``bias``, ``bias[h, clip(d + origin, 0, L - 1)]`` is added, where d is
+    ``position[r] - cell_position[cell_u]``. With ``window``, r sees cells of ``0 <= d < window`` alone.
 
     Args:
         query: [R, H, D], any strides with the last one 1.
@@ -159,6 +164,8 @@ def tree_attention(
         mask: [S, U, W] int64, bit b of word w: entry ``64 w + b`` of the beam sees this cell.
         entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask``.
         scale: default ``D ** -0.5``.
+        distances: ``position`` [R] int32 and ``cell_position`` [cells] int32, both needed with ``bias``
+            [H, L] float32 or ``window``, which is at least 1; ``soft_cap`` is positive.
 
     Returns:
         [R, H, D], contiguous, dtype of query.
@@ -167,9 +174,11 @@ def tree_attention(
         ValueError: a shape, dtype, device or index is wrong.
     """
     checks.tree_attention(query, key, value, offset, slot, cell, num_cells, mask, entry)
+    if distances is not None:
+        checks.distances(distances, query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, distances
     )
 
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.contracts import Distances
 from pybeam.triton_kernels.counters import counters
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -52,6 +53,12 @@ def sees(p_mask, o_n, m_n, b_bit, MASK_WORDS: tl.constexpr):
         b_next = tl.load(p_word + w, mask=m_n, other=0)[None, :]
         b_word = tl.where((b_bit // 64 == w)[:, None], b_next, b_word)
     return (b_word >> (b_bit % 64).to(tl.int64)[:, None]) & 1 != 0
+
+
+@triton.jit
+def capped(b_score, cap):
+    """``cap * tanh(score / cap)``; a score far beyond the cap becomes the cap."""
+    return cap - 2 * cap / (1 + tl.exp2(b_score * (2 * LOG2_E / cap)))
 
 
 @triton.jit
@@ -94,8 +101,23 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
 
 
 @triton.jit(
-    do_not_specialize=["num_sources", "num_key_heads", "max_cells", "num_splits"],
-    do_not_specialize_on_alignment=["p_offset", "p_slot", "p_num_cells", "p_bit"],
+    do_not_specialize=[
+        "num_sources",
+        "num_key_heads",
+        "max_cells",
+        "num_splits",
+        "bias_size",
+        "bias_origin",
+        "window",
+    ],
+    do_not_specialize_on_alignment=[
+        "p_offset",
+        "p_slot",
+        "p_num_cells",
+        "p_bit",
+        "p_position",
+        "p_cell_position",
+    ],
 )
 def tree_attention_kernel(
     p_query,
@@ -112,7 +134,14 @@ def tree_attention_kernel(
     p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
     p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
     p_count,  # [tiles * G], parts that are written
+    p_position,
+    p_cell_position,
+    p_bias,
     scale,
+    soft_cap,
+    bias_size,
+    bias_origin,
+    window,
     num_sources,
     num_key_heads,
     max_cells,
@@ -127,6 +156,9 @@ def tree_attention_kernel(
     HEAD_SIZE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -160,6 +192,8 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
+    if HAS_BIAS or HAS_WINDOW:
+        b_position = tl.load(p_position + o_row)
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
@@ -176,11 +210,22 @@ def tree_attention_kernel(
         o_cell = tl.load(p_cell + tl.minimum(o_n, end - 1)).to(tl.int64)
         o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
         b_key = tl.load(p_key + o_key, mask=m_d, other=0.0)
-        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * (scale * LOG2_E)
+        b_score = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
+        if HAS_CAP:
+            b_logit = capped(b_score * scale, soft_cap) * LOG2_E
+        else:
+            b_logit = b_score * (scale * LOG2_E)
         if MASK_WORDS > 0:
             m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
         else:
             m_sees = m_n[None, :]
+        if HAS_BIAS or HAS_WINDOW:
+            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
+        if HAS_BIAS:
+            o_column = tl.minimum(tl.maximum(b_back + bias_origin, 0), bias_size - 1)
+            b_logit += tl.load(p_bias + o_head[:, None] * bias_size + o_column) * LOG2_E
+        if HAS_WINDOW:
+            m_sees = m_sees & (b_back >= 0) & (b_back < window)
         b_logit = tl.where(m_sees, b_logit, -float("inf"))
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
@@ -279,6 +324,7 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
     *,
     num_splits: int | None = None,
 ) -> Tensor:
@@ -306,6 +352,8 @@ def tree_attention(
         sums = torch.empty(num_lines * variant.BLOCK_D, dtype=torch.float32, device=query.device)
         peaks, totals = sums.new_empty(2, num_lines)
         count = counters(num_units, query.device)
+    given = Distances() if distances is None else distances
+    arrays = given.position, given.cell_position, given.bias
     tree_attention_kernel[(num_units, num_splits)](
         query,
         key,
@@ -321,7 +369,12 @@ def tree_attention(
         peaks,
         totals,
         count,
+        *(None if tensor is None else tensor.contiguous() for tensor in arrays),
         scale,
+        given.soft_cap or 0.0,
+        0 if given.bias is None else given.bias.shape[1],
+        given.origin,
+        given.window or 0,
         num_sources,
         num_key_heads,
         max_cells,
@@ -333,6 +386,9 @@ def tree_attention(
         HEAD_SIZE=head_size,
         MASK_WORDS=0 if mask is None else mask.shape[2],
         HAS_SPLITS=num_splits > 1,
+        HAS_CAP=given.soft_cap is not None,
+        HAS_BIAS=given.bias is not None,
+        HAS_WINDOW=given.window is not None,
         **variant._asdict(),
     )
     return out
