@@ -22,7 +22,6 @@ class Visible(NamedTuple):
     """The prompts and tokens that the rows of a step see."""
 
     cells: Cells  # prompts first
-    distances: Distances | None  # if a layer depends on distances
     longest: int | None  # the most positions that one source has; None: not known on the host
 
 
@@ -30,10 +29,25 @@ class PromptPool(KeyValuePool):
     """A pool with two ends: the token tree takes cells from the front, prompts take them from the back.
 
     One attention reads both, so they must be in one pool.
+
+    Attributes:
+        position: [cells, 1] int32, the position of the token in each cell, where somebody has written it.
     """
 
     num_own = 0
     num_prompt = 0
+
+    # the parameters are those of any pool
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        head_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__(num_layers, num_heads, head_size, dtype, device)
+        self.position = torch.zeros(0, 1, dtype=torch.int32, device=device)
 
     def grow(self, num_cells: int) -> None:
         """Make room for that many cells of the token tree."""
@@ -48,17 +62,13 @@ class PromptPool(KeyValuePool):
         """Return where these cells of prompts are in the pool."""
         return self.num_cells - 1 - cell
 
-    def visible(
-        self, rows: Rows, position: Tensor, prompt: SourceCells, own_position: Tensor | None
-    ) -> Visible:
+    def visible(self, rows: Rows, position: Tensor, prompt: SourceCells) -> Visible:
         """Return the cells that the rows' sources attend over.
 
         Args:
             rows: R rows of A sources.
             position: [R] int32, the rows' positions, prompts counted.
             prompt: the prompts' cells.
-            own_position: [cells, 1] int32, the positions of the tokens in the tree's cells; None if no
-                layer of the model depends on distances.
         """
         tree, slot = rows.tree, rows.slot.long()  # [A]
         from_prompt, live = prompt.length[slot], tree.num_live[slot]  # [A]
@@ -77,13 +87,12 @@ class PromptPool(KeyValuePool):
         mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
         cells = Cells(rows.offset, order, cell, from_prompt + live, mask, rows.entry)
-        distances = None
-        if own_position is not None and position.numel():
-            in_prompt = place + from_prompt[:, None]
-            at = torch.where(is_own, own_position[:, 0][own_cell.long()], in_prompt)
-            # rows of a beam are at one position; rows that draft follow one another
-            distances = Distances(at, by_entry(rows, position)[0])
-        return Visible(cells, distances, longest)
+        return Visible(cells, longest)
+
+    def distances(self, rows: Rows, position: Tensor, cells: Cells) -> Distances:
+        """Return how far rows at these positions [R] are from the cells that they attend over."""
+        # rows of a beam are at one position; rows that draft follow one another
+        return Distances(self.position[:, 0][cells.cell.long()], by_entry(rows, position)[0])
 
     def _resize(self, num_own: int, num_prompt: int) -> None:
         num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)
@@ -91,9 +100,11 @@ class PromptPool(KeyValuePool):
             return
         old, front, back = self._pool, self.num_own, self.num_prompt
         self._pool = old.new_empty(old.shape[0], num_own + num_prompt, *old.shape[2:])
-        self._pool[:, :front] = old[:, :front]
+        at = self.position
+        self.position = at.new_zeros(num_own + num_prompt, 1)
+        self._pool[:, :front], self.position[:front] = old[:, :front], at[:front]
         if back:
-            self._pool[:, -back:] = old[:, -back:]
+            self._pool[:, -back:], self.position[-back:] = old[:, -back:], at[-back:]
         self.num_own, self.num_prompt = num_own, num_prompt
         self._split()
 
@@ -107,28 +118,24 @@ class Prompts:
     Attributes:
         pool: keys and values of prompts and of the tokens that continue them.
         cells: the prompts' cells.
+        needs_positions: whether a layer of the model depends on distances.
     """
 
     def __init__(self, pool: PromptPool, cells: SourceCells, *, needs_positions: bool) -> None:
-        """Keep no prompt yet. `needs_positions`: whether a layer of the model depends on distances."""
-        self.pool, self.cells, self._needs_positions = pool, cells, needs_positions
-        device = cells.length.device
-        self._last = torch.zeros(0, dtype=torch.int32, device=device)  # [S]
-        # [cells, 1], the position of the token in each cell of the tree
-        self._own_position = torch.zeros(0, 1, dtype=torch.int32, device=device)
+        """Keep no prompt yet. The arguments are the attributes."""
+        self.pool, self.cells, self.needs_positions = pool, cells, needs_positions
+        self._last = torch.zeros(0, dtype=torch.int32, device=cells.length.device)  # [S]
 
     def reserve(self, num_slots: int, num_cells: int) -> None:
         """Make room for that many slots, and cells of the token tree."""
         self.cells.reserve(num_slots)
         self.pool.grow(num_cells)
         self._last = resized(self._last, (num_slots,))
-        if self._needs_positions:
-            self._own_position = resized(self._own_position, (num_cells, 1))
 
     def buffers(self) -> Sequence[Tensor]:
         """All tensors that are kept between steps."""
         prompt = self.cells.cell, self.cells.length, self._last
-        return self.pool.memory, *prompt, self._own_position
+        return self.pool.memory, self.pool.position, *prompt
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         """See `Session.max_bytes`."""
@@ -145,11 +152,14 @@ class Prompts:
         row_slot = rows.row_slot.long()
         token = torch.where(rows.position == 0, self._last[row_slot], rows.token)
         position = rows.position + self.cells.length[row_slot]
-        if self._needs_positions:
-            backend.scatter_rows(self._own_position, rows.cell, position[:, None].contiguous())
+        self.place(backend, rows.cell, position)
         return token, position
+
+    def place(self, backend: Backend, cell: Tensor, position: Tensor) -> None:
+        """Store the positions [n] int32 of the tokens in these cells [n], if a layer asks for them."""
+        if self.needs_positions:
+            backend.scatter_rows(self.pool.position, cell, position[:, None].contiguous())
 
     def visible(self, rows: Rows, position: Tensor) -> Visible:
         """Return the cells that rows at these positions [R] attend over."""
-        own = self._own_position if self._needs_positions else None
-        return self.pool.visible(rows, position, self.cells, own)
+        return self.pool.visible(rows, position, self.cells)

@@ -2,50 +2,48 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.contracts import Distances
+from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.cells import Cells
-from pybeam.models.distances import Distances
 
 
-class SeenCells:
-    """The cells that the rows of one call see.
+class Seen(NamedTuple):
+    """The cells that the rows of one call see. Rows of prompts have no mask: they see all before them."""
 
-    Args:
-        cells: what they see in layers without a window.
-        distances: how far the cells are from the rows; None if no layer has a window.
-        longest: no row sees more positions; None: not known on the host.
-    """
-
-    def __init__(self, cells: Cells, distances: Distances | None, longest: int | None) -> None:
-        self._cells, self._distances, self._longest = cells, distances, longest
-        self._within: dict[int, Cells] = {}
+    cells: Cells
+    position: Tensor  # [R] int32
+    cell_position: Tensor | None  # [cells] int32, where layers have windows and rows are no prompts
 
     def attend(
         self,
         backend: Backend,
+        stack: CausalStack,
+        layer: CausalLayer,
         query: Tensor,
         pool: tuple[Tensor, Tensor],
-        scale: float,
-        window: int | None,
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 
         Args:
             backend: the module that computes it.
+            stack, layer: have the scale, the soft cap and the window.
             query: [R, H, D].
             pool: keys and values of the layer, [cells, G, D] each.
-            scale: of the products.
-            window: a row sees its last so many positions, its own counted; None: all.
         """
-        return self.within(window).attend(backend, query, *pool, scale)
-
-    def within(self, window: int | None) -> Cells:
-        """Return the cells that rows see in layers with this window."""
-        if window is None or (self._longest is not None and self._longest <= window):
-            return self._cells
-        if window not in self._within:
-            assert self._distances is not None
-            self._within[window] = self._distances.within(self._cells, window)
-        return self._within[window]
+        window, cap = layer.window, stack.soft_cap
+        if self.cells.mask is None:
+            prompts = self.cells[:4]
+            return backend.prompt_attention(
+                query, *pool, *prompts, self.position, stack.scale, window or 0, cap or 0.0
+            )
+        distances = None
+        if window is not None:
+            distances = Distances(self.position, self.cell_position, window=window, soft_cap=cap)
+        elif cap is not None:
+            distances = Distances(soft_cap=cap)
+        return self.cells.attend(backend, query, *pool, stack.scale, distances)

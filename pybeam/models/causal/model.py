@@ -14,9 +14,10 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.prefixes import PrefixCells
-from pybeam.models.base import MAX_ENCODER_TOKENS, Model, Session
-from pybeam.models.causal.attention import SeenCells
+from pybeam.models.base import Model, Session
+from pybeam.models.causal.attention import Seen
 from pybeam.models.causal.config import CausalConfig
+from pybeam.models.causal.fused import fused
 from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
 from pybeam.models.causal.reading import Span, blocks
 from pybeam.models.linear import Linear
@@ -136,12 +137,13 @@ class CausalSession(Session):
 
     def __init__(self, model: CausalTransformer, backend: Backend) -> None:
         self.model, self._backend, stack = model, backend, model.stack
+        self._program = fused(backend, stack, model.output)
         heads = len(stack.layers), stack.num_key_heads, stack.head_size
-        pool = PromptPool(*heads, model.dtype, model.device)
-        num_idle = model.prefix_cache_bytes // (PAGE_CELLS * pool.cell_bytes)
+        self._pool = PromptPool(*heads, model.dtype, model.device)
+        num_idle = model.prefix_cache_bytes // (PAGE_CELLS * self._pool.cell_bytes)
         self._cells = PrefixCells(model.device, num_idle)
-        windows = [layer.window for layer in stack.layers if layer.window is not None]
-        self._prompts = Prompts(pool, self._cells, needs_positions=bool(windows))
+        has_windows = any(layer.window is not None for layer in stack.layers)
+        self._prompts = Prompts(self._pool, self._cells, needs_positions=has_windows)
         # [S] int32, of rotary tables: the row of position 0 of each slot
         self._first_row = torch.zeros(0, dtype=torch.int32, device=model.device)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
@@ -163,7 +165,7 @@ class CausalSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        model, cells, pool = self.model, self._cells, self._prompts.pool
+        model, cells = self.model, self._cells
         self._prompts.keep_last(sources, slots)
         first_rows = [model.first_row(source) for source in sources]
         index = to_device(slots, torch.long, model.device)
@@ -172,65 +174,80 @@ class CausalSession(Session):
         # inputs whose rotary embeddings differ share nothing
         placed = cells.place(slots, [prompt.tolist() for prompt in prompts], first_rows)
         try:
-            pool.grow_prompts(cells.num_cells)
-            spans = [
-                Span(prompt, [pool.num_cells - 1 - cell for cell in cells.cells(slot)], known, row)
-                for prompt, slot, known, row in zip(
-                    prompts, slots, placed.num_known, first_rows, strict=True
-                )
-            ]
-            self._fill(max(source.numel() for source in sources))
-            for block in blocks(spans, MAX_ENCODER_TOKENS):
-                own = block.to(model.device)
-                seen = SeenCells(own.cells, own.distances, own.longest)
-                x = model.stack.embed(own.token)  # [R, d]
-                self._run(x, own.rotary_row, own.cell, seen, has_output=False)
+            self._pool.grow_prompts(cells.num_cells)
+            self._read(prompts, slots, placed.num_known, first_rows)
         except BaseException:
             cells.forget(placed.new_pages)
             raise
 
+    def _read(
+        self,
+        prompts: Sequence[Tensor],
+        slots: Sequence[int],
+        num_known: Sequence[int],
+        first_rows: Sequence[int],
+    ) -> None:
+        """Compute keys and values of these prompts, behind the first `num_known` tokens of each."""
+        spans = [
+            Span(
+                prompt, self._pool.of_prompts(torch.tensor(self._cells.cells(slot))).tolist(), *rest
+            )
+            for prompt, slot, *rest in zip(prompts, slots, num_known, first_rows, strict=True)
+        ]
+        self._fill(max(prompt.numel() for prompt in prompts))
+        for block in blocks(spans, self.model.device):
+            self._prompts.place(self._backend, block.cell, block.position)
+            seen = Seen(block.cells, block.position, None)
+            self._run(None, block.token, block.rotary_row, block.cell, seen)
+
     def step(self, rows: Rows) -> Tensor:
-        model, stack = self.model, self.model.stack
         token, position = self._prompts.begin(self._backend, rows)  # [R]
-        seen = self._prompts.visible(rows, position)
-        if seen.longest is not None:
-            self._fill(seen.longest)
+        cells, longest = self._prompts.visible(rows, position)
+        if longest is not None:
+            self._fill(longest)
         row = position + self._first_row[rows.row_slot.long()]
-        x = self._run(stack.embed(token), row, rows.cell, SeenCells(*seen), has_output=True)
-        logits = model.output(x) if x.is_cuda else model.output(x, self._logits_of(x.shape[0]))
-        cap = stack.output_soft_cap
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)  # [R, V]
+        at = self._pool.position[:, 0] if self._prompts.needs_positions else None
+        out = self._logits_of(token.shape[0])
+        self._run(out, token, row, rows.cell, Seen(cells, position, at))
+        return out  # [R, V]
 
     def _run(
-        self, x: Tensor, row: Tensor, cell: Tensor, seen: SeenCells, *, has_output: bool
-    ) -> Tensor:
-        """Send rows x [R, d] through all layers.
+        self, out: Tensor | None, token: Tensor, row: Tensor, cell: Tensor, seen: Seen
+    ) -> None:
+        """Send rows through all layers.
 
         Args:
-            x: embeddings; overwritten.
+            out: [R, V], takes the logits; None: only keys and values are wanted.
+            token: [R] int32.
             row: [R] int32, of rotary tables.
             cell: [R] int32, where keys and values go; -1: nowhere.
             seen: what the rows see.
-            has_output: whether states are wanted; else only keys and values are.
-
-        Returns:
-            The normalised states [R, d].
         """
-        stack = self.model.stack
+        if self._program is not None:
+            at = seen.position if seen.cells.mask is None or self._prompts.needs_positions else None
+            cells = seen.cells[:4] if seen.cells.mask is None else seen.cells
+            memory = self._pool.memory
+            self._program.run(out, token, row, memory, cell, cells, at, seen.cell_position)
+            return
+        model, stack = self.model, self.model.stack
+        x = stack.embed(token)  # [R, d]
         for i, layer in enumerate(stack.layers):
             query = self._remember(i, layer, x, row, cell)  # [R, H, D]
-            if not has_output and i + 1 == len(stack.layers):
-                return x
-            pool = self._prompts.pool.key[i], self._prompts.pool.value[i]
-            y = seen.attend(self._backend, query, pool, stack.scale, layer.window)
+            if out is None and i + 1 == len(stack.layers):
+                return
+            pool = self._pool.key[i], self._pool.value[i]
+            y = seen.attend(self._backend, stack, layer, query, pool)
             x = _added(layer.self_out, layer.after_self_norm, x, y.flatten(1))
             y = stack.gate(layer.gate_up(layer.inner_norm(x)))  # [R, F]
             x = _added(layer.inner_out, layer.after_inner_norm, x, y)
-        return stack.final_norm(x)
+        assert out is not None
+        model.output(stack.final_norm(x), out)
+        if stack.output_soft_cap is not None:
+            self._backend.soft_cap(out, stack.output_soft_cap)
 
     def _remember(self, i: int, layer: CausalLayer, x: Tensor, row: Tensor, cell: Tensor) -> Tensor:
         """Write the keys and values of rows to their cells. Returns their queries [R, H, D]."""
-        stack, pool = self.model.stack, self._prompts.pool
+        stack, pool = self.model.stack, self._pool
         qkv = layer.qkv(layer.self_norm(x)).view(x.shape[0], -1, stack.head_size)
         heads, key_heads = stack.num_heads, stack.num_key_heads
         query, key, value = (
@@ -239,8 +256,7 @@ class CausalSession(Session):
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = layer.query_norm(query), layer.key_norm(key)
         key = stack.turn(layer, key, row)
-        self._backend.scatter_rows(pool.key[i], cell, key)
-        self._backend.scatter_rows(pool.value[i], cell, value)
+        self._backend.scatter_rows(pool.both[i], cell, torch.stack((key, value), 1))
         return stack.turn(layer, query, row)
 
     def _fill(self, num_positions: int) -> None:
@@ -249,6 +265,8 @@ class CausalSession(Session):
 
     def _logits_of(self, num_rows: int) -> Tensor:
         """Return memory [R, V] for the logits of so many rows."""
+        if self._logits.is_cuda:
+            return self._logits.new_empty(num_rows, self.model.vocab_size)
         if self._logits.shape[0] < num_rows:
             self._logits = self._logits.new_empty(num_rows, self.model.vocab_size)
         return self._logits[:num_rows]

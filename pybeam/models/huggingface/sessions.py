@@ -170,6 +170,10 @@ class PromptSession(Session):
                 pool.grow_prompts(prompts.num_cells)
                 if not cell.numel():
                     continue
+                own_lengths = [lengths[i] for i in part]
+                at = torch.cat([torch.arange(n, dtype=torch.int32) for n in own_lengths])
+                at = to_device(at, torch.int32, model.device)
+                self._prompts.place(self._backend, pool.of_prompts(cell), at)
                 ids, mask = padded(model, [sources[i][:-1] for i in part])
                 for i, layer in enumerate(prompt_layers(model, ids, mask)):
                     for own, values in ((pool.key, layer.keys), (pool.value, layer.values)):
@@ -178,22 +182,25 @@ class PromptSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         model, own = self._model, self._prompts.pool
-        token, position = (one.long() for one in self._prompts.begin(self._backend, rows))  # [R]
+        token, position = self._prompts.begin(self._backend, rows)  # [R]
         self._cache.point_to(own.key, own.value)
         seen = self._prompts.visible(rows, position)
+        distances = None
+        if self._prompts.needs_positions and position.numel():
+            distances = own.distances(rows, position, seen.cells)
         step = Step(
             self._backend,
             rows,
             seen.cells,
-            distances=seen.distances,
+            distances=distances,
             longest=seen.longest,
             given_windows=self.windows,
         )
         with model.lock, attending(model.configs, step):
             out = model.network(
-                input_ids=token[:, None],
-                attention_mask=torch.ones_like(token)[:, None],
-                position_ids=position[:, None],
+                input_ids=token[:, None].long(),
+                attention_mask=torch.ones_like(token)[:, None].long(),
+                position_ids=position[:, None].long(),
                 past_key_values=self._cache,
                 use_cache=True,
             )
