@@ -194,7 +194,8 @@ class CausalSession(Session):
             )
             for prompt, slot, *rest in zip(prompts, slots, num_known, first_rows, strict=True)
         ]
-        self._fill(max(prompt.numel() for prompt in prompts))
+        # the last token, which is not read here, makes an input long, too
+        self._fill(1 + max(prompt.numel() for prompt in prompts))
         for block in blocks(spans, self.model.device):
             self._prompts.place(self._backend, block.cell, block.position)
             seen = Seen(block.cells, block.position, None)
