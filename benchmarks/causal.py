@@ -132,9 +132,10 @@ class Causal:
 
         directory = self._setup.folder / "causal-ctranslate2"
         if not directory.exists():
-            loader, network = Qwen3Loader(), self._network
+            # the loader takes the layers out of the network
+            network = transformers.Qwen3ForCausalLM.from_pretrained(self._directory)
             with torch.no_grad():
-                spec = loader.get_model_spec(network)
+                spec = Qwen3Loader().get_model_spec(network)
             spec.register_vocabulary([f"<{i}>" for i in range(self.vocab_size)])
             spec.config.bos_token, spec.config.eos_token = "<0>", "<2>"
             spec.config.unk_token = "<1>"
