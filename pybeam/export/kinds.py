@@ -48,6 +48,11 @@ def recorders(model: object) -> Recorders:
             f"`model` must be a built-in transformer or LSTM, as pybeam.load_model returns, but is "
             f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
         )
+    if isinstance(model, Transformer) and model.config.relative is not None:
+        raise ValueError(
+            f"`model` must have positions of its own, but is {model.config.model_type}, whose positions are "
+            "relative, and they are not exported; decode it with pybeam.load_model and pybeam.Decoder"
+        )
     if model.weight_dtype != torch.float32:
         raise ValueError(
             f"weights of `model` must be torch.float32, but are {model.weight_dtype}; load it with "

@@ -32,6 +32,8 @@ HARMLESS = (
     "decoder.embed_positions.weights",
     "encoder.embed_positions._float_tensor",
     "decoder.embed_positions._float_tensor",
+    # of T5's attention over encoder states, which has no positions
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     "encoder.version",
     "decoder.version",
 )

@@ -23,6 +23,7 @@ from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
 from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.t5 import T5Assembly
 from pybeam.text.tokenizer import load_vocabularies
 
 DTYPES = {
@@ -46,7 +47,7 @@ def load_model(
     Start and EOS ids come from `generation_config.json` if it has them. Architectures:
 
     - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
-      (`fsmt`);
+      (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
     - speech, a `SpeechTransformer`: Speech2Text (`speech_to_text`), Whisper (`whisper`);
     - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 (`qwen2`, `qwen3`), Llama (`llama`),
       Mistral (`mistral`), Gemma 2 and 3 (`gemma2`, `gemma3_text`);
@@ -147,12 +148,14 @@ def load_checkpoint(
     else:
         config = read_config(directory)
         if config.activation not in ACTIVATIONS:
+            name = "feed_forward_proj" if config.relative else "activation_function"
             raise ValueError(
-                f"`activation_function` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+                f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
                 f"but is {config.activation!r}"
             )
         checkpoint = Checkpoint(directory)
-        model = Assembly(config, checkpoint, device, dtype).model()
+        assembly = T5Assembly if config.relative else Assembly
+        model = assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
     return model, checkpoint
 

@@ -18,7 +18,7 @@ M2M100_LANGUAGES = (
     "ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz "
     "vi wo xh yi yo zh zu"
 ).split()
-PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "tokenizer.model")
+PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model", "tokenizer.model")
 # models whose sources are prompts, which have neither tags nor EOS
 DECODER_ONLY = ("qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
@@ -124,7 +124,8 @@ def load_tokenizer(
 
     It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
     and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model`,
-    `spm.model` or `tokenizer.model`, whose ids are used as they are (package sentencepiece).
+    `spm.model`, `spiece.model` (T5) or `tokenizer.model` (Llama), whose ids are used as they are (package
+    sentencepiece).
 
     The text of a decoder-only model is a prompt: special tokens stand around it only where the tokenizer's
     own file says so, such as BOS. Templates of chats are the caller's.

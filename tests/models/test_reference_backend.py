@@ -13,12 +13,15 @@ from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
 
-# relu, swish, gelu, tanh-gelu; the two gates of a front; an LSTM; a mixture; all that stands in cells
+# relu, swish, gelu, tanh-gelu; relative positions; the two gates of a front; an LSTM; a mixture; all that
+# stands in cells
 KINDS = (
     "m2m_100",
     "marian",
     "bart",
     "bart-gelu_new",
+    "t5",
+    "flan-t5",
     "Speech2Text",
     "Whisper",
     "rnn",

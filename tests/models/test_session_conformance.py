@@ -19,7 +19,10 @@ from support.tiny_rnn import save_tiny_rnn
 pytestmark = [pytest.mark.usefixtures("inference_mode"), pytest.mark.thinned()]
 
 CAUSAL = ("causal-qwen3", "causal-gemma3")
-FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn", "onnx", *CAUSAL)
+FRONT_ENDS = (
+    *("function", "m2m_100", "marian", "mbart", "t5", "umt5", "ensemble", "rnn", "onnx"),
+    *CAUSAL,
+)
 # every way in which a wrapped model keeps its cache, and the rest of them
 WRAPPED = ("mistral", "t5", "gemma", "gptoss", "bloom")
 ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba")
@@ -85,7 +88,7 @@ def test_built_in_models_promise_bits(model, backend, request):
     """Where weights are packed: these tests do not compare loosely by mistake."""
     kind = request.node.callspec.params["model"]
     is_exact = kind == "function" or (
-        kind in ("m2m_100", "marian", "mbart", "ensemble", "rnn", *CAUSAL)
+        kind in ("m2m_100", "marian", "mbart", "t5", "umt5", "ensemble", "rnn", *CAUSAL)
         and backend == "native"
         and can_pack(model.device, torch.float32)
     )

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from pybeam.backends.packing import Quantised
 from pybeam.models.causal.config import CausalConfig
-from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
+from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.causal.model import CausalTransformer
 from pybeam.models.causal.rotary import RotaryTable
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear
+from pybeam.models.norms import RMSNorm
 from pybeam.models.transformer.assembly import is_equal
 from pybeam.models.weights import WeightReader
 

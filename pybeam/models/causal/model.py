@@ -18,9 +18,10 @@ from pybeam.models.base import Model, Session
 from pybeam.models.causal.attention import Seen
 from pybeam.models.causal.config import CausalConfig
 from pybeam.models.causal.fused import fused
-from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
+from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.causal.reading import Span, blocks
 from pybeam.models.linear import Linear
+from pybeam.models.norms import RMSNorm
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
