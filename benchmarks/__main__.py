@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "pipelines": ("pipelines", "pipelines", ()),
     "onnx": ("onnx", "onnx", ()),
     "huggingface": ("wrapped", "huggingface", ()),
+    "causal": ("causal", "causal", ()),
     "whisper": ("wrapped", "whisper", ()),
     "t5": ("wrapped", "t5", ()),
     "profile": ("phases", "profile", ()),

@@ -106,7 +106,7 @@ struct Kernels {
     CollectRow collect_row[3];
     Attend attend[3];               // by DType of queries and cells
     Attend attend_rounded;          // float32 queries over bfloat16 cells
-    MultiplyRows multiply_rows[4];  // by WeightType
+    MultiplyRows multiply_rows[5];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;

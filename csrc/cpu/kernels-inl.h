@@ -30,7 +30,7 @@ constexpr Kernels make_kernels(const char* name) {
                    {&attend<float, float>, &attend<BFloat16, BFloat16>, &attend<Half, Half>},
                    &attend<float, BFloat16>,
                    {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>,
-                    &multiply_rows<float, Half>, &multiply_rows<float, Bytes>},
+                    &multiply_rows<float, Half>, &multiply_rows<float, Bytes>, &multiply_narrow},
                    &round_row,
                    kInputs<RoundedX, Pair> * sizeof(RoundedX),
                    &quantise_row,

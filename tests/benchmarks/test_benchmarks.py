@@ -195,6 +195,7 @@ SKIPPED_WITHOUT = {
     "one-request": "ctranslate2",
     "onnx": "onnxruntime",
     "huggingface": "transformers",
+    "causal": "ctranslate2",
     "whisper": "transformers",
     "t5": "transformers",
     "processors": "transformers",

@@ -31,6 +31,8 @@ KINDS = (
     "Speech2Text",
     "Whisper",
     "rnn",
+    "causal-qwen3",
+    "causal-gemma3",
     "ensemble",
 )
 

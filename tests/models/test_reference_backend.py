@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pybeam
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.linear import can_pack
+from support.built_in_models import saved
 from support.front_ends import VOCAB, hashed, onnx_model, sources, wrapped
 from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
@@ -24,6 +25,8 @@ KINDS = (
     "Speech2Text",
     "Whisper",
     "rnn",
+    "causal-qwen3",
+    "causal-gemma3",
     "ensemble",
     "function",
     "onnx",
@@ -69,7 +72,9 @@ def made(kind: str, tmp_path_factory, dtype: torch.dtype | str = "auto"):
     directories = []
     for seed, own in enumerate(("m2m_100", "bart") if kind == "ensemble" else [kind]):
         directories.append(tmp_path_factory.mktemp(own))
-        if own == "rnn":
+        if own.startswith("causal"):
+            saved(own, directories[-1])
+        elif own == "rnn":
             save_tiny_rnn(directories[-1], seed)
         elif own in ("Speech2Text", "Whisper"):
             save_tiny_speech_model(directories[-1], seed, 2.0, kind=own)

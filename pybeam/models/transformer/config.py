@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pybeam import arguments
+from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.text.json_files import positive, read_json, token_id
 
 
@@ -178,7 +179,7 @@ def read_config(directory: Path) -> TransformerConfig:
 def _not_built_in(path: Path, config: dict[str, Any]) -> str:
     """Name the architectures that `load_model` knows, and the way to search one that transformers knows."""
     model_type = config.get("model_type")
-    known = ", ".join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))
+    known = ", ".join(sorted([*FAMILIES, *CAUSAL_FAMILIES, ATTENTIONAL_LSTM]))
     message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"
     if not isinstance(model_type, str):
         return f"{message}; other models can be decoded through `pybeam.models.FunctionModel`"
