@@ -10,6 +10,8 @@ from torch import Tensor
 
 PAGE_CELLS = 16
 MAX_WIDTH = 128
+# rows of a beam that the masks of a token tree can tell apart
+MASK_WIDTH = 128
 # candidates of one beam that the finishing rule sees on a GPU
 MAX_CANDIDATES_ON_GPU = 256
 
@@ -54,6 +56,18 @@ class SelectOptions(NamedTuple):
     best_finished: Tensor | None = None  # [S] float32
     forced: Tensor | None = None  # [S] int32
     ban_eos: Tensor | None = None  # [S] bool
+
+
+class Paths(NamedTuple):
+    """Which cells rows see beside those that all rows of a source see (an argument of `tree_attention`)."""
+
+    #: [S, K, T] int32, by slot and entry: rising places in the list of cells, counted behind those that all
+    #: rows see; -1: none
+    place: Tensor
+    length: Tensor  #: [S] int32, columns of `place` that are in use
+    num_shared: Tensor | None = (
+        None  #: [S] int32, cells that all rows see, first in the list; None: none
+    )
 
 
 class Survivors(NamedTuple):

@@ -143,7 +143,8 @@ struct TaskView {
           slot(params.slot[task.source]),
           group(params.num_heads / params.num_key_heads),
           cell(params.cell + slot * params.max_cells),
-          num_cells(params.num_cells[slot]),
+          num_cells(params.num_common(slot)),
+          path_length(params.path == nullptr ? 0 : params.path_length[slot]),
           num_rows(task.last - task.first),
           num_heads(task.last_head - task.first_head) {}
 
@@ -166,6 +167,11 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
+    // The path of the row of query i.
+    const int32_t* path(int64_t i) const {
+        const int64_t line = slot * params.max_entries + params.entry[row(i)];
+        return params.path + line * params.max_path;
+    }
     int64_t tile_size(int64_t begin) const {
         return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
     }
@@ -174,7 +180,9 @@ struct TaskView {
     const AttendTask& task;
     int64_t slot, group;
     const int32_t* cell;
-    int64_t num_cells, num_rows, num_heads;
+    int64_t num_cells;    // that rows read together
+    int64_t path_length;  // cells that each row reads for itself
+    int64_t num_rows, num_heads;
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
@@ -257,6 +265,33 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
     }
 }
 
+// Copies the queries of a task as float32, times the scale.
+template <class T, class C>
+inline void copy_queries(const TaskView<T, C>& view, float* query) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            copy_query(view.query(h, i), head_size, view.params.scale,
+                       query + (h * view.num_rows + i) * size);
+        }
+    }
+}
+
+// Writes weighted sums of values, each times the inverse of its weights' sum.
+template <class T, class C>
+inline void write_results(const TaskView<T, C>& view, const float* inverse, const float* out) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            const int64_t q = h * view.num_rows + i;
+            T* result = view.out(h, i);
+            for (int64_t d = 0; d < head_size; ++d) {
+                from_float(out[q * size + d] * inverse[q], result + d);
+            }
+        }
+    }
+}
+
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
     const TaskView<T, C> view(params, task);
@@ -266,12 +301,7 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     float* out = query + num_queries * size;
     float* scores = out + num_queries * size + kTileCells * size;
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            copy_query(view.query(h, i), params.head_size, params.scale,
-                       query + (h * view.num_rows + i) * size);
-        }
-    }
+    copy_queries(view, query);
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are no longer needed; the inverse sums take their place
@@ -284,13 +314,5 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
         query[q] = exp_scores(row_scores, view.num_cells);
     }
     mix_all(view, blocks, scores, stride, copy, out);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            const int64_t q = h * view.num_rows + i;
-            T* result = view.out(h, i);
-            for (int64_t d = 0; d < params.head_size; ++d) {
-                from_float(out[q * size + d] * query[q], result + d);
-            }
-        }
-    }
+    write_results(view, query, out);
 }

@@ -28,7 +28,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import LayerProgram, StackShape
-from pybeam.contracts import SelectOptions, Survivors
+from pybeam.contracts import Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
@@ -66,6 +66,7 @@ class Backend(Protocol):
         mask: Tensor | None,
         entry: Tensor | None,
         scale: float,
+        paths: Paths | None = None,
         /,
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.contracts import Finishing, Paths, SelectOptions, Survivors
 from pybeam.ops import checks
 
-__all__ = ["backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
+__all__ = ["Paths", "backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
 
 # the options of `select` that are one number per beam
 PER_BEAM = dict(
@@ -137,6 +137,7 @@ def tree_attention(
     *,
     mask: Tensor | None = None,
     entry: Tensor | None = None,
+    paths: Paths | None = None,
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -148,6 +149,10 @@ def tree_attention(
     zeros. Sums are float32 whatever the dtype. Without ``mask`` every row sees every cell: that is
     cross-attention, and, with cells numbered as the rows are, encoder self-attention.
 
+    In place of ``mask``, ``paths`` name the few cells that a row sees behind those that all rows see: u is
+    below ``num_shared[slot]``, or ``u - num_shared[slot]`` is in ``place[slot, entry[r], :length[slot]]``. On
+    a CPU the result is that of the same tree with masks, to the last bit.
+
     Args:
         query: [R, H, D], any strides with the last one 1.
         key, value: [cells, G, D] pools, same dtype as query, any strides with the last one 1. On a CPU
@@ -157,7 +162,8 @@ def tree_attention(
         cell: [S, U] int32, cells of every slot.
         num_cells: [S] int32.
         mask: [S, U, W] int64, bit b of word w: entry ``64 w + b`` of the beam sees this cell.
-        entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask``.
+        entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask`` and ``paths``.
+        paths: `Paths`, ``place`` [S, K, T], ``length`` [S] and perhaps ``num_shared`` [S], all int32.
         scale: default ``D ** -0.5``.
 
     Returns:
@@ -166,10 +172,13 @@ def tree_attention(
     Raises:
         ValueError: a shape, dtype, device or index is wrong.
     """
-    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, mask, entry)
+    seen = (mask, entry) if paths is None else (None, None)
+    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, *seen)
+    if paths is not None:
+        checks.paths(paths, slot, num_cells, mask, entry, query.shape[0])
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, paths
     )
 
 

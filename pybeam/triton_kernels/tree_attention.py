@@ -14,14 +14,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.contracts import Paths
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.path_attention import LOG2_E, add_paths, finite_or_zero
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SPLITS = 32
 BLOCK_SOURCES = tl.constexpr(128)
 # a part of fewer blocks costs more to merge than it saves
 MIN_BLOCKS = tl.constexpr(4)
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -68,12 +69,6 @@ def add_weighted(b_sum, b_weight, b_value):
 
 
 @triton.jit
-def finite_or_zero(b_peak):
-    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
-    return tl.where(b_peak == -float("inf"), 0.0, b_peak)
-
-
-@triton.jit
 def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
     """Merge all parts in their order: weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M]."""
     o_m, o_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -94,8 +89,23 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
 
 
 @triton.jit(
-    do_not_specialize=["num_sources", "num_key_heads", "max_cells", "num_splits"],
-    do_not_specialize_on_alignment=["p_offset", "p_slot", "p_num_cells", "p_bit"],
+    do_not_specialize=[
+        "num_sources",
+        "num_key_heads",
+        "max_cells",
+        "max_entries",
+        "max_path",
+        "num_splits",
+    ],
+    do_not_specialize_on_alignment=[
+        "p_offset",
+        "p_slot",
+        "p_num_cells",
+        "p_bit",
+        "p_path",
+        "p_path_length",
+        "p_num_shared",
+    ],
 )
 def tree_attention_kernel(
     p_query,
@@ -107,7 +117,10 @@ def tree_attention_kernel(
     p_cell,
     p_num_cells,
     p_mask,
-    p_bit,
+    p_bit,  # the rows' entries: bits of masks, or lines of paths
+    p_path,
+    p_path_length,
+    p_num_shared,
     p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
     p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
     p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
@@ -116,6 +129,8 @@ def tree_attention_kernel(
     num_sources,
     num_key_heads,
     max_cells,
+    max_entries,
+    max_path,
     num_splits,
     query_row_stride,
     query_head_stride,
@@ -126,6 +141,8 @@ def tree_attention_kernel(
     GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
+    HAS_PATHS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -141,7 +158,11 @@ def tree_attention_kernel(
     if query_begin >= num_queries:
         return
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    num_cells = tl.load(p_num_cells + i_slot)
+    num_listed = tl.load(p_num_cells + i_slot)
+    # cells that the rows read together
+    num_cells = num_listed
+    if HAS_PATHS:
+        num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
     part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
     num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
@@ -160,6 +181,8 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
+    if HAS_PATHS:
+        p_line = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
@@ -191,6 +214,25 @@ def tree_attention_kernel(
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
+    if HAS_PATHS:
+        if i_split == 0:
+            b_peak, b_total, b_sum = add_paths(
+                p_line,
+                tl.minimum(tl.load(p_path_length + i_slot), max_path),
+                p_cell + num_cells,
+                num_listed - num_cells,
+                p_key,
+                p_value,
+                key_cell_stride,
+                value_cell_stride,
+                b_query,
+                scale,
+                b_peak,
+                b_total,
+                b_sum,
+                m_d,
+                BLOCK_D,
+            )
 
     is_last = True
     if HAS_SPLITS:
@@ -279,6 +321,7 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    paths: Paths | None = None,
     *,
     num_splits: int | None = None,
 ) -> Tensor:
@@ -298,6 +341,9 @@ def tree_attention(
     group = num_heads // num_key_heads
     variant = variant_of(num_rows * group, num_sources, head_size, query.itemsize)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
+    place, length, num_shared = paths or (None, None, None)
+    if num_splits is None and paths is not None and num_shared is None:
+        num_splits = 1  # only cells that rows read together are split
     if num_splits is None:
         num_splits = splits_of(num_units, max_cells, variant.BLOCK_N, query.device)
     sums = peaks = totals = count = None
@@ -317,6 +363,9 @@ def tree_attention(
         num_cells.contiguous(),
         None if mask is None else mask.contiguous(),
         None if entry is None else entry.contiguous(),
+        None if place is None else place.contiguous(),
+        None if length is None else length.contiguous(),
+        None if num_shared is None else num_shared.contiguous(),
         sums,
         peaks,
         totals,
@@ -325,6 +374,7 @@ def tree_attention(
         num_sources,
         num_key_heads,
         max_cells,
+        *((0, 0) if place is None else place.shape[1:]),
         num_splits,
         *query.stride()[:2],
         *key.stride()[:2],
@@ -332,6 +382,8 @@ def tree_attention(
         GROUP=group,
         HEAD_SIZE=head_size,
         MASK_WORDS=0 if mask is None else mask.shape[2],
+        HAS_PATHS=paths is not None,
+        HAS_SHARED=num_shared is not None,
         HAS_SPLITS=num_splits > 1,
         **variant._asdict(),
     )
