@@ -64,7 +64,7 @@ int32_t check_source(const TreeAppendParams& p, int64_t a, int64_t slot) {
 
 // For each old row, a mask of `max_rows` bits: the new rows that continue it.
 struct Children {
-    uint64_t words[kMaxWidth][2];
+    uint64_t words[kMaskWidth][2];
 };
 
 Children children_of(const Survivors& survivors, int64_t max_rows, int32_t eos_id) {

@@ -10,6 +10,9 @@ namespace pybeam {
 // Cells of a page; `pybeam.ops.PAGE_CELLS`.
 constexpr int kPageCells = 16;
 
+// Most rows that the masks of a tree can tell apart; `MASK_WIDTH` in Python.
+constexpr int kMaskWidth = 128;
+
 // The tensors of a `TokenTree`, and the sizes they have.
 struct Tree {
     int32_t* token;
