@@ -9,11 +9,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 PAGE_CELLS = 16
-MAX_WIDTH = 128
+MAX_WIDTH = 4096
 # rows of a beam that the masks of a token tree can tell apart
 MASK_WIDTH = 128
 # candidates of one beam that the finishing rule sees on a GPU
-MAX_CANDIDATES_ON_GPU = 256
+MAX_CANDIDATES_ON_GPU = 8192
 
 
 class Finishing(IntEnum):
@@ -56,6 +56,17 @@ class SelectOptions(NamedTuple):
     best_finished: Tensor | None = None  # [S] float32
     forced: Tensor | None = None  # [S] int32
     ban_eos: Tensor | None = None  # [S] bool
+
+    @property
+    def most_places(self) -> int:
+        """The places of the widest beam whose survivors fit in `capacity`."""
+        return -(-self.capacity // 2) if self.finishing == Finishing.REFILL else self.capacity
+
+    @property
+    def most_candidates(self) -> int:
+        """The candidates of such a beam that the finishing rule sees."""
+        per_place = 1 + len(self.eos_ids) if self.finishing == Finishing.REFILL else 1
+        return self.most_places * per_place
 
 
 class Paths(NamedTuple):

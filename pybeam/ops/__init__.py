@@ -77,7 +77,7 @@ def select(
         logits: [R, V] float32, bfloat16 or float16 (reference: float64 too), any row stride.
         score: [B] float32, accumulated log-probability of every beam entry, beams one after another.
         offset: [S + 1] int32, entries of beam s are ``offset[s] .. offset[s + 1]``.
-        width: [S] int32, ``K`` of every beam, 0 to 128.
+        width: [S] int32, ``K`` of every beam, 0 to 4,096.
         is_ended: [B] bool, held entries, which have no row of logits; None: none.
         max_candidates: [S] int32, ``M``; None: no limit.
         margin: [S] float32 in nats, ``inf`` for none. An absolute threshold ``d`` is the margin ``d``;
@@ -88,8 +88,8 @@ def select(
         ban_eos: [S] bool, EOS is no candidate (its probability is not given to others).
         eos_id: the token that ends a hypothesis, or up to 8 of them; -1: none.
         finishing: the rule for candidates that end.
-        capacity: columns of the result, at least the survivors of any beam; None: the largest
-            number that can be needed.
+        capacity: columns of the result, at least the survivors of any beam (on a GPU ``K``, or ``2K``
+            under ``REFILL``); None: the largest number that can be needed.
         normalise: False: the logits are log-probabilities already, whatever they sum to, and
             ``score'[b, v] = score[b] + logit[r, v]``.
         backend: see the module.
