@@ -81,6 +81,17 @@ class Paths(NamedTuple):
     )
 
 
+class Distances(NamedTuple):
+    """What distances between rows and cells change in attention; `pybeam.ops.tree_attention` says how."""
+
+    position: Tensor | None = None  #: [R] int32, of each row
+    cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
+    bias: Tensor | None = None  #: [H, L] float32, by distance
+    origin: int = 0  #: the column of `bias` for distance 0
+    window: int | None = None
+    soft_cap: float | None = None
+
+
 class Survivors(NamedTuple):
     """The candidates that `select` keeps, best first. ``C`` is the capacity, ``S`` the number of beams.
 

@@ -101,6 +101,17 @@ inline float exp_path_scores(const int32_t* path, int64_t length, int64_t num_ce
     return total_weight == 0.0f ? 0.0f : 1.0f / total_weight;
 }
 
+// The same of the cells of a path.
+template <class T, class C>
+inline void read_positions(const TaskView<T, C>& view, const int32_t* path,
+                           int32_t* cell_position) {
+    if (view.params.cell_position == nullptr) return;
+    for (int64_t t = 0; t < view.path_length; ++t) {
+        const int32_t cell = view.cell[view.num_cells + std::max(path[t], 0)];
+        cell_position[t] = view.params.cell_position[cell];
+    }
+}
+
 template <class T, class C>
 void attend_paths(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
     const TaskView<T, C> view(params, task);
@@ -111,14 +122,21 @@ void attend_paths(const TreeAttentionParams& params, const AttendTask& task, flo
     float* out = query + num_queries * size;
     float* scores = out + num_queries * size + kTileCells * size;
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
+    int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
+    int32_t* own_position = cell_position + view.num_cells;
     copy_queries(view, query);
+    read_positions(view, cell_position);
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     score_paths(view, query, copy, scores + common, stride);
     // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
-        query[q] = exp_path_scores(view.path(q % view.num_rows), view.path_length, view.num_cells,
-                                   scores + q * stride);
+        const int32_t* path = view.path(q % view.num_rows);
+        float* row_scores = scores + q * stride;
+        read_positions(view, path, own_position);
+        change_scores(view, q, cell_position, view.num_cells, row_scores);
+        change_scores(view, q, own_position, view.path_length, row_scores + common);
+        query[q] = exp_path_scores(path, view.path_length, view.num_cells, row_scores);
     }
     mix_all(view, blocks, scores, stride, copy, out);
     mix_paths(view, scores + common, stride, copy, out);

@@ -114,6 +114,35 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     }
 }
 
+// Scores become cap * tanh(score / cap). They have room for whole vectors.
+inline void cap_scores(float cap, int64_t num_cells, float* scores) {
+    const Vec caps = broadcast(cap);
+    for (int64_t u = 0; u < num_cells; u += kWidth) {
+        store(scores + u, mul(caps, tanh(div(load(scores + u), caps))));
+    }
+}
+
+// Adds what belongs to the distance of each cell.
+inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
+                       const int32_t* cell_position, int64_t num_cells, float* scores) {
+    const float* bias = params.bias + head * params.bias_size;
+    const int32_t last = static_cast<int32_t>(params.bias_size) - 1;
+    const int32_t from = position + params.bias_origin;
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t column = from - cell_position[u];
+        scores[u] += bias[column < 0 ? 0 : column > last ? last : column];
+    }
+}
+
+// Hides the cells that are ahead of a row, or too far behind it.
+inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell_position,
+                           int64_t num_cells, float* scores) {
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t back = position - cell_position[u];
+        scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
+    }
+}
+
 // Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
 // visible.
 inline float exp_scores(float* scores, int64_t num_cells) {
@@ -277,6 +306,32 @@ inline void copy_queries(const TaskView<T, C>& view, float* query) {
     }
 }
 
+// Copies the positions of the cells that rows read together, if anything asks for them.
+template <class T, class C>
+inline void read_positions(const TaskView<T, C>& view, int32_t* cell_position) {
+    if (view.params.cell_position == nullptr) return;
+    for (int64_t u = 0; u < view.num_cells; ++u) {
+        cell_position[u] = view.params.cell_position[view.cell[u]];
+    }
+}
+
+// Caps scores of query q, adds biases and hides what is too far away. They have room for whole
+// vectors.
+template <class T, class C>
+inline void change_scores(const TaskView<T, C>& view, int64_t q, const int32_t* cell_position,
+                          int64_t num_cells, float* scores) {
+    const TreeAttentionParams& params = view.params;
+    const int64_t i = q % view.num_rows, row = view.row(i);
+    if (params.soft_cap != 0.0f) cap_scores(params.soft_cap, num_cells, scores);
+    if (params.bias != nullptr) {
+        add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
+                   num_cells, scores);
+    }
+    if (params.window != 0) {
+        hide_far_cells(params.window, params.position[row], cell_position, num_cells, scores);
+    }
+}
+
 // Writes weighted sums of values, each times the inverse of its weights' sum.
 template <class T, class C>
 inline void write_results(const TaskView<T, C>& view, const float* inverse, const float* out) {
@@ -300,13 +355,16 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     float* query = scratch;
     float* out = query + num_queries * size;
     float* scores = out + num_queries * size + kTileCells * size;
+    int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
     copy_queries(view, query);
+    read_positions(view, cell_position);
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
+        change_scores(view, q, cell_position, view.num_cells, row_scores);
         if (params.mask != nullptr) {
             const int32_t entry = params.entry[view.row(q % view.num_rows)];
             hide_cells(params, view.slot, entry, view.num_cells, row_scores);

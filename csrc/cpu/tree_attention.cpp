@@ -51,13 +51,14 @@ int64_t most_cells_of(const TreeAttentionParams& params, int64_t slot) {
     return params.path == nullptr ? common : common + kMostWidth + params.path_length[slot];
 }
 
-// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
+// Memory that `Attend` needs for queries, results, a tile of cells, scores, and positions of cells.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
     const auto padded = [](int64_t size) {
         return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
     };
     const int64_t size = padded(params.head_size);
-    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
+    const int64_t positions = params.cell_position == nullptr ? 0 : num_cells;
+    return kTileCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
 }
 
 // Checks the paths of the rows of source a.

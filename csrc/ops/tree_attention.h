@@ -6,6 +6,19 @@
 
 namespace pybeam {
 
+// Checks which arguments come together.
+inline void check_distances(const OptionalTensor& position, const OptionalTensor& cell_position,
+                            const OptionalTensor& bias, int64_t window) {
+    PYBEAM_CHECK_VALUE(position.has_value() == cell_position.has_value(),
+                       "`position` and `cell_position` go together");
+    PYBEAM_CHECK_VALUE(position.has_value() || (!bias.has_value() && window == 0),
+                       "`bias` and `window` need `position` and `cell_position`");
+    PYBEAM_CHECK_VALUE(window >= 0, "`window` must be at least 0, but is ", window);
+    if (!bias.has_value()) return;
+    check_dim("bias", *bias, 2);
+    PYBEAM_CHECK_VALUE(bias->size(1) > 0, "`bias` must have a column");
+}
+
 // Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H. Keys and values
 // of float32 queries may be bfloat16.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -42,10 +55,12 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
                              const Tensor& offset, const Tensor& slot, const Tensor& cell,
                              const Tensor& num_cells, const OptionalTensor& mask,
                              const OptionalTensor& entry, double scale,
-                             const OptionalTensor& path = {},
-                             const OptionalTensor& path_length = {},
-                             const OptionalTensor& num_shared = {}) {
+                             const OptionalTensor& position, const OptionalTensor& cell_position,
+                             const OptionalTensor& bias, int64_t origin, int64_t window,
+                             double soft_cap, const OptionalTensor& path,
+                             const OptionalTensor& path_length, const OptionalTensor& num_shared) {
     check_heads(query, key, value);
+    check_distances(position, cell_position, bias, window);
     check_dim("slot", slot, 1);
     check_dim("cell", cell, 2);
     check_sight(mask, entry, path, path_length, num_shared);
@@ -65,6 +80,11 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
                                      {num_slots, max_entries, max_path});
     const Argument<int32_t> length_arg("path_length", path_length, ScalarType::kInt32, {num_slots});
     const Argument<int32_t> shared_arg("num_shared", num_shared, ScalarType::kInt32, {num_slots});
+    const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {query.size(0)});
+    const Argument<int32_t> cell_position_arg("cell_position", cell_position, ScalarType::kInt32,
+                                              {key.size(0)});
+    const int64_t bias_size = bias.has_value() ? bias->size(1) : 0;
+    const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {query.size(1), bias_size});
     Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
@@ -101,6 +121,13 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.max_cells = max_cells;
     params.mask_words = mask_words;
     params.scale = static_cast<float>(scale);
+    params.soft_cap = static_cast<float>(soft_cap);
+    params.position = position_arg;
+    params.cell_position = cell_position_arg;
+    params.bias = bias_arg;
+    params.bias_size = bias_size;
+    params.bias_origin = static_cast<int32_t>(origin);
+    params.window = static_cast<int32_t>(window);
     params.num_threads = num_threads();
     launch_tree_attention(params);
     // rows behind the last offset are padding

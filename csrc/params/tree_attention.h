@@ -38,6 +38,16 @@ struct TreeAttentionParams {
     int64_t mask_words;             // words per cell of `mask`
     int64_t max_entries, max_path;  // lines per slot and columns of `path`
     float scale;
+    float soft_cap;  // scores become cap * tanh(score / cap); 0: they stay
+    // positions of rows, and of the tokens in the pool's cells; null without bias and window
+    const int32_t* position;
+    const int32_t* cell_position;
+    // added to scores, [num_heads, bias_size], by position of the row - position of the cell +
+    // bias_origin, which is clipped; or null
+    const float* bias;
+    int64_t bias_size;
+    int32_t bias_origin;
+    int32_t window;  // a row sees cells of its last positions, its own counted; 0: all
     int num_threads;
 
     // Cells that the rows of a slot read together.

@@ -16,7 +16,7 @@ from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.reference_tree import tree_append, tree_release
-from pybeam.contracts import Finishing, Paths, SelectOptions, Survivors
+from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 
 INF = float("inf")
 
@@ -172,6 +172,7 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
     paths: Paths | None = None,
 ) -> Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -187,6 +188,8 @@ def tree_attention(
         k = key[cells].to(dtype).repeat_interleave(group, 1)  # [n, H, D]
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
+        if distances is not None:
+            logit = _by_distance(logit, distances, rows, cells)
         if mask is not None:
             assert entry is not None
             word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
@@ -201,6 +204,24 @@ def tree_attention(
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)
         out[rows] = torch.einsum("rhn,nhd->rhd", weight, v).to(query.dtype)
     return out
+
+
+def _by_distance(logit: Tensor, distances: Distances, rows: slice, cells: Tensor) -> Tensor:
+    """Change the scores [rows, H, n] of these rows and these n cells."""
+    cap, bias, window = distances.soft_cap, distances.bias, distances.window
+    if cap is not None:
+        logit = cap * torch.tanh(logit / cap)
+    if bias is None and window is None:
+        return logit
+    assert distances.position is not None and distances.cell_position is not None
+    position, cell_position = distances.position[rows], distances.cell_position[cells]
+    back = position.long()[:, None] - cell_position.long()  # [rows, n]
+    if bias is not None:
+        column = (back + distances.origin).clamp(0, bias.shape[1] - 1)
+        logit = logit + bias[:, column].transpose(0, 1)
+    if window is not None:
+        logit = logit.masked_fill(((back < 0) | (back >= window))[:, None], -INF)
+    return logit
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
@@ -248,5 +269,8 @@ beam_close = partial(beams.beam_close, tree_release)
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm
+rms_norm = layers.rms_norm
+rotary = layers.rotary
+gated = layers.gated
 glu = layers.glu
 lstm_cell = layers.lstm_cell

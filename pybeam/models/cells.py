@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.contracts import Paths
+from pybeam.contracts import Distances, Paths
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.rows import Rows
 
@@ -48,7 +48,13 @@ class Cells(NamedTuple):
         return tuple(tensor for tensor in tensors if tensor is not None)
 
     def attend(
-        self, backend: Backend, query: Tensor, key: Tensor, value: Tensor, scale: float
+        self,
+        backend: Backend,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        distances: Distances | None = None,
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
 
@@ -56,8 +62,11 @@ class Cells(NamedTuple):
             backend: the module that computes it.
             query: [R, H, D].
             key, value: [cells, G, D], pools.
+            scale: of the products.
+            distances: what they change in the scores.
         """
-        return backend.tree_attention(query, key, value, *self[:6], scale, self.paths)
+        given = *self[:6], scale, distances, self.paths
+        return backend.tree_attention(query, key, value, *given)
 
     def of_sources(self, max_cells: int) -> Cells:
         """Return the same cells in tables [A, max_cells], with a line per source, in the sources' order."""

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Finishing, Paths, SelectOptions, Survivors
+from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 from pybeam.ops import checks
 
-__all__ = ["Paths", "backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
+__all__ = [
+    "Distances",
+    "Paths",
+    "backtrace",
+    "gather_rows",
+    "scatter_rows",
+    "select",
+    "tree_attention",
+]
 
 # the options of `select` that are one number per beam
 PER_BEAM = dict(
@@ -139,6 +147,7 @@ def tree_attention(
     entry: Tensor | None = None,
     paths: Paths | None = None,
     scale: float | None = None,
+    distances: Distances | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Attend with every row over the cells of its source. Each cell is read once for the whole beam.
@@ -153,6 +162,10 @@ def tree_attention(
     below ``num_shared[slot]``, or ``u - num_shared[slot]`` is in ``place[slot, entry[r], :length[slot]]``. On
     a CPU the result is that of the same tree with masks, to the last bit.
 
+    ``distances`` change the scores s of the products, in this order. With ``soft_cap`` c, s becomes
+    ``c * tanh(s / c)``. With ``bias``, ``bias[h, clip(d + origin, 0, L - 1)]`` is added, where d is
+    ``position[r] - cell_position[cell_u]``. With ``window``, r sees cells of ``0 <= d < window`` alone.
+
     Args:
         query: [R, H, D], any strides with the last one 1.
         key, value: [cells, G, D] pools, same dtype as query, any strides with the last one 1. On a CPU
@@ -165,6 +178,8 @@ def tree_attention(
         entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask`` and ``paths``.
         paths: `Paths`, ``place`` [S, K, T], ``length`` [S] and perhaps ``num_shared`` [S], all int32.
         scale: default ``D ** -0.5``.
+        distances: ``position`` [R] int32 and ``cell_position`` [cells] int32, both needed with ``bias``
+            [H, L] float32 or ``window``, which is at least 1; ``soft_cap`` is positive.
 
     Returns:
         [R, H, D], contiguous, dtype of query.
@@ -176,9 +191,11 @@ def tree_attention(
     checks.tree_attention(query, key, value, offset, slot, cell, num_cells, *seen)
     if paths is not None:
         checks.paths(paths, slot, num_cells, mask, entry, query.shape[0])
+    if distances is not None:
+        checks.distances(distances, query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, paths
+        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, distances, paths
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.contracts import MAX_WIDTH, Paths
+from pybeam.contracts import MAX_WIDTH, Distances, Paths
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WORD_BITS = 64
@@ -187,6 +187,30 @@ def tree_attention(
         _shape("mask", mask, "[S, U, W]", (num_slots, max_cells, None), "as `cell`")
         _ints("entry", entry, "[R]", (num_rows,), device, "one for every row of `query`")
         _range("entry", entry, 0, WORD_BITS * mask.shape[2], "`mask` has that many bits")
+
+
+def distances(given: Distances, query: Tensor, key: Tensor) -> None:
+    """Check what `ops.tree_attention` takes beside its tensors."""
+    num_rows, num_heads, _ = query.shape
+    position, cell_position, bias = given.position, given.cell_position, given.bias
+    if (position is None) != (cell_position is None):
+        missing = "position" if position is None else "cell_position"
+        raise ValueError(f"`position` and `cell_position` go together, but `{missing}` is None")
+    if position is None and (bias is not None or given.window is not None):
+        raise ValueError("`bias` and `window` need `position` and `cell_position`, which are None")
+    if position is not None and cell_position is not None:
+        _ints("position", position, "[R]", (num_rows,), query.device, "as `query`")
+        _ints("cell_position", cell_position, "[cells]", (len(key),), query.device, "as `key`")
+    if bias is not None:
+        _dtype("bias", bias, torch.float32)
+        _device("bias", bias, query.device)
+        _shape("bias", bias, "[H, L]", (num_heads, None), "H is that of `query`")
+        if bias.shape[1] == 0:
+            _fail("bias", "at least one column wide", list(bias.shape))
+    if given.window is not None and given.window < 1:
+        _fail("window", "at least 1", given.window, "give None for no window")
+    if given.soft_cap is not None and not 0 < given.soft_cap < float("inf"):
+        _fail("soft_cap", "positive and finite", given.soft_cap, "give None for no cap")
 
 
 def paths(

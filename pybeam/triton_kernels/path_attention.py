@@ -3,13 +3,7 @@
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def finite_or_zero(b_peak):
-    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
-    return tl.where(b_peak == -float("inf"), 0.0, b_peak)
+from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
 
 
 @triton.jit
@@ -22,12 +16,23 @@ def add_paths(
     p_value,
     key_cell_stride,
     value_cell_stride,
+    p_cell_position,
     b_query,
+    b_position,
+    o_head,
     scale,
+    soft_cap,
+    p_bias,
+    bias_size,
+    bias_origin,
+    window,
     b_peak,
     b_total,
     b_sum,
     m_d,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """Add the cells of the rows' paths to their peak, total weight and weighted sum."""
@@ -35,20 +40,35 @@ def add_paths(
     b_query = b_query.to(tl.float32)
     for t in range(0, length):
         b_place = tl.load(p_line + t)
-        m_sees = (b_place >= 0) & (b_place < num_own)
-        m_row = m_sees[:, None] & m_d
-        o_cell = tl.load(p_cell + b_place, mask=m_sees, other=0).to(tl.int64)
-        o_key = (o_cell * key_cell_stride)[:, None] + o_d
-        b_key = tl.load(p_key + o_key, mask=m_row, other=0.0).to(tl.float32)
-        b_logit = tl.sum(b_query * b_key, 1) * (scale * LOG2_E)
-        b_logit = tl.where(m_sees, b_logit, -float("inf"))
-        b_new_peak = tl.maximum(b_peak, b_logit)
+        m_sees = ((b_place >= 0) & (b_place < num_own))[:, None]
+        b_place = tl.minimum(tl.maximum(b_place, 0), num_own - 1)
+        o_cell = tl.load(p_cell + b_place).to(tl.int64)[:, None]
+        b_key = tl.load(p_key + o_cell * key_cell_stride + o_d, mask=m_sees & m_d, other=0.0)
+        b_product = tl.sum(b_query * b_key.to(tl.float32), 1)[:, None]
+        b_back = b_product
+        if HAS_BIAS or HAS_WINDOW:
+            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)
+        b_logit = logits_of(
+            b_product,
+            m_sees,
+            b_back,
+            o_head,
+            scale,
+            soft_cap,
+            p_bias,
+            bias_size,
+            bias_origin,
+            window,
+            HAS_CAP,
+            HAS_BIAS,
+            HAS_WINDOW,
+        )
+        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
-        b_weight = tl.exp2(b_logit - b_shift)
+        b_weight = tl.exp2(b_logit - b_shift[:, None])
         b_scale = tl.exp2(b_peak - b_shift)
-        o_value = (o_cell * value_cell_stride)[:, None] + o_d
-        b_value = tl.load(p_value + o_value, mask=m_row, other=0.0).to(tl.float32)
-        b_sum = b_sum * b_scale[:, None] + b_weight[:, None] * b_value
-        b_total = b_total * b_scale + b_weight
+        b_value = tl.load(p_value + o_cell * value_cell_stride + o_d, mask=m_sees & m_d, other=0.0)
+        b_sum = b_sum * b_scale[:, None] + b_weight * b_value.to(tl.float32)
+        b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
     return b_peak, b_total, b_sum

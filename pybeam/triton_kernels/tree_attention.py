@@ -6,23 +6,19 @@ reads every key and value together. Where there are too few tiles to fill the de
 split; the last program of a tile merges the parts in their order.
 """
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.contracts import Paths
+from pybeam.contracts import Distances, Paths
+from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention_variants import MIN_BLOCKS, splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
-from pybeam.triton_kernels.path_attention import LOG2_E, add_paths, finite_or_zero
+from pybeam.triton_kernels.path_attention import add_paths
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MAX_SPLITS = 32
 BLOCK_SOURCES = tl.constexpr(128)
-# a part of fewer blocks costs more to merge than it saves
-MIN_BLOCKS = tl.constexpr(4)
 
 
 @triton.jit
@@ -96,6 +92,9 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
         "max_entries",
         "max_path",
         "num_splits",
+        "bias_size",
+        "bias_origin",
+        "window",
     ],
     do_not_specialize_on_alignment=[
         "p_offset",
@@ -105,6 +104,8 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
         "p_path",
         "p_path_length",
         "p_num_shared",
+        "p_position",
+        "p_cell_position",
     ],
 )
 def tree_attention_kernel(
@@ -125,7 +126,14 @@ def tree_attention_kernel(
     p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
     p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
     p_count,  # [tiles * G], parts that are written
+    p_position,
+    p_cell_position,
+    p_bias,
     scale,
+    soft_cap,
+    bias_size,
+    bias_origin,
+    window,
     num_sources,
     num_key_heads,
     max_cells,
@@ -144,6 +152,9 @@ def tree_attention_kernel(
     HAS_PATHS: tl.constexpr,
     HAS_SHARED: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -183,6 +194,9 @@ def tree_attention_kernel(
         p_mask += i_slot * max_cells * MASK_WORDS
     if HAS_PATHS:
         p_line = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+    b_position = o_row
+    if HAS_BIAS or HAS_WINDOW:
+        b_position = tl.load(p_position + o_row)
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
@@ -199,12 +213,29 @@ def tree_attention_kernel(
         o_cell = tl.load(p_cell + tl.minimum(o_n, end - 1)).to(tl.int64)
         o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
         b_key = tl.load(p_key + o_key, mask=m_d, other=0.0)
-        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * (scale * LOG2_E)
+        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
         if MASK_WORDS > 0:
             m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
         else:
             m_sees = m_n[None, :]
-        b_logit = tl.where(m_sees, b_logit, -float("inf"))
+        b_back = b_product
+        if HAS_BIAS or HAS_WINDOW:
+            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
+        b_logit = logits_of(
+            b_product,
+            m_sees,
+            b_back,
+            o_head,
+            scale,
+            soft_cap,
+            p_bias,
+            bias_size,
+            bias_origin,
+            window,
+            HAS_CAP,
+            HAS_BIAS,
+            HAS_WINDOW,
+        )
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
@@ -225,12 +256,23 @@ def tree_attention_kernel(
                 p_value,
                 key_cell_stride,
                 value_cell_stride,
+                p_cell_position,
                 b_query,
+                b_position,
+                o_head,
                 scale,
+                soft_cap,
+                p_bias,
+                bias_size,
+                bias_origin,
+                window,
                 b_peak,
                 b_total,
                 b_sum,
                 m_d,
+                HAS_CAP,
+                HAS_BIAS,
+                HAS_WINDOW,
                 BLOCK_D,
             )
 
@@ -264,52 +306,6 @@ def tree_attention_kernel(
         tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_line[:, None] & m_d)
 
 
-class Variant(NamedTuple):
-    """Constants that a launch is compiled for, beside dtypes and strides."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_D: int
-    num_warps: int
-    num_stages: int
-    maxnreg: int
-
-
-def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
-    """Choose the variant for so many query rows (rows times heads that share a key) of so many sources.
-
-    No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
-    """
-    block_d = max(16, triton.next_power_of_2(head_size))
-    # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
-    # tile of more than 8192 numbers do not fit the registers
-    tallest = 16 if itemsize == 4 else min(64, 8192 // block_d)
-    block_m = 16
-    while block_m < tallest and num_queries > block_m * num_sources:
-        block_m *= 2
-    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
-    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
-    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
-    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
-    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
-    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
-    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
-
-
-@cache
-def num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
-    """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
-    wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
-    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
-    return max(1, min(wanted, useful, MAX_SPLITS))
-
-
 def tree_attention(
     query: Tensor,
     key: Tensor,
@@ -321,6 +317,7 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
     paths: Paths | None = None,
     *,
     num_splits: int | None = None,
@@ -352,6 +349,8 @@ def tree_attention(
         sums = torch.empty(num_lines * variant.BLOCK_D, dtype=torch.float32, device=query.device)
         peaks, totals = sums.new_empty(2, num_lines)
         count = counters(num_units, query.device)
+    given = Distances() if distances is None else distances
+    arrays = given.position, given.cell_position, given.bias
     tree_attention_kernel[(num_units, num_splits)](
         query,
         key,
@@ -370,7 +369,12 @@ def tree_attention(
         peaks,
         totals,
         count,
+        *(None if tensor is None else tensor.contiguous() for tensor in arrays),
         scale,
+        given.soft_cap or 0.0,
+        0 if given.bias is None else given.bias.shape[1],
+        given.origin,
+        given.window or 0,
         num_sources,
         num_key_heads,
         max_cells,
@@ -385,6 +389,9 @@ def tree_attention(
         HAS_PATHS=paths is not None,
         HAS_SHARED=num_shared is not None,
         HAS_SPLITS=num_splits > 1,
+        HAS_CAP=given.soft_cap is not None,
+        HAS_BIAS=given.bias is not None,
+        HAS_WINDOW=given.window is not None,
         **variant._asdict(),
     )
     return out

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pybeam import ops
-from pybeam.contracts import Paths
+from pybeam.ops import Distances, Paths
 from support.asserts import assert_close
-from support.attention_cases import ints, random_case
+from support.attention_cases import ints, random_case, random_distances
 from support.threads import every_thread_count
 
 
@@ -46,14 +46,14 @@ def with_masks(case: dict) -> dict:
 
 
 def on(device: torch.device, value):
-    if isinstance(value, Paths):
-        return Paths(*[None if array is None else array.to(device) for array in value])
-    return None if value is None else value.to(device)
+    if isinstance(value, (Paths, Distances)):
+        return type(value)(*[on(device, field) for field in value])
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def attend(case: dict, backend: str, device: torch.device, **more) -> torch.Tensor:
-    moved = {name: on(device, value) for name, value in case.items()}
-    return ops.tree_attention(**moved, **more, backend=backend).cpu()
+    moved = {name: on(device, value) for name, value in (case | more).items()}
+    return ops.tree_attention(**moved, backend=backend).cpu()
 
 
 def check(case: dict, kernel: str, device: torch.device, **more) -> torch.Tensor:
@@ -100,6 +100,12 @@ def test_bfloat16_cells_of_float32_queries(kernel, device):
         pytest.skip("Triton takes one dtype")
     case = some_case()
     check(case | {name: case[name].bfloat16() for name in ("key", "value")}, kernel, device)
+
+
+@pytest.mark.parametrize("which", ["bias", "window", "cap", "bias window cap"])
+def test_distances(kernel, device, which):
+    case = some_case(heads=4, key_heads=2, size=20)
+    check(case, kernel, device, distances=random_distances(case, which))
 
 
 def test_a_row_without_a_path_sees_what_all_see(kernel, device):

@@ -46,6 +46,7 @@ def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/test_tree_attention.py",
         "tests/ops/test_path_attention.py",
+        "tests/ops/test_tree_attention_distances.py",
         "tests/ops/interpreted/test_tree_attention_splits.py",
         "-k",
         "not dtype1 and not wrong_arguments and not threads and not native and not bfloat16",
@@ -101,6 +102,15 @@ def test_paths_are_compiled_well(dtype, size, capability):
         pytest.param(dict(rows=5, size=128, words=1, group=4), id="grouped heads"),
         pytest.param(dict(rows=50, size=128, words=2, group=7), id="seven heads of a group"),
         pytest.param(dict(rows=5, size=80, words=1), id="a size that is no power of two"),
+        pytest.param(dict(rows=5, size=64, words=1, rules=("bias",)), id="T5"),
+        pytest.param(dict(rows=50, size=64, words=1, rules=("bias",)), id="T5, wide beam"),
+        pytest.param(
+            dict(rows=500, size=64, words=0, is_own=True, rules=("bias",)), id="T5 encoder"
+        ),
+        pytest.param(dict(rows=5, size=256, words=1, group=2, rules=("window",)), id="Gemma 3"),
+        pytest.param(
+            dict(rows=5, size=256, words=1, group=2, rules=("window", "cap")), id="Gemma 2"
+        ),
     ],
 )
 def test_uses_are_compiled_well(launch, capability):
