@@ -19,6 +19,7 @@ struct GluParams;
 struct LstmCellParams;
 struct MixtureParams;
 struct Int8Row;
+enum class Activation : int32_t;
 struct Pair;
 class Key;
 
@@ -71,6 +72,21 @@ using RoundRow = void (*)(const float* x, int64_t depth, void* out);
 using QuantiseRow = void (*)(const float* x, int64_t depth, const Int8Row& out);
 
 using NormaliseRow = void (*)(const LayerNormParams& params, int64_t row);
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight; y may be x.
+using RmsNormRow = void (*)(const float* x, const float* weight, float epsilon, int64_t size,
+                            float* y);
+
+// Turns the pairs (x[i], x[i + half]) of a head; y may be x.
+using RotateHead = void (*)(const float* x, const float* cos, const float* sin, int64_t half,
+                            float* y);
+
+// y = f(gate) value; y may be one of them.
+using GateRow = void (*)(Activation activation, const float* gate, const float* value, int64_t size,
+                         float* y);
+// x becomes cap * tanh(x / cap).
+using SoftCap = void (*)(float cap, int64_t size, float* x);
+
 using GluRow = void (*)(const GluParams& params, int64_t row);
 using LstmRow = void (*)(const LstmCellParams& params, int64_t row);
 
@@ -97,6 +113,10 @@ struct Kernels {
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;
     NormaliseRow normalise_row;
+    RmsNormRow rms_norm_row;
+    RotateHead rotate_head;
+    GateRow gate_row;
+    SoftCap soft_cap;
     GluRow glu_row;
     LstmRow lstm_row;
     MixRow mix_row;

@@ -12,10 +12,15 @@
 #include "ops/layer_norm.h"
 #include "ops/linear.h"
 #include "ops/mixture.h"
+#include "ops/prompt_attention.h"
 #include "ops/python_beam_program.h"
+#include "ops/python_causal_program.h"
 #include "ops/python_layer_program.h"
+#include "ops/rms_norm.h"
+#include "ops/rotary.h"
 #include "ops/rows.h"
 #include "ops/select.h"
+#include "ops/soft_cap.h"
 #include "ops/tree.h"
 #include "ops/tree_attention.h"
 #include "torch.h"
@@ -48,6 +53,10 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "Tensor? position=None, Tensor? cell_position=None, Tensor? bias=None, int origin=0, "
         "int window=0, float soft_cap=0.0, Tensor? path=None, Tensor? path_length=None, "
         "Tensor? num_shared=None) -> Tensor");
+    m.def(
+        "prompt_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
+        "Tensor cell, Tensor num_cells, Tensor position, float scale, int window, "
+        "float soft_cap) -> Tensor");
     m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
     m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
     m.def(
@@ -80,6 +89,10 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "embed(Tensor token, Tensor position, Tensor table, Tensor? scale, int vocab_size, "
         "Tensor position_table, float embedding_scale) -> Tensor");
     m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor");
+    m.def("rms_norm(Tensor x, Tensor weight, float epsilon) -> Tensor");
+    m.def("rotary(Tensor x, Tensor position, Tensor cos, Tensor sin) -> Tensor");
+    m.def("gated(Tensor x, int activation) -> Tensor");
+    m.def("soft_cap(Tensor(a!) x, float cap) -> ()");
     m.def("glu(Tensor x) -> Tensor");
     m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
@@ -92,6 +105,7 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
 STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::select>(m, "select");
     pybeam::implement<&pybeam::tree_attention>(m, "tree_attention");
+    pybeam::implement<&pybeam::prompt_attention>(m, "prompt_attention");
     pybeam::implement<&pybeam::tree_append>(m, "tree_append");
     pybeam::implement<&pybeam::tree_release>(m, "tree_release");
     pybeam::implement<&pybeam::beam_open>(m, "beam_open");
@@ -106,6 +120,10 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::linear>(m, "linear");
     pybeam::implement<&pybeam::embed>(m, "embed");
     pybeam::implement<&pybeam::layer_norm>(m, "layer_norm");
+    pybeam::implement<&pybeam::rms_norm>(m, "rms_norm");
+    pybeam::implement<&pybeam::rotary>(m, "rotary");
+    pybeam::implement<&pybeam::gated>(m, "gated");
+    pybeam::implement<&pybeam::soft_cap>(m, "soft_cap");
     pybeam::implement<&pybeam::glu>(m, "glu");
     pybeam::implement<&pybeam::lstm_cell>(m, "lstm_cell");
     pybeam::implement<&pybeam::mixture>(m, "mixture");
@@ -124,6 +142,8 @@ PyMODINIT_FUNC PyInit__C() {
     static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
     PyObject* module = PyModule_Create(&definition);
     if (module == nullptr) return nullptr;
-    if (!pybeam::add_beam_program(module) || !pybeam::add_layer_program(module)) Py_CLEAR(module);
+    const bool is_whole = pybeam::add_beam_program(module) && pybeam::add_layer_program(module) &&
+                          pybeam::add_causal_program(module);
+    if (!is_whole) Py_CLEAR(module);
     return module;
 }

@@ -58,13 +58,29 @@ inline Vec gelu(Vec x) {
     return mul(x, where_negative(x, tail, sub(broadcast(1.0f), tail)));
 }
 
+// A function as a type, so that loops inline it.
 template <Vec (*f)(Vec)>
-inline void map_rows(int64_t num_rows, float* y, int64_t y_stride) {
-    for (int64_t row = 0; row < num_rows; ++row) {
-        for (int64_t c = 0; c < kPanel; c += kWidth) {
-            float* const at = y + row * y_stride + c;
-            store(at, f(load(at)));
-        }
+struct Function {
+    static Vec of(Vec x) { return f(x); }
+};
+
+inline Vec identity(Vec x) { return x; }
+
+template <class Body>
+inline void with_function(Activation activation, const Body& body) {
+    switch (activation) {
+        case Activation::kNone:
+            return body(Function<identity>());
+        case Activation::kRelu:
+            return body(Function<relu>());
+        case Activation::kGelu:
+            return body(Function<gelu>());
+        case Activation::kTanhGelu:
+            return body(Function<tanh_gelu>());
+        case Activation::kSilu:
+            return body(Function<silu>());
+        case Activation::kTanh:
+            return body(Function<tanh>());
     }
 }
 
@@ -72,18 +88,13 @@ inline void map_rows(int64_t num_rows, float* y, int64_t y_stride) {
 // sum in one copy and not in another.
 __attribute__((noinline)) void activate(Activation activation, int64_t num_rows, float* y,
                                         int64_t y_stride) {
-    switch (activation) {
-        case Activation::kNone:
-            return;
-        case Activation::kRelu:
-            return map_rows<relu>(num_rows, y, y_stride);
-        case Activation::kGelu:
-            return map_rows<gelu>(num_rows, y, y_stride);
-        case Activation::kTanhGelu:
-            return map_rows<tanh_gelu>(num_rows, y, y_stride);
-        case Activation::kSilu:
-            return map_rows<silu>(num_rows, y, y_stride);
-        case Activation::kTanh:
-            return map_rows<tanh>(num_rows, y, y_stride);
-    }
+    if (activation == Activation::kNone) return;
+    with_function(activation, [&](auto function) {
+        for (int64_t row = 0; row < num_rows; ++row) {
+            for (int64_t c = 0; c < kPanel; c += kWidth) {
+                float* const at = y + row * y_stride + c;
+                store(at, function.of(load(at)));
+            }
+        }
+    });
 }

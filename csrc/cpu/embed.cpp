@@ -67,13 +67,19 @@ void read_row(const EmbedParams& p, int64_t token, const Body& body) {
 void check_embed(const EmbedParams& params) {
     for (int64_t row = 0; row < params.num_rows; ++row) {
         check_range("token", params.token[row], params.vocab_size);
-        check_range("position", params.position[row], params.num_positions);
+        if (params.num_positions > 0) {
+            check_range("position", params.position[row], params.num_positions);
+        }
     }
 }
 
 void embed_row(const EmbedParams& params, int64_t row) {
-    const float* position = params.position_table + params.position[row] * params.size;
     float* y = params.y + row * params.size;
+    if (params.num_positions == 0) {
+        return read_row(params, params.token[row],
+                        [&](int64_t d, float number) { y[d] = number * params.embedding_scale; });
+    }
+    const float* position = params.position_table + params.position[row] * params.size;
     read_row(params, params.token[row], [&](int64_t d, float number) {
         const float scaled = number * params.embedding_scale;
         y[d] = position[d] + scaled;

@@ -9,6 +9,17 @@ inline void glu_row(const GluParams& params, int64_t row) {
     });
 }
 
+// y = f(gate) value; y may be one of them.
+inline void gate_row(Activation activation, const float* gate, const float* value, int64_t size,
+                     float* y) {
+    with_function(activation, [&](auto function) {
+        for_columns(size, [&](int64_t column, int64_t count) {
+            const Vec of_gate = function.of(load_some(gate + column, count));
+            store_some(y + column, count, mul(of_gate, load_some(value + column, count)));
+        });
+    });
+}
+
 inline void lstm_row(const LstmCellParams& params, int64_t row) {
     const int64_t size = params.size;
     const float* gates = params.gates + row * params.gates_stride;

@@ -17,6 +17,14 @@ void launch_glu(const GluParams& params) {
              [&](int64_t row) { glu_row(params, row); });
 }
 
+void launch_gated(const GatedParams& p) {
+    const GateRow gate_row = kernels().gate_row;
+    for_rows(p.num_rows, kFunctionWork * p.size, p.num_threads, [&](int64_t row) {
+        const float* x = p.x + row * p.x_stride;
+        gate_row(p.activation, x, x + p.size, p.size, p.y + row * p.size);
+    });
+}
+
 void launch_lstm_cell(const LstmCellParams& params) {
     const LstmRow lstm_row = kernels().lstm_row;
     for_rows(params.num_rows, 5 * kFunctionWork * params.size, params.num_threads,

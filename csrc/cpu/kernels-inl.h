@@ -6,6 +6,8 @@
 #include "activations-inl.h"
 #include "columns-inl.h"
 #include "gates-inl.h"
+#include "rotary-inl.h"
+#include "soft_cap-inl.h"
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
@@ -15,6 +17,7 @@
 #include "linear_float-inl.h"
 #include "linear-inl.h"
 #include "layer_norm-inl.h"
+#include "rms_norm-inl.h"
 #include "log-inl.h"
 #include "mixture-inl.h"
 // clang-format on
@@ -36,6 +39,10 @@ constexpr Kernels make_kernels(const char* name) {
         kInputs<RoundedX, Pair> * sizeof(RoundedX),
         &quantise_row,
         &normalise_row,
+        &rms_norm_row,
+        &rotate_head,
+        &gate_row,
+        &soft_cap,
         &glu_row,
         &lstm_row,
         &mix_row};

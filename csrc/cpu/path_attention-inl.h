@@ -1,6 +1,7 @@
-// Attention of rows that have paths: first the cells that all rows see, read once for a block of
-// rows, then the cells of each row's own path. Sums run in the order of the source's list of cells,
-// lane by lane, as they do with masks. Included inside a namespace, after tree_attention-inl.h.
+// Attention of rows that have paths: first the cells that all rows see and the nodes with which all
+// paths begin, read once for a block of rows, then the other cells of each row's own path. Sums run
+// in the order of the source's list of cells, lane by lane, as they do with masks. Included inside
+// a namespace, after tree_attention-inl.h.
 
 // The cells of a row's path that fit a tile.
 struct PathTile {
@@ -10,7 +11,7 @@ struct PathTile {
         for (int64_t u = 0; u < size; ++u) {
             // what stands in for a cell that is not seen has weight 0
             const int32_t place = std::max(path[begin + u], 0);
-            cell[u] = view.cell[view.num_cells + place];
+            cell[u] = view.path_cells()[place];
         }
     }
 
@@ -71,10 +72,11 @@ inline void mix_paths(const TaskView<T, C>& view, const float* weights, int64_t 
     });
 }
 
-// Turns scores of `num_cells` common cells, and behind them of a path, into exp(score - peak).
-// Returns the inverse of their sum, 0 if no cell is visible.
-inline float exp_path_scores(const int32_t* path, int64_t length, int64_t num_cells,
-                             float* scores) {
+// Turns scores of the cells that rows read together, and behind them of a path, into
+// exp(score - peak). Returns the inverse of their sum, 0 if no cell is visible.
+template <class T, class C>
+inline float exp_path_scores(const TaskView<T, C>& view, const int32_t* path, float* scores) {
+    const int64_t num_cells = view.num_cells, length = view.path_length;
     const int64_t common = padded(num_cells), end = common + padded(length);
     for (int64_t u = num_cells; u < common; ++u) scores[u] = -INFINITY;
     for (int64_t t = 0; t < length; ++t) {
@@ -95,7 +97,8 @@ inline float exp_path_scores(const int32_t* path, int64_t length, int64_t num_ce
     float lanes[kWidth];
     store(lanes, total);
     for (int64_t t = 0; t < length; ++t) {
-        if (path[t] >= 0) lanes[(num_cells + path[t]) % kWidth] += scores[common + t];
+        if (path[t] < 0) continue;
+        lanes[(num_cells - view.trunk + path[t]) % kWidth] += scores[common + t];
     }
     const float total_weight = sum(load(lanes));
     return total_weight == 0.0f ? 0.0f : 1.0f / total_weight;
@@ -107,7 +110,7 @@ inline void read_positions(const TaskView<T, C>& view, const int32_t* path,
                            int32_t* cell_position) {
     if (view.params.cell_position == nullptr) return;
     for (int64_t t = 0; t < view.path_length; ++t) {
-        const int32_t cell = view.cell[view.num_cells + std::max(path[t], 0)];
+        const int32_t cell = view.path_cells()[std::max(path[t], 0)];
         cell_position[t] = view.params.cell_position[cell];
     }
 }
@@ -136,7 +139,7 @@ void attend_paths(const TreeAttentionParams& params, const AttendTask& task, flo
         read_positions(view, path, own_position);
         change_scores(view, q, cell_position, view.num_cells, row_scores);
         change_scores(view, q, own_position, view.path_length, row_scores + common);
-        query[q] = exp_path_scores(path, view.path_length, view.num_cells, row_scores);
+        query[q] = exp_path_scores(view, path, row_scores);
     }
     mix_all(view, blocks, scores, stride, copy, out);
     mix_paths(view, scores + common, stride, copy, out);

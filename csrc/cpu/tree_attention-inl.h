@@ -114,14 +114,6 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     }
 }
 
-// Scores become cap * tanh(score / cap). They have room for whole vectors.
-inline void cap_scores(float cap, int64_t num_cells, float* scores) {
-    const Vec caps = broadcast(cap);
-    for (int64_t u = 0; u < num_cells; u += kWidth) {
-        store(scores + u, mul(caps, tanh(div(load(scores + u), caps))));
-    }
-}
-
 // Adds what belongs to the distance of each cell.
 inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
                        const int32_t* cell_position, int64_t num_cells, float* scores) {
@@ -141,6 +133,13 @@ inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell
         const int32_t back = position - cell_position[u];
         scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
     }
+}
+
+// Hides the cells behind place `last`, and those before its window.
+inline void hide_others(int32_t window, int64_t last, int64_t num_cells, float* scores) {
+    const int64_t first = window == 0 ? 0 : last - window + 1;
+    for (int64_t u = 0; u < first; ++u) scores[u] = -INFINITY;
+    for (int64_t u = last + 1; u < num_cells; ++u) scores[u] = -INFINITY;
 }
 
 // Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
@@ -172,8 +171,9 @@ struct TaskView {
           slot(params.slot[task.source]),
           group(params.num_heads / params.num_key_heads),
           cell(params.cell + slot * params.max_cells),
-          num_cells(params.num_common(slot)),
-          path_length(params.path == nullptr ? 0 : params.path_length[slot]),
+          trunk(params.path == nullptr ? 0 : params.trunk[task.source]),
+          num_cells(params.num_common(slot) + trunk),
+          path_length(params.path == nullptr ? 0 : params.path_length[slot] - trunk),
           num_rows(task.last - task.first),
           num_heads(task.last_head - task.first_head) {}
 
@@ -196,10 +196,26 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
-    // The path of the row of query i.
+    // The path of the row of query i, behind the trunk.
     const int32_t* path(int64_t i) const {
         const int64_t line = slot * params.max_entries + params.entry[row(i)];
-        return params.path + line * params.max_path;
+        return params.path + line * params.max_path + trunk;
+    }
+    // The cells that paths name by their places.
+    const int32_t* path_cells() const { return cell + num_cells - trunk; }
+    // Where cells are in order: leaves those that a row of the task sees, from a whole tile on, so
+    // that sums have one order in every task.
+    void leave_seen() {
+        int64_t low = num_cells, high = 0;
+        for (int64_t i = 0; i < num_rows; ++i) {
+            const int64_t position = params.position[row(i)];
+            low = std::min(low, position);
+            high = std::max(high, position);
+        }
+        const int64_t first = params.window == 0 ? 0 : low - params.window + 1;
+        first_cell = std::max<int64_t>(first, 0) / kTileCells * kTileCells;
+        cell += first_cell;
+        num_cells = high + 1 - first_cell;
     }
     int64_t tile_size(int64_t begin) const {
         return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
@@ -209,9 +225,11 @@ struct TaskView {
     const AttendTask& task;
     int64_t slot, group;
     const int32_t* cell;
-    int64_t num_cells;    // that rows read together
+    int64_t trunk;        // nodes with which all paths begin, first in the tree's list
+    int64_t num_cells;    // that rows read together, the trunk too
     int64_t path_length;  // cells that each row reads for itself
     int64_t num_rows, num_heads;
+    int64_t first_cell = 0;  // place of `cell` in its line
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
@@ -315,19 +333,20 @@ inline void read_positions(const TaskView<T, C>& view, int32_t* cell_position) {
     }
 }
 
-// Caps scores of query q, adds biases and hides what is too far away. They have room for whole
-// vectors.
+// Caps scores of query q, adds biases and hides what is too far away.
 template <class T, class C>
 inline void change_scores(const TaskView<T, C>& view, int64_t q, const int32_t* cell_position,
                           int64_t num_cells, float* scores) {
     const TreeAttentionParams& params = view.params;
     const int64_t i = q % view.num_rows, row = view.row(i);
-    if (params.soft_cap != 0.0f) cap_scores(params.soft_cap, num_cells, scores);
+    if (params.soft_cap != 0.0f) soft_cap(params.soft_cap, num_cells, scores);
     if (params.bias != nullptr) {
         add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
                    num_cells, scores);
     }
-    if (params.window != 0) {
+    if (params.in_order) {
+        hide_others(params.window, params.position[row] - view.first_cell, num_cells, scores);
+    } else if (params.window != 0) {
         hide_far_cells(params.window, params.position[row], cell_position, num_cells, scores);
     }
 }
@@ -349,7 +368,8 @@ inline void write_results(const TaskView<T, C>& view, const float* inverse, cons
 
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
-    const TaskView<T, C> view(params, task);
+    TaskView<T, C> view(params, task);
+    if (params.in_order) view.leave_seen();
     const int64_t size = padded(params.head_size), stride = padded(view.num_cells);
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;

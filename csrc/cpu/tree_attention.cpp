@@ -1,6 +1,7 @@
 #include "tree_attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,10 +29,21 @@ void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
                              std::to_string(value));
 }
 
+// Rows of a prompt must be at cells of their line.
+void check_order(const TreeAttentionParams& p) {
+    for (int64_t a = 0; a < p.num_sources; ++a) {
+        for (int32_t row = p.offset[a]; row < p.offset[a + 1]; ++row) {
+            check_range("`position`", p.position[row], 0, p.num_cells[p.slot[a]]);
+        }
+    }
+}
+
 // The heads of a source lie in the same cells, so they are one task unless that leaves threads
 // idle.
 int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks,
                       int num_threads) {
+    // rows of a prompt are many, and their scores would leave the cache
+    if (params.in_order) return 1;
     if (params.num_sources * blocks < kTasksPerThread * num_threads) return 1;
     return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
 }
@@ -49,6 +61,20 @@ Attend attend_of(const TreeAttentionParams& params) {
 int64_t most_cells_of(const TreeAttentionParams& params, int64_t slot) {
     const int64_t common = params.num_common(slot);
     return params.path == nullptr ? common : common + kMostWidth + params.path_length[slot];
+}
+
+// Nodes with which the paths of all rows of source a begin. They are the first ones of the list:
+// a node beside them would have no row.
+int64_t trunk_of(const TreeAttentionParams& p, int64_t a) {
+    const int64_t slot = p.slot[a];
+    int64_t trunk = p.path_length[slot];
+    for (int64_t r = p.offset[a]; r < p.offset[a + 1]; ++r) {
+        const int32_t* path = p.path + (slot * p.max_entries + p.entry[r]) * p.max_path;
+        int64_t t = 0;
+        while (t < trunk && path[t] == t) ++t;
+        trunk = t;
+    }
+    return trunk;
 }
 
 // Memory that `Attend` needs for queries, results, a tile of cells, scores, and positions of cells.
@@ -95,13 +121,25 @@ void check_addresses(const TreeAttentionParams& p) {
         if (!is_inside) throw std::runtime_error("tree_attention: `cell` is not in the pool");
         if (p.path != nullptr) check_paths(p, a);
     }
+    if (p.in_order) check_order(p);
     if (p.mask == nullptr) return;
     for (int64_t r = 0; r < p.num_rows; ++r)
         check_range("`entry`", p.entry[r], 0, 64 * p.mask_words);
 }
 
+void clear_padding(const TreeAttentionParams& p) {
+    const int64_t counted = p.offset[p.num_sources];
+    if (counted == p.num_rows) return;
+    const int64_t row = p.num_heads * p.head_size * (p.dtype == DType::kFloat32 ? 4 : 2);
+    std::memset(static_cast<char*>(p.out) + counted * row, 0, (p.num_rows - counted) * row);
+}
+
 AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_threads)
     : params_(params) {
+    if (params.path != nullptr) {
+        for (int64_t a = 0; a < params.num_sources; ++a) trunk_.push_back(trunk_of(params, a));
+        params_.trunk = trunk_.data();
+    }
     int64_t most_rows = 0, most_cells = 0;
     for (int64_t a = 0; a < params.num_sources; ++a) {
         const int64_t rows = params.offset[a + 1] - params.offset[a];
@@ -139,6 +177,7 @@ void launch_tree_attention(const TreeAttentionParams& params) {
     const AttentionTasks tasks(params, params.num_threads);
     const int num_threads = threads_for(tasks.work(), tasks.size(), params.num_threads);
     parallel_for(num_threads, tasks.size(), [&](int64_t task) { tasks.run(task); });
+    clear_padding(params);
 }
 
 }  // namespace pybeam

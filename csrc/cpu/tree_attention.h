@@ -10,10 +10,14 @@ namespace pybeam {
 // Raises std::runtime_error if a value that serves as an address is wrong.
 void check_addresses(const TreeAttentionParams& params);
 
+// Makes zeros of rows behind the last offset, which attention leaves as they are.
+void clear_padding(const TreeAttentionParams& params);
+
 // The addresses have been checked.
 class AttentionTasks {
   public:
     AttentionTasks(const TreeAttentionParams& params, int num_threads);
+    AttentionTasks(const AttentionTasks&) = delete;
 
     int64_t size() const { return params_.num_sources * head_tasks_ * blocks_; }
     // Multiply-adds.
@@ -22,6 +26,7 @@ class AttentionTasks {
 
   private:
     TreeAttentionParams params_;
+    std::vector<int64_t> trunk_;  // by source
     int64_t work_ = 0;
     int64_t blocks_, heads_, head_tasks_, scratch_size_;
 };

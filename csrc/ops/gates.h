@@ -1,10 +1,11 @@
-// The operators `glu` and `lstm_cell`.
+// The operators `glu`, `gated` and `lstm_cell`.
 #pragma once
 
 #include <tuple>
 
 #include "../params/gates.h"
 #include "check.h"
+#include "linear.h"
 
 namespace pybeam {
 
@@ -28,6 +29,22 @@ inline Tensor glu(const Tensor& x) {
     params.size = y.size(1);
     params.num_threads = num_threads();
     launch_glu(params);
+    return y;
+}
+
+inline Tensor gated(const Tensor& x, int64_t activation) {
+    check_activation(activation);
+    check_gates("x", x, 2);
+    Tensor y = empty({x.size(0), x.size(1) / 2}, x.scalar_type(), x.device());
+    GatedParams params{};
+    params.x = data<float>(x);
+    params.x_stride = x.stride(0);
+    params.activation = static_cast<Activation>(activation);
+    params.y = data<float>(y);
+    params.num_rows = y.size(0);
+    params.size = y.size(1);
+    params.num_threads = num_threads();
+    launch_gated(params);
     return y;
 }
 

@@ -19,16 +19,19 @@ struct PyLayerProgram {
 };
 
 // LayerProgram(weights, num_layers, inner_size, activation, is_pre_norm, has_cross, epsilon,
-//              num_heads, scale, num_columns, embedding_scale, num_tokens)
+//              num_heads, scale, num_columns, embedding_scale, num_tokens, head_size, is_gated,
+//              bias_origin)
 inline PyObject* new_layer_program(PyTypeObject* type, PyObject* args, PyObject*) {
     return guarded([&]() -> PyObject* {
         PyObject* weights = nullptr;
         long long num_layers = 0, inner_size = 0, num_heads = 0, num_columns = 0, num_tokens = 0;
-        int activation = 0, is_pre_norm = 0, has_cross = 0;
+        long long head_size = 0, bias_origin = 0;
+        int activation = 0, is_pre_norm = 0, has_cross = 0, is_gated = 0;
         double epsilon = 0, scale = 0, embedding_scale = 0;
-        if (!PyArg_ParseTuple(args, "O!LLippdLdLdL", &PyTuple_Type, &weights, &num_layers,
+        if (!PyArg_ParseTuple(args, "O!LLippdLdLdLLpL", &PyTuple_Type, &weights, &num_layers,
                               &inner_size, &activation, &is_pre_norm, &has_cross, &epsilon,
-                              &num_heads, &scale, &num_columns, &embedding_scale, &num_tokens)) {
+                              &num_heads, &scale, &num_columns, &embedding_scale, &num_tokens,
+                              &head_size, &is_gated, &bias_origin)) {
             return nullptr;
         }
         check_activation(activation);
@@ -36,7 +39,8 @@ inline PyObject* new_layer_program(PyTypeObject* type, PyObject* args, PyObject*
             num_layers,       inner_size,     static_cast<Activation>(activation),
             is_pre_norm != 0, has_cross != 0, epsilon,
             num_heads,        scale,          num_columns,
-            embedding_scale,  num_tokens};
+            embedding_scale,  num_tokens,     head_size,
+            is_gated != 0,    bias_origin};
         auto parts = std::unique_ptr<PyLayerProgram::Parts>(new PyLayerProgram::Parts{
             Ref(Py_NewRef(weights)), LayerProgram(tensors_of(weights), shape)});
         PyObject* self = allocate(type);
@@ -50,15 +54,17 @@ inline void delete_layer_program(PyObject* self) {
     deallocate(self);
 }
 
-// run(out, inputs, own_pool, cross_pool, cell, own_cells, cross_cells); inputs are x, or a tuple of
-// tokens and positions
+// run(out, inputs, own_pool, cross_pool, cell, own_cells, cross_cells, position, cell_position);
+// inputs are x, or a tuple of tokens and positions
 inline PyObject* layer_program_run(PyLayerProgram* self, Arguments args, Py_ssize_t num_args) {
     return guarded([&] {
-        check_arguments(num_args, 7);
+        check_arguments(num_args, 9);
         const Recorded recorded("native::layers");
         const Tensor out = tensor_of(args[0]);
         const StackCells cells{optional_tensor(args[2]), optional_tensor(args[3]),
-                               optional_tensor(args[4]), tensors_of(args[5]), tensors_of(args[6])};
+                               optional_tensor(args[4]), tensors_of(args[5]),
+                               tensors_of(args[6]),      optional_tensor(args[7]),
+                               optional_tensor(args[8])};
         const std::vector<Tensor> inputs =
             PyTuple_Check(args[1]) ? tensors_of(args[1]) : std::vector<Tensor>{tensor_of(args[1])};
         PYBEAM_CHECK_VALUE(inputs.size() == 1 || inputs.size() == 2,

@@ -130,12 +130,6 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.window = static_cast<int32_t>(window);
     params.num_threads = num_threads();
     launch_tree_attention(params);
-    // rows behind the last offset are padding
-    const int64_t num_counted = params.offset[num_sources];
-    if (num_counted < params.num_rows) {
-        const int64_t row = out.stride(0) * out.element_size();
-        std::memset(data<char>(out) + num_counted * row, 0, (params.num_rows - num_counted) * row);
-    }
     return out;
 }
 

@@ -8,7 +8,7 @@
 namespace pybeam {
 
 // y [rows, size] = position_table[position] + embedding_scale * W[token]. W is packed, or [V,
-// size].
+// size]. Nothing is added where there are no positions.
 struct EmbedParams {
     const int32_t* token;
     const int32_t* position;

@@ -1,7 +1,9 @@
-// Arguments of the kernels `glu` and `lstm_cell`.
+// Arguments of the kernels `glu`, `gated` and `lstm_cell`.
 #pragma once
 
 #include <cstdint>
+
+#include "linear.h"
 
 namespace pybeam {
 
@@ -9,6 +11,17 @@ namespace pybeam {
 struct GluParams {
     const float* x;
     int64_t x_stride;
+    float* y;  // contiguous
+    int64_t num_rows;
+    int64_t size;
+    int num_threads;
+};
+
+// y [rows, size] = f(a) b of x [rows, 2 size] = [a, b], f the activation.
+struct GatedParams {
+    const float* x;
+    int64_t x_stride;
+    Activation activation;
     float* y;  // contiguous
     int64_t num_rows;
     int64_t size;
@@ -30,6 +43,7 @@ struct LstmCellParams {
 };
 
 void launch_glu(const GluParams& params);
+void launch_gated(const GatedParams& params);
 void launch_lstm_cell(const LstmCellParams& params);
 
 }  // namespace pybeam

@@ -5,27 +5,10 @@
 #include <vector>
 
 #include "embed.h"
-#include "linear.h"
+#include "sublayers.h"
 #include "tree_attention.h"
-#include "types.h"
 
 namespace pybeam {
-
-// Null where there is no norm.
-struct NormWeights {
-    const float* weight;
-    const float* bias;
-};
-
-// Null where there is no such layer.
-struct LinearWeights {
-    const void* weight;
-    WeightType type;
-    const float* scale;
-    const float* bias;
-    int64_t num_columns;
-    int64_t depth;
-};
 
 // A layer of an encoder has no cross-attention.
 struct LayerWeights {
@@ -35,15 +18,6 @@ struct LayerWeights {
     LinearWeights cross_query, cross_out;
     NormWeights inner_norm;
     LinearWeights inner, inner_out;
-};
-
-// Keys and values of all layers, [layers, cells, 2, heads, head size].
-struct LayerPool {
-    void* data;
-    DType dtype;  // float32; where encoder states lie, bfloat16 too
-    int64_t num_cells;
-    int64_t layer_stride;
-    bool is_there;  // a pool without cells has no data
 };
 
 struct LayersParams {
@@ -56,6 +30,8 @@ struct LayersParams {
     int64_t num_rows;
     int64_t size;
     int64_t inner_size;
+    int64_t attended_size;     // heads * head size
+    bool is_gated;             // `inner` has gates, then what they gate; the activation is of gates
     const EmbedParams* embed;  // makes the inputs, without `y`; null: they are x
     float* x;                  // [rows, size], changed; null where there is `embed`
     float* out;                // [rows, columns of the output layer], or [rows, size] without one

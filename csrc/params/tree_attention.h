@@ -27,6 +27,7 @@ struct TreeAttentionParams {
     const int32_t* path;
     const int32_t* path_length;  // by slot
     const int32_t* num_shared;   // by slot: cells that all rows see, first in `cell`; null: none
+    const int64_t* trunk;        // by source: nodes with which all paths begin; set by the tasks
     int64_t num_rows;
     int64_t num_sources;
     int64_t num_slots;
@@ -48,9 +49,12 @@ struct TreeAttentionParams {
     int64_t bias_size;
     int32_t bias_origin;
     int32_t window;  // a row sees cells of its last positions, its own counted; 0: all
+    // the i-th cell of a line is at position i, and a row sees none behind its own; without mask
+    // and cell_position
+    bool in_order;
     int num_threads;
 
-    // Cells that the rows of a slot read together.
+    // Cells before those of paths; all without paths.
     int64_t num_common(int64_t slot) const {
         if (path == nullptr) return num_cells[slot];
         return num_shared == nullptr ? 0 : num_shared[slot];

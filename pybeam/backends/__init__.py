@@ -27,7 +27,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
-from pybeam.backends.layer_program import LayerProgram, StackShape
+from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.contracts import Distances, Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
@@ -82,6 +82,8 @@ class Backend(Protocol):
 
     # None: a transformer's layers are put together from the functions below
     layer_program: Callable[[tuple[Tensor, ...], StackShape], LayerProgram] | None
+    # the same for a decoder-only transformer
+    causal_program: Callable[[tuple[Tensor, ...], CausalShape], CausalProgram] | None
     # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 
@@ -201,6 +203,25 @@ class Backend(Protocol):
     def rotary(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, /) -> Tensor: ...
 
     def gated(self, x: Tensor, activation: int, /) -> Tensor: ...
+
+    def soft_cap(self, x: Tensor, cap: float, /) -> None: ...
+
+    # the parameters are the tensors of attention, which kernels take one by one
+    def prompt_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        offset: Tensor,
+        slot: Tensor,
+        cell: Tensor,
+        num_cells: Tensor,
+        position: Tensor,
+        scale: float,
+        window: int,
+        soft_cap: float,
+        /,
+    ) -> Tensor: ...
 
     def glu(self, x: Tensor, /) -> Tensor: ...
 

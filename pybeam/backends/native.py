@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent, torch_layers
+from pybeam.backends import absent
 from pybeam.backends.arrays import (
     Beams,
     CommitRules,
@@ -25,7 +25,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
-from pybeam.backends.layer_program import LayerProgram, StackShape
+from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.contracts import Distances, Paths, SelectOptions, Survivors
 
 try:
@@ -128,6 +128,10 @@ def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgra
     return pybeam._C.LayerProgram(weights, *shape)
 
 
+def causal_program(weights: tuple[Tensor, ...], shape: CausalShape) -> CausalProgram:
+    return pybeam._C.CausalProgram(weights, *shape)
+
+
 def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgram:
     return pybeam._C.BeamProgram(tree, beams, *rules)
 
@@ -179,6 +183,7 @@ def draft_commit(
     _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
+prompt_attention = _operator("prompt_attention")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
 beam_close = _operator("beam_close")
@@ -188,9 +193,10 @@ backtrace = _operator("backtrace")
 linear = _operator("linear")
 embed = _operator("embed")
 layer_norm = _operator("layer_norm")
-rms_norm = torch_layers.rms_norm
-rotary = torch_layers.rotary
-gated = torch_layers.gated
+rms_norm = _operator("rms_norm")
+rotary = _operator("rotary")
+gated = _operator("gated")
+soft_cap = _operator("soft_cap")
 glu = _operator("glu")
 lstm_cell = _operator("lstm_cell")
 mixture = _operator("mixture")
@@ -220,7 +226,10 @@ def _(logits, score, offset, width, *options) -> tuple[Tensor, ...]:
 
 
 @torch.library.register_fake("pybeam::tree_attention")
+@torch.library.register_fake("pybeam::prompt_attention")
 @torch.library.register_fake("pybeam::layer_norm")
+@torch.library.register_fake("pybeam::rms_norm")
+@torch.library.register_fake("pybeam::rotary")
 def _(first, *_args) -> Tensor:
     return first.new_empty(first.shape)
 
@@ -234,6 +243,7 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::gather_rows")
 @torch.library.register_fake("pybeam::scatter_rows")
 @torch.library.register_fake("pybeam::linear")
+@torch.library.register_fake("pybeam::soft_cap")
 @torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None
@@ -269,7 +279,8 @@ def _(token, _position, _table, _scale, _vocab_size, position_table, _embedding_
 
 
 @torch.library.register_fake("pybeam::glu")
-def _(x) -> Tensor:
+@torch.library.register_fake("pybeam::gated")
+def _(x, *_args) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[1] // 2)
 
 

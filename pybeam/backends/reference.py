@@ -260,6 +260,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 
 beam_program = None
 layer_program = None
+causal_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -272,5 +273,7 @@ layer_norm = layers.layer_norm
 rms_norm = layers.rms_norm
 rotary = layers.rotary
 gated = layers.gated
+soft_cap = layers.soft_cap
+prompt_attention = layers.prompt_attention
 glu = layers.glu
 lstm_cell = layers.lstm_cell

@@ -16,6 +16,8 @@ from torch import Tensor
 from pybeam.backends.packing import LARGEST, unpack
 
 INF = float("inf")
+# of a prompt, whose scores are in memory at a time
+PROMPT_ROWS = 256
 
 
 class Activation(IntEnum):
@@ -103,7 +105,8 @@ def embed(
 ) -> Tensor:
     """Compute ``position_table[position] + embedding_scale * W[token]`` [n, d].
 
-    `table` is W [V, d], or W packed; `scale` [V] belongs to int8.
+    `table` is W [V, d], or W packed; `scale` [V] belongs to int8. Without positions in their table, which is
+    [0, d] then, nothing is added.
     """
     if table.ndim == 2:
         rows = table.index_select(0, token)  # [n, d]
@@ -111,6 +114,8 @@ def embed(
         rows = unpack(table, token, position_table.shape[1])
     if scale is not None:
         rows = rows * scale[token][:, None]
+    if not len(position_table):
+        return (rows * embedding_scale).to(position_table.dtype)
     return F.embedding(position, position_table).add_(rows, alpha=embedding_scale)
 
 
@@ -144,6 +149,63 @@ def gated(x: Tensor, activation: int) -> Tensor:
     """Compute ``act(g) * u`` [n, F], where ``x = [g, u]`` [n, 2 F]."""
     g, u = x.chunk(2, 1)
     return FUNCTIONS[Activation(activation)](g) * u
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """Replace x by ``cap * tanh(x / cap)``."""
+    x.div_(cap).tanh_().mul_(cap)
+
+
+# the parameters are the tensors of attention, which kernels take one by one
+def prompt_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: Tensor,
+    slot: Tensor,
+    cell: Tensor,
+    num_cells: Tensor,
+    position: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+) -> Tensor:
+    """Compute causal attention [R, H, D] of rows of prompts, a block of rows at a time.
+
+    ``softmax(scale * query key^T) value``, where a row at position p sees the cells at places 0 to p of its
+    source's line: the last `window` of them, if that is not 0. With a `soft_cap` other than 0, scores become
+    ``cap * tanh(score / cap)``. Rows behind the last offset are padding: zeros. A row's result depends on
+    nothing but its query and the cells that it sees.
+
+    Args:
+        query: [R, H, D].
+        key, value: [cells, G, D], where G divides H.
+        offset: [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1].
+        slot: [A] int32, the line of each source.
+        cell: [S, U] int32, the cells of each line in the order of their positions.
+        num_cells: [S] int32, how many of them are known.
+        position: [R] int32, less than num_cells.
+        scale: of the products.
+        window: 0: all.
+        soft_cap: 0: none.
+    """
+    dtype = query.dtype if query.dtype == torch.float64 else torch.float32
+    group, out = query.shape[1] // key.shape[1], torch.zeros_like(query)
+    bounds = offset.tolist()
+    for line, first, last in zip(slot.tolist(), bounds, bounds[1:], strict=False):
+        for row in range(first, last, PROMPT_ROWS):
+            rows = slice(row, min(row + PROMPT_ROWS, last))
+            at = position[rows].long()  # [r]
+            seen = cell[line, : int(at.max()) + 1].long()  # [n]
+            keys, values = (t[seen].to(dtype).repeat_interleave(group, 1) for t in (key, value))
+            score = torch.einsum("rhd,nhd->hrn", query[rows].to(dtype), keys) * scale
+            if soft_cap:
+                score = soft_cap * (score / soft_cap).tanh()
+            back = at[:, None] - torch.arange(len(seen), device=at.device)  # [r, n]
+            is_hidden = (back < 0) | (back >= window) if window else back < 0
+            weight = score.masked_fill(is_hidden, -INF).softmax(-1)
+            out[rows] = torch.einsum("hrn,nhd->rhd", weight, values).to(query.dtype)
+    return out
 
 
 def glu(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_append as append_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.layers import gated, rms_norm, rotary
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_attention import tree_attention
 
@@ -60,6 +61,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
 # these arrays are few and small, and not worth kernels of their own
 beam_program = None
 layer_program = None
+causal_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
@@ -71,9 +73,8 @@ beam_close = partial(beams.beam_close, tree_release)
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm
-rms_norm = layers.rms_norm
-rotary = layers.rotary
-gated = layers.gated
+soft_cap = layers.soft_cap
+prompt_attention = layers.prompt_attention
 glu = layers.glu
 lstm_cell = layers.lstm_cell
 mixture = layers.mixture
@@ -85,9 +86,11 @@ __all__ = [
     "beam_open",
     "beam_program",
     "beam_read",
+    "causal_program",
     "draft_commit",
     "draft_open",
     "embed",
+    "gated",
     "gather_rows",
     "glu",
     "layer_norm",
@@ -95,8 +98,12 @@ __all__ = [
     "linear",
     "lstm_cell",
     "mixture",
+    "prompt_attention",
+    "rms_norm",
+    "rotary",
     "scatter_rows",
     "select",
+    "soft_cap",
     "tree_append",
     "tree_attention",
     "tree_release",

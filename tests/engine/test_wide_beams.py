@@ -55,25 +55,26 @@ def transformer(tmp_path_factory):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        pybeam.fixed_beam(300, n_best=300, max_length=4),
-        pybeam.variable_beam(300, threshold=6.0, n_best=100, max_length=5),
-        pybeam.shrinking_beam(300, n_best=50, max_length=4),
-        pybeam.optimal_beam(300, n_best=9, max_length=4),
-        pybeam.stochastic_beam(200, seed=3, max_length=3),
+        pybeam.fixed_beam(140, n_best=140, max_length=4),
+        pybeam.variable_beam(140, threshold=6.0, n_best=100, max_length=4),
+        pybeam.shrinking_beam(140, n_best=50, max_length=4),
+        pybeam.optimal_beam(140, n_best=9, max_length=4),
+        pybeam.stochastic_beam(140, seed=3, max_length=3),
     ],
     ids=["fixed", "variable", "shrinking", "optimal", "stochastic"],
 )
 def test_backends_agree(transformer, algorithm):
     """On tokens, but for neighbours whose scores are as good as equal."""
-    requests = sources(2)
+    requests = sources(1)
     ours, theirs = (
         decoded(transformer, algorithm, pybeam.Fifo(2), name, requests)
         for name in ("native", "reference")
     )
     for one, other in zip(ours, theirs, strict=True):
         assert one.error is None and len(one.hypotheses) == len(other.hypotheses) > 1
-        scores = [h.score for h in other.hypotheses]
-        assert [h.score for h in one.hypotheses] == pytest.approx(scores, abs=2e-4)
+        # samples are ranked by perturbed scores
+        scores = sorted(h.score for h in other.hypotheses)
+        assert sorted(h.score for h in one.hypotheses) == pytest.approx(scores, abs=2e-4)
         common = {tuple(h.tokens) for h in one.hypotheses} & {
             tuple(h.tokens) for h in other.hypotheses
         }

@@ -12,7 +12,7 @@ native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 D, INNER, HEADS, VOCAB, CELLS, POSITIONS = 8, 12, 2, 70, 5, 9
 NONE = torch.empty(0)
 # where tensors stand in the list of weights
-TABLE, POSITION_TABLE, FINAL_NORM, OUTPUT, SELF_NORM, QKV, CROSS_OUT = 0, 2, 5, 7, 10, 12, 23
+TABLE, POSITION_TABLE, FINAL_NORM, OUTPUT, SELF_NORM, QKV, CROSS_OUT = 0, 2, 5, 7, 11, 13, 24
 
 
 def ints(*values: int) -> torch.Tensor:
@@ -29,7 +29,7 @@ def weights() -> list[torch.Tensor]:
     embeddings = [torch.randn(VOCAB, D), NONE, torch.randn(POSITIONS, D), NONE, NONE]
     attention = [*norm, *linear(3 * D, D), *linear(D, D), *norm, *linear(D, D), *linear(D, D)]
     inner = [*norm, *linear(INNER, D), *linear(D, INNER)]
-    return [*embeddings, *norm, *linear(VOCAB, D), *attention, *inner]
+    return [*embeddings, *norm, *linear(VOCAB, D), NONE, *attention, *inner]
 
 
 SHAPE = StackShape(
@@ -44,6 +44,9 @@ SHAPE = StackShape(
     num_columns=VOCAB,
     embedding_scale=2.0,
     num_tokens=VOCAB,
+    head_size=D // HEADS,
+    is_gated=False,
+    bias_origin=0,
 )
 
 
@@ -60,6 +63,8 @@ def arguments() -> dict:
         cell=ints(1, 2),
         own_cells=(*cells, mask, entry),
         cross_cells=cells,
+        position=None,
+        cell_position=None,
     )
 
 
@@ -194,8 +199,8 @@ def test_wrong_weights(index, value, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(num_heads=3), "`num_heads` must divide 8, but is 3"),
-        (dict(num_heads=0), "`num_heads` must divide 8, but is 0"),
+        (dict(num_heads=3), "`bias` must be"),
+        (dict(num_heads=0), "`num_heads` and `head_size` must be positive"),
         (dict(num_layers=0), "`weights` has too many tensors"),
         (dict(num_layers=2), "`weights` has too few tensors"),
         (dict(num_layers=-1), "must be positive"),
@@ -207,3 +212,61 @@ def test_wrong_weights(index, value, message):
 def test_wrong_shapes(change, message):
     with pytest.raises(ValueError, match=message):
         native.layer_program(tuple(weights()), SHAPE._replace(**change))
+
+
+def gated_weights(inner: int, heads: int, size: int) -> dict[str, list[torch.Tensor]]:
+    """Of a layer as T5 has it: norms and matrices without biases, gates, heads of any size."""
+    attended = heads * size
+
+    def matrix(columns: int, depth: int) -> list[torch.Tensor]:
+        return [*linear(columns, depth)[:2], NONE]
+
+    return dict(
+        self_norm=[torch.rand(D), NONE],
+        qkv=matrix(3 * attended, D),
+        self_out=matrix(D, attended),
+        inner_norm=[torch.rand(D), NONE],
+        inner=matrix(2 * inner, D),
+        inner_out=matrix(D, inner),
+    )
+
+
+def test_gates_and_position_biases():
+    """An encoder of one layer, beside one call per operator."""
+    heads, size, inner, bias = 3, 4, 20, torch.randn(3, 5)
+    layer, final = gated_weights(inner, heads, size), torch.rand(D)
+    parts = [tensor for part in layer.values() for tensor in part]
+    embeddings = [NONE, NONE, torch.empty(0, D), NONE, NONE]
+    weights = [*embeddings, final, NONE, NONE, NONE, NONE, bias, *parts]
+    shape = SHAPE._replace(
+        inner_size=inner,
+        activation=3,
+        has_cross=False,
+        num_heads=heads,
+        num_columns=0,
+        num_tokens=0,
+        head_size=size,
+        is_gated=True,
+        bias_origin=2,
+    )
+    x, out = torch.randn(7, D), torch.empty(7, D)
+    position = ints(0, 1, 2, 3, 0, 1, 2)
+    cells = (ints(0, 4, 7), ints(0, 1), ints(0, 1, 2, 3, 4, 5, 6, 0).view(2, 4), ints(4, 3))
+    program = native.layer_program(tuple(weights), shape)
+    program.run(out, x.clone(), None, None, None, cells, (), position, position)
+
+    def multiply(part: str, x: torch.Tensor, columns: int) -> torch.Tensor:
+        y = torch.empty(len(x), columns)
+        native.linear(y, x.contiguous(), layer[part][0], None, None, 0, False)
+        return y
+
+    y = native.rms_norm(x, layer["self_norm"][0], SHAPE.epsilon)
+    qkv = multiply("qkv", y, 3 * heads * size).view(7, 3, heads, size).unbind(1)
+    attention = torch.ops.pybeam.tree_attention.default
+    y = attention(*qkv, *cells, None, None, shape.scale, position, position, bias, 2)
+    x = x + multiply("self_out", y.flatten(1), D)
+    y = native.rms_norm(x, layer["inner_norm"][0], SHAPE.epsilon)
+    x = x + multiply("inner_out", native.gated(multiply("inner", y, 2 * inner), 3), D)
+    assert torch.equal(out, native.rms_norm(x, final, SHAPE.epsilon))
+    with pytest.raises(ValueError, match="`position` and `cell_position` must be given"):
+        program.run(out, x.clone(), None, None, None, cells, (), None, None)

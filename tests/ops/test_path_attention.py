@@ -181,4 +181,4 @@ def test_native_reads_nothing_outside(changes, message):
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     *given, entry, paths = small_case(changes).values()
     with pytest.raises(RuntimeError, match=message):
-        native.tree_attention(*given, None, entry, 0.1, paths)
+        native.tree_attention(*given, None, entry, 0.1, None, paths)

@@ -33,7 +33,7 @@ class FusedStack:
         """Return the states [n, d] of tokens and positions [n], or of x [n, d], which is overwritten."""
         first = inputs if isinstance(inputs, Tensor) else inputs[0]
         out = torch.empty(first.shape[0], self._size)
-        self._run(out, inputs, None, None, None, cells.given, ())
+        self._run(out, inputs, None, None, None, cells.given, (), None, None)
         return out
 
     def decode(
@@ -54,7 +54,7 @@ class FusedStack:
             cells: what rows attend over in these pools.
         """
         own, cross = cells
-        self._run(out, inputs, *pools, cell, own.given, cross.given)
+        self._run(out, inputs, *pools, cell, own.given, cross.given, None, None)
         return out
 
 
@@ -85,9 +85,12 @@ def fused(
         num_columns=output.num_columns if isinstance(output, PackedLinear) else 0,
         embedding_scale=stack.embedding_scale,
         num_tokens=0 if table is None else stack.num_tokens,
+        head_size=size // stack.num_heads,
+        is_gated=False,
+        bias_origin=0,
     )
     weights = [*_table(table), stack.position_table, *_norm(stack.embedding_norm)]
-    weights += [*_norm(stack.final_norm), *_linear(output)]
+    weights += [*_norm(stack.final_norm), *_linear(output), NONE]
     for layer in layers:
         weights += _layer(layer)
     return FusedStack(make(tuple(weights), shape), size)

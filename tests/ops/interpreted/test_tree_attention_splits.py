@@ -100,8 +100,8 @@ def test_cells_of_all_rows_are_split_and_paths_are_not(device, num_splits):
     shared = torch.tensor([690, 40, 1], dtype=torch.int32, device=device)
     case[8] = torch.tensor([*range(20), 3, 1, 7], dtype=torch.int32, device=device)
     paths = Paths(place, length, shared)
-    actual = triton.tree_attention(*case, 0.3, paths, num_splits=num_splits)
-    assert_close(actual.cpu(), reference.tree_attention(*case, 0.3, paths).cpu())
+    actual = triton.tree_attention(*case, 0.3, None, paths, num_splits=num_splits)
+    assert_close(actual.cpu(), reference.tree_attention(*case, 0.3, None, paths).cpu())
 
 
 def test_many_sources(device):

@@ -1,0 +1,196 @@
+// What the sublayers of all stacks share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "../dispatch.h"
+#include "../params/sublayers.h"
+#include "linear.h"
+#include "team.h"
+#include "tree_attention.h"
+
+namespace pybeam {
+
+// Memory of a call, without meaning at first. What is not large is kept for this thread's next
+// call, because fresh memory costs a page fault every few rows.
+class Memory {
+  public:
+    static constexpr size_t kAlignment = 64;  // of a cache line
+
+    explicit Memory(size_t bytes) {
+        // larger memory is given back after the call
+        constexpr size_t kMostKeptBytes = size_t{64} << 20;
+        static thread_local std::unique_ptr<char[]> kept;
+        static thread_local size_t kept_size = 0;
+        const size_t size = bytes + kAlignment;
+        if (size > kMostKeptBytes) {
+            once_ = std::make_unique_for_overwrite<char[]>(size);
+        } else if (size > kept_size) {
+            kept = std::make_unique_for_overwrite<char[]>(size);
+            kept_size = size;
+        }
+        char* start = once_ != nullptr ? once_.get() : kept.get();
+        data_ = start + (kAlignment - reinterpret_cast<size_t>(start) % kAlignment) % kAlignment;
+    }
+
+    char* data() const { return data_; }
+
+  private:
+    std::unique_ptr<char[]> once_;
+    char* data_;
+};
+
+// Divides memory into arrays of numbers per row. Without memory it counts what they need.
+class Arrays {
+  public:
+    Arrays(char* memory, int64_t num_rows) : memory_(memory), num_rows_(num_rows) {}
+
+    char* bytes(int64_t of_row) {
+        char* taken = memory_ == nullptr ? nullptr : memory_ + size_;
+        size_ +=
+            (num_rows_ * of_row + Memory::kAlignment - 1) / Memory::kAlignment * Memory::kAlignment;
+        return taken;
+    }
+    float* floats(int64_t of_row) {
+        return reinterpret_cast<float*>(bytes(of_row * int64_t{sizeof(float)}));
+    }
+    size_t size() const { return size_; }
+
+  private:
+    char* memory_;
+    int64_t num_rows_;
+    size_t size_ = 0;
+};
+
+// Inputs of products as bfloat16 or int8.
+struct PreparedRows {
+    // for products of at most this depth
+    PreparedRows(Arrays& arrays, int64_t depth)
+        : values(arrays.bytes(prepared_stride(WeightType::kBFloat16, depth))),  // the widest
+          scale(arrays.floats(1)),
+          offset(reinterpret_cast<int32_t*>(arrays.floats(1))) {}
+
+    char* values;
+    float* scale;
+    int32_t* offset;
+};
+
+struct NoNorm {};
+
+// What one member of a team does: the same as the others, with some of the tasks.
+class Sublayers {
+  protected:
+    Sublayers(const Team& team, int64_t num_rows, const PreparedRows& prepared)
+        : team_(team), num_rows_(num_rows), prepared_(prepared) {}
+
+    // y = f(W x + b), or y += W x + b where it `adds`. Rows of x are `x_stride` apart; 0: they
+    // stand side by side.
+    LinearParams product(const LinearWeights& weights, const float* x, float* y,
+                         Activation activation, bool adds, int64_t x_stride = 0) const {
+        LinearParams params{};
+        params.x = x;
+        params.x_stride = x_stride == 0 ? weights.depth : x_stride;
+        params.rounded_x = prepared_.values;
+        params.int8_x = {reinterpret_cast<int8_t*>(prepared_.values),
+                         prepared_stride(weights.type, weights.depth), prepared_.scale,
+                         prepared_.offset};
+        params.weight = weights.weight;
+        params.weight_type = weights.type;
+        params.scale = weights.scale;
+        params.bias = weights.bias;
+        params.y = y;
+        params.num_rows = num_rows_;
+        params.depth = weights.depth;
+        params.num_columns = weights.num_columns;
+        params.activation = activation;
+        params.adds = adds;
+        return params;
+    }
+
+    // before(row) makes the row of x, unless it is `NoNorm`.
+    template <class BeforeRow>
+    void run_product(const LinearParams& params, const BeforeRow& before) const {
+        constexpr bool has_norm = !std::is_same_v<BeforeRow, NoNorm>;
+        const LinearTasks tasks(params, team_.size());
+        if (has_norm || tasks.prepares()) {
+            for_rows([&](int64_t row) {
+                if constexpr (has_norm) before(row);
+                tasks.prepare(row);
+            });
+        }
+        team_.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
+    }
+
+    // Columns `0 .. size` of x [rows, 2 size] become f of them times the other columns.
+    void gate(Activation activation, float* x, int64_t size) const {
+        constexpr int64_t kColumns = 512;  // of one task, so that few rows are several tasks
+        const int64_t parts = (size + kColumns - 1) / kColumns;
+        team_.for_each(num_rows_ * parts, [&](int64_t task) {
+            const int64_t first = task % parts * kColumns;
+            float* gates = x + task / parts * 2 * size + first;
+            kernels().gate_row(activation, gates, gates + size, std::min(kColumns, size - first),
+                               gates);
+        });
+    }
+
+    // Attention over the cells of a layer. Heads of a query stand side by side.
+    void attend(TreeAttentionParams params, size_t layer, const LayerPool& pool, const float* query,
+                int64_t query_stride, float* out) const {
+        const int64_t item = pool.dtype == DType::kFloat32 ? 4 : 2;
+        const char* key = static_cast<const char*>(pool.data) + layer * pool.layer_stride * item;
+        params.key = key;
+        params.value = key + pool.key_size * item;
+        params.cell_dtype = pool.dtype;
+        params.key_cell_stride = params.value_cell_stride = 2 * pool.key_size;
+        run_attention(params, query, query_stride, out);
+    }
+
+    void run_attention(TreeAttentionParams& params, const float* query, int64_t query_stride,
+                       float* out) const {
+        params.query = query;
+        params.query_row_stride = query_stride;
+        params.query_head_stride = params.key_head_stride = params.value_head_stride =
+            params.head_size;
+        params.out = out;
+        const AttentionTasks tasks(params, team_.size());
+        team_.for_each(tasks.size(), [&](int64_t task) { tasks.run(task); });
+    }
+
+    // Calls body(row) for all rows, some of which are one task where each row is little work.
+    template <class Body>
+    void for_rows(const Body& body, int64_t rows_of_task = 8) const {
+        const int64_t tasks = (num_rows_ + rows_of_task - 1) / rows_of_task;
+        team_.for_each(tasks, [&](int64_t task) {
+            const int64_t end = std::min(num_rows_, (task + 1) * rows_of_task);
+            for (int64_t row = task * rows_of_task; row < end; ++row) body(row);
+        });
+    }
+
+    const Team& team_;
+    const int64_t num_rows_;
+
+  private:
+    const PreparedRows& prepared_;
+};
+
+// Multiply-adds in float32 that take as long.
+inline int64_t work_of(const LinearWeights& weights) {
+    const int64_t work = weights.num_columns * weights.depth;
+    if (weights.type == WeightType::kInt8) return work / 4;
+    return weights.type == WeightType::kBFloat16 ? work / 2 : work;
+}
+
+// Members of a team for so many multiply-adds: less work is done by one thread, because others
+// would have to be woken.
+inline int team_size(int64_t work, int num_threads) {
+    constexpr int64_t kWorthTeam = 1 << 22;
+    return work < kWorthTeam ? 1 : num_threads;
+}
+
+// Raises std::runtime_error if a cell that a row is written to is not in the pool.
+void check_cells(const LayerPool& pool, const int32_t* cell, int64_t num_rows);
+
+}  // namespace pybeam

@@ -1,0 +1,42 @@
+// The operator `prompt_attention`.
+#pragma once
+
+#include "sublayers.h"
+#include "tree_attention.h"
+
+namespace pybeam {
+
+inline Tensor prompt_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                               const Tensor& offset, const Tensor& slot, const Tensor& cell,
+                               const Tensor& num_cells, const Tensor& position, double scale,
+                               int64_t window, double soft_cap) {
+    check_heads(query, key, value);
+    PYBEAM_CHECK_VALUE(window >= 0, "`window` must be at least 0, but is ", window);
+    const int64_t num_rows = query.size(0);
+    const Heads heads{query.size(1), key.size(1), query.size(2)};
+    const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {num_rows});
+    TreeAttentionParams params =
+        attention_of({offset, slot, cell, num_cells}, num_rows, heads, key.size(0), scale);
+    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
+    params.query = query.data_ptr();
+    params.key = key.data_ptr();
+    params.value = value.data_ptr();
+    params.out = out.data_ptr();
+    params.dtype = float_type("query", query);
+    params.cell_dtype = float_type("key", key);
+    params.query_row_stride = query.stride(0);
+    params.query_head_stride = query.stride(1);
+    params.key_cell_stride = key.stride(0);
+    params.key_head_stride = key.stride(1);
+    params.value_cell_stride = value.stride(0);
+    params.value_head_stride = value.stride(1);
+    params.position = position_arg;
+    params.window = static_cast<int32_t>(window);
+    params.soft_cap = static_cast<float>(soft_cap);
+    params.in_order = true;
+    params.num_threads = num_threads();
+    launch_tree_attention(params);
+    return out;
+}
+
+}  // namespace pybeam

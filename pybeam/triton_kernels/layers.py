@@ -1,0 +1,115 @@
+"""`rms_norm`, `rotary` and `gated`: a program has one head of one row, or a part of a row.
+
+The arithmetic is float32, whatever the dtype of the numbers.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_COLUMNS = 1024
+# activations by their numbers in `Activation`
+RELU, GELU, TANH_GELU, SILU, TANH = (tl.constexpr(i) for i in range(1, 6))
+
+
+@triton.jit
+def rms_norm_kernel(
+    p_y, p_x, p_weight, num_heads, row_stride, head_stride, size, epsilon, BLOCK: tl.constexpr
+):
+    i_head = tl.program_id(0).to(tl.int64)
+    o_x = tl.arange(0, BLOCK)
+    m_x = o_x < size
+    p_own = p_x + i_head // num_heads * row_stride + i_head % num_heads * head_stride
+    b_x = tl.load(p_own + o_x, mask=m_x, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon)
+    b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
+    tl.store(p_y + i_head * size + o_x, b_x * scale * b_weight, mask=m_x)
+
+
+@triton.jit
+def rotary_kernel(
+    p_y,
+    p_x,
+    p_position,
+    p_cos,
+    p_sin,
+    num_heads,
+    num_positions,
+    row_stride,
+    head_stride,
+    half,
+    BLOCK: tl.constexpr,
+):
+    i_head = tl.program_id(0).to(tl.int64)
+    o_x = tl.arange(0, BLOCK)
+    m_x = o_x < half
+    position = tl.load(p_position + i_head // num_heads).to(tl.int64)
+    m_angle = m_x & (position >= 0) & (position < num_positions)
+    b_cos = tl.load(p_cos + position * half + o_x, mask=m_angle, other=0.0)
+    b_sin = tl.load(p_sin + position * half + o_x, mask=m_angle, other=0.0)
+    p_own = p_x + i_head // num_heads * row_stride + i_head % num_heads * head_stride
+    b_a = tl.load(p_own + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_b = tl.load(p_own + half + o_x, mask=m_x, other=0.0).to(tl.float32)
+    p_out = p_y + i_head * 2 * half
+    tl.store(p_out + o_x, b_a * b_cos - b_b * b_sin, mask=m_x)
+    tl.store(p_out + half + o_x, b_b * b_cos + b_a * b_sin, mask=m_x)
+
+
+@triton.jit
+def activated(b_x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == RELU:
+        return tl.maximum(b_x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if ACTIVATION == GELU:
+        return 0.5 * b_x * (1.0 + tl.erf(b_x * 0.7071067811865476))
+    if ACTIVATION == TANH_GELU:
+        return b_x * tl.sigmoid(1.5957691216057308 * (b_x + 0.044715 * b_x * b_x * b_x))
+    if ACTIVATION == SILU:
+        return b_x * tl.sigmoid(b_x)
+    if ACTIVATION == TANH:
+        return 2.0 * tl.sigmoid(2.0 * b_x) - 1.0
+    return b_x
+
+
+@triton.jit
+def gated_kernel(p_y, p_x, row_stride, size, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    i_row = tl.program_id(0).to(tl.int64)
+    o_x = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    m_x = o_x < size
+    p_own = p_x + i_row * row_stride
+    b_gate = tl.load(p_own + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_value = tl.load(p_own + size + o_x, mask=m_x, other=0.0).to(tl.float32)
+    tl.store(p_y + i_row * size + o_x, activated(b_gate, ACTIVATION) * b_value, mask=m_x)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """`pybeam.backends.torch_layers.rms_norm` of x [n, d] or [n, heads, d]."""
+    y, size = x.new_empty(x.shape), x.shape[-1]
+    num_heads = x.shape[1] if x.ndim == 3 else 1
+    if y.numel():
+        strides = x.stride(0), x.stride(1) if x.ndim == 3 else 0
+        block = triton.next_power_of_2(size)
+        grid = (x.shape[0] * num_heads,)
+        rms_norm_kernel[grid](y, x, weight, num_heads, *strides, size, epsilon, BLOCK=block)
+    return y
+
+
+def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`pybeam.backends.torch_layers.rotary`."""
+    y, half = x.new_empty(x.shape), x.shape[2] // 2
+    if y.numel():
+        facts = x.shape[1], cos.shape[0], x.stride(0), x.stride(1), half
+        block = triton.next_power_of_2(half)
+        grid = (x.shape[0] * x.shape[1],)
+        rotary_kernel[grid](y, x, position, cos, sin, *facts, BLOCK=block)
+    return y
+
+
+def gated(x: Tensor, activation: int) -> Tensor:
+    """`pybeam.backends.torch_layers.gated`."""
+    size = x.shape[1] // 2
+    y = x.new_empty(x.shape[0], size)
+    if y.numel():
+        block = min(MAX_COLUMNS, triton.next_power_of_2(size))
+        grid = (x.shape[0], triton.cdiv(size, block))
+        gated_kernel[grid](y, x, x.stride(0), size, ACTIVATION=int(activation), BLOCK=block)
+    return y
