@@ -52,7 +52,8 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "tree_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
         "Tensor cell, Tensor num_cells, Tensor? mask, Tensor? entry, float scale, "
         "Tensor? position=None, Tensor? cell_position=None, Tensor? bias=None, int origin=0, "
-        "int window=0, float soft_cap=0.0) -> Tensor");
+        "int window=0, float soft_cap=0.0, Tensor? path=None, Tensor? path_length=None, "
+        "Tensor? num_shared=None) -> Tensor");
     m.def(
         "prompt_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
         "Tensor cell, Tensor num_cells, Tensor position, float scale, int window, "

@@ -171,7 +171,9 @@ struct TaskView {
           slot(params.slot[task.source]),
           group(params.num_heads / params.num_key_heads),
           cell(params.cell + slot * params.max_cells),
-          num_cells(params.num_cells[slot]),
+          trunk(params.path == nullptr ? 0 : params.trunk[task.source]),
+          num_cells(params.num_common(slot) + trunk),
+          path_length(params.path == nullptr ? 0 : params.path_length[slot] - trunk),
           num_rows(task.last - task.first),
           num_heads(task.last_head - task.first_head) {}
 
@@ -194,6 +196,13 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
+    // The path of the row of query i, behind the trunk.
+    const int32_t* path(int64_t i) const {
+        const int64_t line = slot * params.max_entries + params.entry[row(i)];
+        return params.path + line * params.max_path + trunk;
+    }
+    // The cells that paths name by their places.
+    const int32_t* path_cells() const { return cell + num_cells - trunk; }
     // Where cells are in order: leaves those that a row of the task sees, from a whole tile on, so
     // that sums have one order in every task.
     void leave_seen() {
@@ -216,7 +225,10 @@ struct TaskView {
     const AttendTask& task;
     int64_t slot, group;
     const int32_t* cell;
-    int64_t num_cells, num_rows, num_heads;
+    int64_t trunk;        // nodes with which all paths begin, first in the tree's list
+    int64_t num_cells;    // that rows read together, the trunk too
+    int64_t path_length;  // cells that each row reads for itself
+    int64_t num_rows, num_heads;
     int64_t first_cell = 0;  // place of `cell` in its line
 };
 
@@ -300,6 +312,60 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
     }
 }
 
+// Copies the queries of a task as float32, times the scale.
+template <class T, class C>
+inline void copy_queries(const TaskView<T, C>& view, float* query) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            copy_query(view.query(h, i), head_size, view.params.scale,
+                       query + (h * view.num_rows + i) * size);
+        }
+    }
+}
+
+// Copies the positions of the cells that rows read together, if anything asks for them.
+template <class T, class C>
+inline void read_positions(const TaskView<T, C>& view, int32_t* cell_position) {
+    if (view.params.cell_position == nullptr) return;
+    for (int64_t u = 0; u < view.num_cells; ++u) {
+        cell_position[u] = view.params.cell_position[view.cell[u]];
+    }
+}
+
+// Caps scores of query q, adds biases and hides what is too far away.
+template <class T, class C>
+inline void change_scores(const TaskView<T, C>& view, int64_t q, const int32_t* cell_position,
+                          int64_t num_cells, float* scores) {
+    const TreeAttentionParams& params = view.params;
+    const int64_t i = q % view.num_rows, row = view.row(i);
+    if (params.soft_cap != 0.0f) soft_cap(params.soft_cap, num_cells, scores);
+    if (params.bias != nullptr) {
+        add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
+                   num_cells, scores);
+    }
+    if (params.in_order) {
+        hide_others(params.window, params.position[row] - view.first_cell, num_cells, scores);
+    } else if (params.window != 0) {
+        hide_far_cells(params.window, params.position[row], cell_position, num_cells, scores);
+    }
+}
+
+// Writes weighted sums of values, each times the inverse of its weights' sum.
+template <class T, class C>
+inline void write_results(const TaskView<T, C>& view, const float* inverse, const float* out) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            const int64_t q = h * view.num_rows + i;
+            T* result = view.out(h, i);
+            for (int64_t d = 0; d < head_size; ++d) {
+                from_float(out[q * size + d] * inverse[q], result + d);
+            }
+        }
+    }
+}
+
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
     TaskView<T, C> view(params, task);
@@ -311,48 +377,20 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     float* scores = out + num_queries * size + kTileCells * size;
     int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            copy_query(view.query(h, i), params.head_size, params.scale,
-                       query + (h * view.num_rows + i) * size);
-        }
-    }
-    if (params.cell_position != nullptr) {
-        for (int64_t u = 0; u < view.num_cells; ++u) {
-            cell_position[u] = params.cell_position[view.cell[u]];
-        }
-    }
+    copy_queries(view, query);
+    read_positions(view, cell_position);
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
-        const int64_t i = q % view.num_rows, row = view.row(i);
-        if (params.soft_cap != 0.0f) soft_cap(params.soft_cap, view.num_cells, row_scores);
-        if (params.bias != nullptr) {
-            add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
-                       view.num_cells, row_scores);
-        }
-        if (params.in_order) {
-            hide_others(params.window, params.position[row] - view.first_cell, view.num_cells,
-                        row_scores);
-        } else if (params.window != 0) {
-            hide_far_cells(params.window, params.position[row], cell_position, view.num_cells,
-                           row_scores);
-        }
+        change_scores(view, q, cell_position, view.num_cells, row_scores);
         if (params.mask != nullptr) {
-            hide_cells(params, view.slot, params.entry[row], view.num_cells, row_scores);
+            const int32_t entry = params.entry[view.row(q % view.num_rows)];
+            hide_cells(params, view.slot, entry, view.num_cells, row_scores);
         }
         query[q] = exp_scores(row_scores, view.num_cells);
     }
     mix_all(view, blocks, scores, stride, copy, out);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            const int64_t q = h * view.num_rows + i;
-            T* result = view.out(h, i);
-            for (int64_t d = 0; d < params.head_size; ++d) {
-                from_float(out[q * size + d] * query[q], result + d);
-            }
-        }
-    }
+    write_results(view, query, out);
 }

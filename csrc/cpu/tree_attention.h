@@ -17,6 +17,7 @@ void clear_padding(const TreeAttentionParams& params);
 class AttentionTasks {
   public:
     AttentionTasks(const TreeAttentionParams& params, int num_threads);
+    AttentionTasks(const AttentionTasks&) = delete;
 
     int64_t size() const { return params_.num_sources * head_tasks_ * blocks_; }
     // Multiply-adds.
@@ -25,6 +26,7 @@ class AttentionTasks {
 
   private:
     TreeAttentionParams params_;
+    std::vector<int64_t> trunk_;  // by source
     int64_t work_ = 0;
     int64_t blocks_, heads_, head_tasks_, scratch_size_;
 };

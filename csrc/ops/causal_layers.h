@@ -155,7 +155,8 @@ class CausalProgram {
 
     // Says where rows and cells stand. A prompt's cells are in the order of their positions.
     void set_positions(const CausalCells& cells, TreeAttentionParams* seen) const {
-        seen->in_order = seen->mask == nullptr && !cells.cell_position.has_value();
+        const bool sees_all = seen->mask == nullptr && seen->path == nullptr;
+        seen->in_order = sees_all && !cells.cell_position.has_value();
         const bool has_windows = std::any_of(shape_.window.begin(), shape_.window.end(),
                                              [](int32_t window) { return window != 0; });
         PYBEAM_CHECK_VALUE(cells.position.has_value() || !(seen->in_order || has_windows),

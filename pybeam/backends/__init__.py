@@ -29,7 +29,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import ColumnRules, Distances, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
@@ -68,6 +68,7 @@ class Backend(Protocol):
         entry: Tensor | None,
         scale: float,
         distances: Distances | None = None,
+        paths: Paths | None = None,
         /,
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""

@@ -37,8 +37,8 @@ class LayerProgram(Protocol):
         own_pool: Tensor | None,
         cross_pool: Tensor | None,
         cell: Tensor | None,
-        own_cells: tuple[Tensor | None, ...],
-        cross_cells: tuple[Tensor | None, ...],
+        own_cells: tuple[Tensor, ...],
+        cross_cells: tuple[Tensor, ...],
         position: Tensor | None,
         cell_position: Tensor | None,
         /,
@@ -47,7 +47,7 @@ class LayerProgram(Protocol):
 
         `inputs` are tokens and positions, both [R] int32, or x [R, d], which is overwritten. A decoder writes
         keys and values to `cell` [R] of `own_pool` [layers, cells, 2, H, D]. Without a pool rows attend over
-        rows. The fields of `Cells` say what each row sees. `position` [R] and `cell_position` [cells], both
+        rows. `Cells.given` says what each row sees. `position` [R] and `cell_position` [cells], both
         int32, are needed where weights have position biases; without a pool both are of rows.
         """
 
@@ -83,7 +83,7 @@ class CausalProgram(Protocol):
         rotary_row: Tensor,
         pool: Tensor,
         cell: Tensor,
-        cells: tuple[Tensor | None, ...],
+        cells: tuple[Tensor, ...],
         position: Tensor | None,
         cell_position: Tensor | None,
         /,
@@ -91,7 +91,7 @@ class CausalProgram(Protocol):
         """Compute the logits `out` [R, V] of rows; without `out` only their keys and values.
 
         Keys and values go to `cell` [R] of `pool` [layers, cells, 2, G, D]. `token` [R] and `rotary_row` [R],
-        of the tables of cosines and sines, are int32. The fields of `Cells` say what each row sees. Without
+        of the tables of cosines and sines, are int32. `Cells.given` says what each row sees. Without
         mask and `cell_position`, rows are those of prompts, and see what `prompt_attention` lets them see.
         `position` [R] and `cell_position` [cells], both int32, are needed where a layer has a window.
         """

@@ -27,7 +27,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import ColumnRules, Distances, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 try:
     import pybeam._C  # registers the operators, too
@@ -117,12 +117,13 @@ def tree_attention(
     entry: Tensor | None,
     scale: float,
     distances: Distances | None = None,
+    paths: Paths | None = None,
 ) -> Tensor:
     attended = query, key, value, offset, slot, cell, num_cells, mask, entry, scale
-    if distances is None:
+    if distances is None and paths is None:
         return _tree_attention(*attended)
-    *given, window, soft_cap = distances
-    return _tree_attention(*attended, *given, window or 0, soft_cap or 0.0)
+    *given, window, soft_cap = Distances() if distances is None else distances
+    return _tree_attention(*attended, *given, window or 0, soft_cap or 0.0, *(paths or ()))
 
 
 def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:

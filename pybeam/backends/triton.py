@@ -49,6 +49,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     release_kernels.tree_release(
         tree.num_nodes,
         tree.num_live,
+        tree.path_length,
         tree.num_free,
         tree.page,
         tree.num_pages,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.contracts import MAX_WIDTH, Distances
+from pybeam.contracts import MAX_WIDTH, Distances, Paths
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WORD_BITS = 64
@@ -211,6 +211,43 @@ def distances(given: Distances, query: Tensor, key: Tensor) -> None:
         _fail("window", "at least 1", given.window, "give None for no window")
     if given.soft_cap is not None and not 0 < given.soft_cap < float("inf"):
         _fail("soft_cap", "positive and finite", given.soft_cap, "give None for no cap")
+
+
+def paths(
+    given: Paths,
+    slot: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    entry: Tensor | None,
+    num_rows: int,
+) -> None:
+    """Check the paths of `ops.tree_attention`, whose other tensors have been checked."""
+    place, length, num_shared = given
+    if mask is not None:
+        raise ValueError("`mask` and `paths` exclude each other, but both are given; leave one out")
+    if entry is None:
+        raise ValueError("`paths` and `entry` go together, but `entry` is None")
+    device, num_slots, index = slot.device, num_cells.numel(), slot.long()
+    _ints("place", place, "[S, K, T]", (num_slots, None, None), device, "a line for every slot")
+    _ints("entry", entry, "[R]", (num_rows,), device, "one for every row of `query`")
+    _range("entry", entry, 0, place.shape[1], "`place` has that many lines")
+    _ints("length", length, "[S]", (num_slots,), device, "one for every slot")
+    _range("length", length[index], 0, place.shape[2] + 1, "`place` has that many columns")
+    num_own = num_cells[index]
+    if num_shared is not None:
+        _ints("num_shared", num_shared, "[S]", (num_slots,), device, "one for every slot")
+        num_own = num_own - num_shared[index]
+        is_inside = (num_shared[index] >= 0) & (num_own >= 0)
+        if not bool(is_inside.all()):
+            wrong = int(num_shared[index][~is_inside][0])
+            _fail("num_shared", "from 0 to `num_cells`", wrong)
+    column = torch.arange(place.shape[2], device=device)
+    is_used = column < length[index, None]  # [A, T]
+    used = place[index].masked_fill(~is_used[:, None], -1)  # [A, K, T]
+    is_outside = (used < -1) | (used >= num_own[:, None, None])
+    if bool(is_outside.any()):
+        wrong = int(used[is_outside][0])
+        _fail("place", "-1 or the place of a cell behind the shared ones", wrong)
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:

@@ -6,23 +6,19 @@ reads every key and value together. Where there are too few tiles to fill the de
 split; the last program of a tile merges the parts in their order.
 """
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.contracts import Distances
+from pybeam.contracts import Distances, Paths
+from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention_variants import MIN_BLOCKS, splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.path_attention import add_paths
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MAX_SPLITS = 32
 BLOCK_SOURCES = tl.constexpr(128)
-# a part of fewer blocks costs more to merge than it saves
-MIN_BLOCKS = tl.constexpr(4)
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -56,12 +52,6 @@ def sees(p_mask, o_n, m_n, b_bit, MASK_WORDS: tl.constexpr):
 
 
 @triton.jit
-def capped(b_score, cap):
-    """``cap * tanh(score / cap)``; a score far beyond the cap becomes the cap."""
-    return cap - 2 * cap / (1 + tl.exp2(b_score * (2 * LOG2_E / cap)))
-
-
-@triton.jit
 def add_weighted(b_sum, b_weight, b_value):
     """``b_sum + b_weight @ b_value`` with float32 weights, whatever the dtype of the values."""
     if b_value.dtype == tl.float32:
@@ -72,12 +62,6 @@ def add_weighted(b_sum, b_weight, b_value):
         b_low = (b_weight - b_high.to(tl.float32)).to(b_value.dtype)
         b_sum = tl.dot(b_low, b_value, tl.dot(b_high, b_value, b_sum))
     return b_sum
-
-
-@triton.jit
-def finite_or_zero(b_peak):
-    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
-    return tl.where(b_peak == -float("inf"), 0.0, b_peak)
 
 
 @triton.jit
@@ -105,6 +89,8 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
         "num_sources",
         "num_key_heads",
         "max_cells",
+        "max_entries",
+        "max_path",
         "num_splits",
         "bias_size",
         "bias_origin",
@@ -115,6 +101,9 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
         "p_slot",
         "p_num_cells",
         "p_bit",
+        "p_path",
+        "p_path_length",
+        "p_num_shared",
         "p_position",
         "p_cell_position",
     ],
@@ -129,7 +118,10 @@ def tree_attention_kernel(
     p_cell,
     p_num_cells,
     p_mask,
-    p_bit,
+    p_bit,  # the rows' entries: bits of masks, or lines of paths
+    p_path,
+    p_path_length,
+    p_num_shared,
     p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
     p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
     p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
@@ -145,6 +137,8 @@ def tree_attention_kernel(
     num_sources,
     num_key_heads,
     max_cells,
+    max_entries,
+    max_path,
     num_splits,
     query_row_stride,
     query_head_stride,
@@ -155,6 +149,8 @@ def tree_attention_kernel(
     GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
+    HAS_PATHS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -173,7 +169,11 @@ def tree_attention_kernel(
     if query_begin >= num_queries:
         return
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    num_cells = tl.load(p_num_cells + i_slot)
+    num_listed = tl.load(p_num_cells + i_slot)
+    # cells that the rows read together
+    num_cells = num_listed
+    if HAS_PATHS:
+        num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
     part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
     num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
@@ -192,6 +192,9 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
+    if HAS_PATHS:
+        p_line = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+    b_position = o_row
     if HAS_BIAS or HAS_WINDOW:
         b_position = tl.load(p_position + o_row)
     p_cell += i_slot * max_cells
@@ -210,23 +213,29 @@ def tree_attention_kernel(
         o_cell = tl.load(p_cell + tl.minimum(o_n, end - 1)).to(tl.int64)
         o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
         b_key = tl.load(p_key + o_key, mask=m_d, other=0.0)
-        b_score = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
-        if HAS_CAP:
-            b_logit = capped(b_score * scale, soft_cap) * LOG2_E
-        else:
-            b_logit = b_score * (scale * LOG2_E)
+        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
         if MASK_WORDS > 0:
             m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
         else:
             m_sees = m_n[None, :]
+        b_back = b_product
         if HAS_BIAS or HAS_WINDOW:
             b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
-        if HAS_BIAS:
-            o_column = tl.minimum(tl.maximum(b_back + bias_origin, 0), bias_size - 1)
-            b_logit += tl.load(p_bias + o_head[:, None] * bias_size + o_column) * LOG2_E
-        if HAS_WINDOW:
-            m_sees = m_sees & (b_back >= 0) & (b_back < window)
-        b_logit = tl.where(m_sees, b_logit, -float("inf"))
+        b_logit = logits_of(
+            b_product,
+            m_sees,
+            b_back,
+            o_head,
+            scale,
+            soft_cap,
+            p_bias,
+            bias_size,
+            bias_origin,
+            window,
+            HAS_CAP,
+            HAS_BIAS,
+            HAS_WINDOW,
+        )
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
@@ -236,6 +245,36 @@ def tree_attention_kernel(
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
+    if HAS_PATHS:
+        if i_split == 0:
+            b_peak, b_total, b_sum = add_paths(
+                p_line,
+                tl.minimum(tl.load(p_path_length + i_slot), max_path),
+                p_cell + num_cells,
+                num_listed - num_cells,
+                p_key,
+                p_value,
+                key_cell_stride,
+                value_cell_stride,
+                p_cell_position,
+                b_query,
+                b_position,
+                o_head,
+                scale,
+                soft_cap,
+                p_bias,
+                bias_size,
+                bias_origin,
+                window,
+                b_peak,
+                b_total,
+                b_sum,
+                m_d,
+                HAS_CAP,
+                HAS_BIAS,
+                HAS_WINDOW,
+                BLOCK_D,
+            )
 
     is_last = True
     if HAS_SPLITS:
@@ -267,52 +306,6 @@ def tree_attention_kernel(
         tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_line[:, None] & m_d)
 
 
-class Variant(NamedTuple):
-    """Constants that a launch is compiled for, beside dtypes and strides."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_D: int
-    num_warps: int
-    num_stages: int
-    maxnreg: int
-
-
-def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
-    """Choose the variant for so many query rows (rows times heads that share a key) of so many sources.
-
-    No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
-    """
-    block_d = max(16, triton.next_power_of_2(head_size))
-    # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
-    # tile of more than 8192 numbers do not fit the registers
-    tallest = 16 if itemsize == 4 else min(64, 8192 // block_d)
-    block_m = 16
-    while block_m < tallest and num_queries > block_m * num_sources:
-        block_m *= 2
-    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
-    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
-    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
-    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
-    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
-    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
-    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
-
-
-@cache
-def num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
-    """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
-    wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
-    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
-    return max(1, min(wanted, useful, MAX_SPLITS))
-
-
 def tree_attention(
     query: Tensor,
     key: Tensor,
@@ -325,6 +318,7 @@ def tree_attention(
     entry: Tensor | None,
     scale: float,
     distances: Distances | None = None,
+    paths: Paths | None = None,
     *,
     num_splits: int | None = None,
 ) -> Tensor:
@@ -344,6 +338,9 @@ def tree_attention(
     group = num_heads // num_key_heads
     variant = variant_of(num_rows * group, num_sources, head_size, query.itemsize)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
+    place, length, num_shared = paths or (None, None, None)
+    if num_splits is None and paths is not None and num_shared is None:
+        num_splits = 1  # only cells that rows read together are split
     if num_splits is None:
         num_splits = splits_of(num_units, max_cells, variant.BLOCK_N, query.device)
     sums = peaks = totals = count = None
@@ -365,6 +362,9 @@ def tree_attention(
         num_cells.contiguous(),
         None if mask is None else mask.contiguous(),
         None if entry is None else entry.contiguous(),
+        None if place is None else place.contiguous(),
+        None if length is None else length.contiguous(),
+        None if num_shared is None else num_shared.contiguous(),
         sums,
         peaks,
         totals,
@@ -378,6 +378,7 @@ def tree_attention(
         num_sources,
         num_key_heads,
         max_cells,
+        *((0, 0) if place is None else place.shape[1:]),
         num_splits,
         *query.stride()[:2],
         *key.stride()[:2],
@@ -385,6 +386,8 @@ def tree_attention(
         GROUP=group,
         HEAD_SIZE=head_size,
         MASK_WORDS=0 if mask is None else mask.shape[2],
+        HAS_PATHS=paths is not None,
+        HAS_SHARED=num_shared is not None,
         HAS_SPLITS=num_splits > 1,
         HAS_CAP=given.soft_cap is not None,
         HAS_BIAS=given.bias is not None,

@@ -223,7 +223,7 @@ def changed(call: Call, **changes) -> Call:
         (dict(position=ints([0, 1, 3])), RuntimeError, "`position` must be from 0 to 2, but is 3"),
         (dict(cell=ints([0, 1, NUM_CELLS])), RuntimeError, "`cell` must be from 0 to 399"),
         (dict(cell=ints([0, 1, -2])), RuntimeError, "`cell` must be from 0 to 399"),
-        (dict(cells=()), ValueError, "cells must be 4 or 6 tensors, but are 0"),
+        (dict(cells=()), ValueError, "cells must be 4, 6, 7 or 8 tensors, but are 0"),
     ],
 )
 def test_wrong_arguments(changes, error, message):

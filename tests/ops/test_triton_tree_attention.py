@@ -45,10 +45,11 @@ def test_in_the_interpreter():
     # the interpreter gets bfloat16, which is dtype1, wrong
     run_in_interpreter(
         "tests/ops/test_tree_attention.py",
+        "tests/ops/test_path_attention.py",
         "tests/ops/test_tree_attention_distances.py",
         "tests/ops/interpreted/test_tree_attention_splits.py",
         "-k",
-        "not dtype1 and not wrong_arguments and not threads",
+        "not dtype1 and not wrong_arguments and not threads and not native and not bfloat16",
     )
 
 
@@ -70,6 +71,21 @@ def test_trees_are_compiled_well(dtype, size, capability):
     launches = [attention_launch(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
     for launch in distinct(launches):
         check(launch, capability)
+
+
+@pytest.mark.thinned()
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_paths_are_compiled_well(dtype, size, capability):
+    launches = [
+        attention_launch(rows, size, dtype, 0, num_splits, has_paths=True)
+        for rows in ROWS
+        for num_splits in (1, 4)
+    ]
+    for launch in distinct(launches):
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0, launch.options
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import torch
 
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import tree_survivors
-from pybeam.contracts import Distances
+from pybeam.contracts import Distances, Paths
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
@@ -20,7 +20,16 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 def attention_launch(
-    rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False, rules=()
+    rows,
+    size,
+    dtype,
+    words=1,
+    num_splits=1,
+    group=1,
+    sources=8,
+    is_own=False,
+    rules=(),
+    has_paths=False,
 ) -> Launch:
     """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool.
 
@@ -46,16 +55,21 @@ def attention_launch(
         window=512 if "window" in rules else None,
         soft_cap=50.0 if "cap" in rules else None,
     )
+    paths = None
+    if has_paths:
+        bit = ints(rows * sources)
+        paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources))
     given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
-    if rules:
-        given = (*given, distances)
+    if rules or has_paths:
+        given = (*given, distances if rules else None, paths)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
 
 
-def tree_launches(width: int) -> list[Launch]:
+def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:
     """A tree of beams of this width grows by a step and is emptied."""
     tree = TokenTree(kernels, torch.device("cpu"))
+    tree.WIDEST_WITH_MASKS = 0 if has_paths else width
     tree.reserve(4, width, 20)
     tree.reserve_pages(4)
     slot, none = torch.arange(3).int(), ints(3, 2 * width)

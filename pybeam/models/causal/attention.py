@@ -13,7 +13,7 @@ from pybeam.models.cells import Cells
 
 
 class Seen(NamedTuple):
-    """The cells that the rows of one call see. Rows of prompts have no mask: they see all before them."""
+    """The cells that the rows of one call see. Rows of prompts have no entries: they see all before them."""
 
     cells: Cells
     position: Tensor  # [R] int32
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
             pool: keys and values of the layer, [cells, G, D] each.
         """
         window, cap = layer.window, stack.soft_cap
-        if self.cells.mask is None:
+        if self.cells.entry is None:
             prompts = self.cells[:4]
             return backend.prompt_attention(
                 query, *pool, *prompts, self.position, stack.scale, window or 0, cap or 0.0

@@ -226,8 +226,8 @@ class CausalSession(Session):
             seen: what the rows see.
         """
         if self._program is not None:
-            at = seen.position if seen.cells.mask is None or self._prompts.needs_positions else None
-            cells = seen.cells[:4] if seen.cells.mask is None else seen.cells
+            at = seen.position if seen.cells.entry is None or self._prompts.needs_positions else None
+            cells = seen.cells.given
             memory = self._pool.memory
             self._program.run(out, token, row, memory, cell, cells, at, seen.cell_position)
             return

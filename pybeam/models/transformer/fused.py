@@ -37,7 +37,7 @@ class FusedStack:
         out = torch.empty(first.shape[0], self._size)
         # rows are cells
         position = inputs[1] if self._is_relative else None
-        self._run(out, inputs, None, None, None, cells[:4], (), position, position)
+        self._run(out, inputs, None, None, None, cells.given, (), position, position)
         return out
 
     def decode(
@@ -61,7 +61,7 @@ class FusedStack:
         """
         own, cross = cells
         places = (inputs[1], cell_position) if self._is_relative else (None, None)
-        self._run(out, inputs, *pools, cell, own, cross[:4], *places)
+        self._run(out, inputs, *pools, cell, own.given, cross.given, *places)
         return out
 
 
