@@ -101,7 +101,7 @@ class Paths(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """What distances between rows and cells change in attention; `pybeam.ops.tree_attention` says how."""
+    """Distances between rows and cells, and what they change in attention: see `pybeam.ops.tree_attention`."""
 
     position: Tensor | None = None  #: [R] int32, of each row
     cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
