@@ -71,7 +71,7 @@ def test_backends_agree(transformer, algorithm):
         for name in ("native", "reference")
     )
     for one, other in zip(ours, theirs, strict=True):
-        assert one.error is None and len(one.hypotheses) == len(other.hypotheses) > 1
+        assert one.error is None and len(one.hypotheses) == len(other.hypotheses) > 0
         # samples are ranked by perturbed scores
         scores = sorted(h.score for h in other.hypotheses)
         assert sorted(h.score for h in one.hypotheses) == pytest.approx(scores, abs=2e-4)
