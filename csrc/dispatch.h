@@ -108,7 +108,7 @@ struct Kernels {
     Attend attend_rounded;   // float32 queries over bfloat16 cells
     Attend attend_paths[3];  // the same for rows that have paths
     Attend attend_paths_rounded;
-    MultiplyRows multiply_rows[4];  // by WeightType
+    MultiplyRows multiply_rows[5];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded
     QuantiseRow quantise_row;

@@ -22,6 +22,7 @@ const std::vector<TorchType>& torch_types() {
         {aoti_torch_dtype_bfloat16(), ScalarType::kBFloat16},
         {aoti_torch_dtype_uint8(), ScalarType::kUInt8},
         {aoti_torch_dtype_int8(), ScalarType::kInt8},
+        {aoti_torch_dtype_int16(), ScalarType::kInt16},
         {aoti_torch_dtype_float16(), ScalarType::kFloat16},
         {aoti_torch_dtype_float64(), ScalarType::kFloat64},
     };

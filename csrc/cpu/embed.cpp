@@ -32,6 +32,7 @@ void read_row(const EmbedParams& p, int64_t token, const Body& body) {
             return floats(static_cast<const float*>(p.weight));
         case WeightType::kFloat16:
             return floats(static_cast<const Half*>(p.weight));
+        case WeightType::kNarrow:
         case WeightType::kBFloat16: {
             if (!p.is_packed) return floats(static_cast<const BFloat16*>(p.weight));
             const int64_t depth = (p.size + 1) / 2;

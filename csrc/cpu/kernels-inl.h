@@ -34,7 +34,7 @@ constexpr Kernels make_kernels(const char* name) {
         {&attend_paths<float, float>, &attend_paths<BFloat16, BFloat16>, &attend_paths<Half, Half>},
         &attend_paths<float, BFloat16>,
         {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>, &multiply_rows<float, Half>,
-         &multiply_rows<float, Bytes>},
+         &multiply_rows<float, Bytes>, &multiply_narrow},
         &round_row,
         kInputs<RoundedX, Pair> * sizeof(RoundedX),
         &quantise_row,

@@ -21,3 +21,12 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
         multiply(Inputs<X>{params.x, params.x_stride}, weight, depth, first, last, results);
     }
 }
+
+// The same with float32 weights that are kept as pairs of bfloat16, and float32 rows.
+inline void multiply_narrow(const LinearParams& params, int64_t panel, int64_t first,
+                            int64_t last) {
+    const int64_t depth = params.depth / 2;
+    const Pair* weight = static_cast<const Pair*>(params.weight) + panel * depth * kPanel;
+    PanelResults results(params, panel);
+    multiply(Inputs<float>{params.x, params.x_stride}, weight, depth, first, last, results);
+}

@@ -16,6 +16,9 @@ constexpr int64_t kMostRows = 384;
 // Rows are split until there are this many tasks per thread. More tasks share the work more evenly,
 // but every task reads its panel anew.
 constexpr int64_t kTasksPerThread = 4;
+// Neighbouring panels are one task where there are more tasks per thread than this: memory is read
+// best without a break.
+constexpr int64_t kManyTasks = 16, kMostPanels = 8;
 // Fewest rows of one task if rows are split: with fewer, reading the panel again costs too much.
 constexpr int64_t kLeastRows = 8;
 
@@ -45,6 +48,8 @@ int64_t prepared_stride(WeightType type, int64_t depth) {
 LinearTasks::LinearTasks(const LinearParams& params, int num_threads)
     : params_(params),
       panels_((params.num_columns + kPanel - 1) / kPanel),
+      panels_of_task_(std::clamp<int64_t>(panels_ / (kManyTasks * num_threads), 1, kMostPanels)),
+      parts_((panels_ + panels_of_task_ - 1) / panels_of_task_),
       groups_((params.num_rows + kMostRows - 1) / kMostRows) {
     // two threads that share a panel both read it
     while (groups_ > 0 && size() % num_threads != 0 && size() < kTasksPerThread * num_threads &&
@@ -69,12 +74,14 @@ void LinearTasks::prepare(int64_t row) const {
 }
 
 void LinearTasks::run(int64_t task) const {
-    const int64_t group = task / panels_;
+    const int64_t group = task / parts_, first = task % parts_ * panels_of_task_;
     const int64_t rows = params_.num_rows;
     const bool has_pairs = params_.weight_type == WeightType::kBFloat16;
     const Kernels& kernels = has_pairs ? pair_kernels() : pybeam::kernels();
-    kernels.multiply_rows[static_cast<int>(params_.weight_type)](
-        params_, task % panels_, rows * group / groups_, rows * (group + 1) / groups_);
+    const MultiplyRows multiply = kernels.multiply_rows[static_cast<int>(params_.weight_type)];
+    for (int64_t panel = first; panel < std::min(first + panels_of_task_, panels_); ++panel) {
+        multiply(params_, panel, rows * group / groups_, rows * (group + 1) / groups_);
+    }
 }
 
 void launch_linear(LinearParams params) {

@@ -14,7 +14,7 @@ class LinearTasks {
   public:
     LinearTasks(const LinearParams& params, int num_threads);
 
-    int64_t size() const { return panels_ * groups_; }
+    int64_t size() const { return parts_ * groups_; }
     // Multiply-adds.
     int64_t work() const { return params_.num_rows * params_.num_columns * params_.depth; }
     bool prepares() const;
@@ -23,7 +23,7 @@ class LinearTasks {
 
   private:
     LinearParams params_;
-    int64_t panels_, groups_;
+    int64_t panels_, panels_of_task_, parts_, groups_;
 };
 
 }  // namespace pybeam

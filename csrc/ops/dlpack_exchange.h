@@ -47,6 +47,7 @@ inline ScalarType scalar_type_of(const DLTensor& tensor) {
     if (is(kBool, 8)) return ScalarType::kBool;
     if (is(kUInt, 8)) return ScalarType::kUInt8;
     if (is(kInt, 8)) return ScalarType::kInt8;
+    if (is(kInt, 16)) return ScalarType::kInt16;
     if (is(kBFloat, 16)) return ScalarType::kBFloat16;
     if (is(kFloat, 16)) return ScalarType::kFloat16;
     if (is(kFloat, 64)) return ScalarType::kFloat64;

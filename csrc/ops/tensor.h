@@ -20,6 +20,7 @@ enum class ScalarType {
     kFloat16,
     kUInt8,
     kInt8,
+    kInt16,
     kInt32,
     kInt64,
     kBool,
@@ -27,8 +28,9 @@ enum class ScalarType {
 };
 
 inline std::ostream& operator<<(std::ostream& out, ScalarType type) {
-    constexpr const char* kNames[] = {"float32", "float64", "bfloat16", "float16", "uint8",
-                                      "int8",    "int32",   "int64",    "bool",    "another type"};
+    constexpr const char* kNames[] = {"float32", "float64", "bfloat16",    "float16",
+                                      "uint8",   "int8",    "int16",       "int32",
+                                      "int64",   "bool",    "another type"};
     return out << kNames[static_cast<int>(type)];
 }
 

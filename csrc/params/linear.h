@@ -10,9 +10,9 @@ namespace pybeam {
 // Columns of a panel of packed weights; `PANEL` in Python.
 constexpr int kPanel = 64;
 
-// The dtypes of packed weights.
-enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8 };
-constexpr int kNumWeightTypes = 4;
+// The dtypes of packed weights. Narrow ones are float32 that bfloat16 holds exactly.
+enum class WeightType { kFloat32, kBFloat16, kFloat16, kInt8, kNarrow };
+constexpr int kNumWeightTypes = 5;
 
 // One row of int8, the number that each of its integers stands for, and what is added to all sums
 // of its products.
@@ -43,7 +43,8 @@ constexpr int kNumActivations = 6;
 // W is packed into panels of kPanel columns. In float32 and float16 it is [panels, depth, kPanel],
 // with zeros behind the last column. In bfloat16 two neighbours of the depth stand together:
 // [panels, ceil(depth / 2), kPanel, 2], with a zero behind an odd depth. x is rounded to bfloat16
-// then, too. In int8 four neighbours stand together, each as weight + 128:
+// then, too. Narrow weights are packed in the same way, as int16, for an even depth; x stays as it
+// is. In int8 four neighbours stand together, each as weight + 128:
 // [panels, ceil(depth / 4), kPanel, 4]. Every column has a scale, and so has every row of x, which
 // becomes int8, too: y = f(q q_W^T * (scale of the row * scale of the column) + bias).
 struct LinearParams {

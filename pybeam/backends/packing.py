@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ LARGEST = 127
 CHUNK = 1 << 16
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
+# of memory that processors address as one; smaller weights stay in a cache
+HUGE_PAGE = 1 << 21
 
 
 class Quantised(NamedTuple):
@@ -49,20 +53,46 @@ def pack_int8(q: Tensor) -> Tensor:
 def pack(weight: Tensor) -> Tensor:
     """Pack W [out, in] as [out / 64, in, 64], or as [out / 64, in / 2, 64, 2] in bfloat16.
 
-    Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16.
+    Zeros fill the last panel and the last pair. Weights that float16 holds exactly become float16. Those that
+    bfloat16 holds exactly, as models are often published, are packed as bfloat16 and returned as int16, which
+    says that inputs are not rounded.
     """
     if weight.dtype == torch.bfloat16:
         return _panels(weight, torch.bfloat16, 2)
+    if _holds(weight, torch.float16):
+        return _panels(weight, torch.float16, 1).squeeze(3)
+    if weight.shape[1] % 2 == 0 and _holds(weight, torch.bfloat16):
+        return _panels(weight, torch.bfloat16, 2).view(torch.int16)
+    return _panels(weight, weight.dtype, 1).squeeze(3)
+
+
+def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether this dtype holds the weights exactly."""
     parts = weight.split(max(1, CHUNK // max(1, weight.shape[1])))
-    is_exact = all(torch.equal(part.half().to(part.dtype), part) for part in parts)
-    return _panels(weight, torch.float16 if is_exact else weight.dtype, 1).squeeze(3)
+    return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)
+
+
+def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return memory for packed weights, in huge pages where they are many and the system has such pages.
+
+    A step reads all weights of a large model, and waits for nothing else.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    # a page more, so that weights begin where a page does; what nobody touches costs nothing
+    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    first = -memory.data_ptr() % HUGE_PAGE
+    return memory[first : first + size].view(dtype).view(shape)
 
 
 def _panels(weight: Tensor, dtype: torch.dtype, group: int) -> Tensor:
     """Pack W [out, in] as [out / 64, in / group, 64, group], a few panels at a time."""
     num_columns, depth = weight.shape
     shape = -(-num_columns // PANEL), -(-depth // group), PANEL, group
-    packed = torch.empty(shape, dtype=dtype)
+    packed = _memory(shape, dtype)
     num = max(1, CHUNK // max(1, depth * PANEL))
     for first in range(0, shape[0], num):
         part = weight[first * PANEL : (first + num) * PANEL]
@@ -82,7 +112,7 @@ def unpack(packed: Tensor, index: Tensor, depth: int) -> Tensor:
         # a group is moved as one number
         groups = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / 4]
         return (groups.view(torch.uint8)[:, :depth] ^ OFFSET).view(torch.int8)
-    if packed.dtype != torch.bfloat16:
+    if packed.dtype not in (torch.bfloat16, torch.int16):
         return packed[panel, :, column]
     # a pair is moved as one number
     pairs = packed.view(torch.int32)[panel, :, column, 0]  # [n, in / 2]

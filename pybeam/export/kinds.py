@@ -45,8 +45,13 @@ def recorders(model: object) -> Recorders:
     found = RECORDERS.get(type(model))
     if found is None or not isinstance(model, Transformer | Rnn):
         raise TypeError(
-            f"`model` must be a built-in transformer or LSTM, as pybeam.load_model returns, but is "
-            f"{type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
+            "`model` must be a built-in transformer with an encoder, or an LSTM, as pybeam.load_model returns, "
+            f"but is {type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
+        )
+    if isinstance(model, Transformer) and model.config.relative is not None:
+        raise ValueError(
+            f"`model` must have positions of its own, but is {model.config.model_type}, whose positions are "
+            "relative, and they are not exported; decode it with pybeam.load_model and pybeam.Decoder"
         )
     if model.weight_dtype != torch.float32:
         raise ValueError(

@@ -10,8 +10,8 @@ from torch import Tensor
 from pybeam.backends.packing import Quantised
 from pybeam.export.builder import Builder, Value
 from pybeam.export.front import subsample
-from pybeam.models.linear import Linear, PlainLinear
-from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.linear import GatedLinear, Linear, PlainLinear
+from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Norm, Stack
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
 
@@ -171,19 +171,21 @@ class Network:
 
     def _inner(self, op: Builder, layer: EncoderLayer | DecoderLayer, x: Value, name: str) -> Value:
         y = self._before(op, layer.inner_norm, x, f"{name}.inner")
+        assert not isinstance(layer.inner, GatedLinear)
         y = self._linear(op, layer.inner, y, f"{name}.inner")
         y = op.Add(x, self._linear(op, layer.inner_out, y, f"{name}.inner_out"))
         return self._after(op, layer.inner_norm, y, f"{name}.inner")
 
-    def _before(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+    def _before(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
         is_pre_norm = self.model.config.family.is_pre_norm
         return self._norm(op, norm, x, f"{name}.norm") if is_pre_norm else x
 
-    def _after(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+    def _after(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
         is_pre_norm = self.model.config.family.is_pre_norm
         return x if is_pre_norm else self._norm(op, norm, x, f"{name}.norm")
 
-    def _norm(self, op: Builder, norm: Norm, x: Value, name: str) -> Value:
+    def _norm(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
+        assert isinstance(norm, Norm)
         weight = self._store(norm.weight, f"{name}.weight")
         bias = self._store(norm.bias, f"{name}.bias")
         return op.LayerNormalization(x, weight, bias, axis=-1, epsilon=norm.epsilon)

@@ -2,6 +2,7 @@
 
 from pybeam.models import huggingface
 from pybeam.models.base import Model, Session
+from pybeam.models.causal.model import CausalTransformer
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
@@ -11,6 +12,7 @@ from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
 
 __all__ = [
+    "CausalTransformer",
     "Ensemble",
     "FunctionModel",
     "Model",

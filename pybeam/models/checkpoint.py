@@ -32,9 +32,18 @@ HARMLESS = (
     "decoder.embed_positions.weights",
     "encoder.embed_positions._float_tensor",
     "decoder.embed_positions._float_tensor",
+    # of T5's attention over encoder states, which has no positions
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
     "encoder.version",
     "decoder.version",
 )
+# old checkpoints hold it in every layer
+ROTARY = ".rotary_emb.inv_freq"
+
+
+def sizes_of(names: Sequence[str], rows: int | Sequence[int]) -> list[int]:
+    """Return the number of rows of each of these matrices."""
+    return [rows] * len(names) if isinstance(rows, int) else list(rows)
 
 
 def is_quantised(directory: Path) -> bool:
@@ -86,6 +95,10 @@ class Checkpoint:
             raise ValueError(f"{index} must have a `weight_map` from names to files")
         found = {}
         for name in sorted(set(shard_of.values())):
+            if Path(name).name != name:
+                raise ValueError(
+                    f"`weight_map` in {index} must name files in its own folder, but names {name!r}"
+                )
             held = self._held(self.directory / name)
             own = sorted(raw for raw, shard in shard_of.items() if shard == name)
             lost = [raw for raw in own if raw not in held]
@@ -143,21 +156,23 @@ class Checkpoint:
         for rows in stored.chunks():
             yield rows, stored.read(rows)
 
-    def take_quantised(self, names: Sequence[str], *shape: int) -> Quantised:
+    def take_quantised(
+        self, names: Sequence[str], rows: int | Sequence[int], *columns: int
+    ) -> Quantised:
         """Return these matrices [out, ...], one below the other, as integers with a scale for each row.
 
-        They are as the file has them, or quantised a few rows at a time if it has floats.
+        They are as the file has them, or quantised a few rows at a time if it has floats. `rows` is the
+        number of rows of all of them, or of each.
 
         Raises:
             ValueError: one is missing, has another shape, NaN or infinities, or integers or scales that
                 `quantise` does not give.
         """
-        num_rows = shape[0]
+        sizes = sizes_of(names, rows)
         joined = Quantised(
-            passing_tensor((len(names) * num_rows, *shape[1:]), torch.int8),
-            torch.empty(len(names) * num_rows),
+            passing_tensor((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes))
         )
-        parts = zip(joined.q.split(num_rows), joined.scale.split(num_rows), strict=True)
+        parts = zip(joined.q.split(sizes), joined.scale.split(sizes), strict=True)
         for name, part in zip(names, parts, strict=True):
             self.matrices.add(name)
             if self.is_quantised:
@@ -238,7 +253,9 @@ class Checkpoint:
         left = sorted(
             name
             for name in self.stored
-            if name not in self.taken and name.removesuffix(SCALE) not in HARMLESS
+            if name not in self.taken
+            and name.removesuffix(SCALE) not in HARMLESS
+            and not name.endswith(ROTARY)
         )
         if left:
             raise ValueError(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam import backends
-from pybeam.backends import Backend
+from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised, pack, pack_int8, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
@@ -135,6 +135,22 @@ class PackedLinear:
         """
         rows = unpack(self._weight, index, self._depth)
         return rows if self._scale is None else rows * self._scale[index][:, None]
+
+
+class GatedLinear:
+    """``act(g) * u`` [n, F], where ``[g, u] = x W^T + b`` [n, 2 F]."""
+
+    def __init__(self, linear: Linear, activation: str) -> None:
+        self.linear, self.activation = linear, activation
+
+    def with_backend(self, backend: Backend) -> GatedLinear:
+        """Return a layer with the same weights that this backend module computes."""
+        return GatedLinear(self.linear.with_backend(backend), self.activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        linear = self.linear
+        kernels = linear._backend if isinstance(linear, PackedLinear) else torch_layers
+        return kernels.gated(linear(x), ACTIVATIONS[self.activation])
 
 
 def _matrix(weight: Tensor | Quantised) -> Tensor:

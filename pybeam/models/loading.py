@@ -1,4 +1,4 @@
-"""`load_model`: a directory becomes a `Transformer` or an `Rnn`, several become an `Ensemble`."""
+"""`load_model`: a directory becomes a built-in model, several become an `Ensemble`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 import torch
 
 from pybeam.arguments import ArgumentError
+from pybeam.models.causal.assembly import CausalAssembly
+from pybeam.models.causal.config import is_causal
+from pybeam.models.causal.config import read_config as read_causal_config
+from pybeam.models.causal.model import CausalTransformer
 from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.linear import ACTIVATIONS
@@ -19,6 +23,7 @@ from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
 from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.t5 import T5Assembly
 from pybeam.text.tokenizer import load_vocabularies
 
 DTYPES = {
@@ -35,15 +40,17 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     *,
     cross_cache_dtype: str | torch.dtype = "auto",
-) -> Transformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
-    """Load an encoder-decoder transformer or an attentional LSTM from a directory, or an exported one.
+) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
+    """Load a transformer or an attentional LSTM from a directory, or an exported one.
 
     The directory needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`).
     Start and EOS ids come from `generation_config.json` if it has them. Architectures:
 
     - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
-      (`fsmt`);
+      (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
     - speech, a `SpeechTransformer`: Speech2Text (`speech_to_text`), Whisper (`whisper`);
+    - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 (`qwen2`, `qwen3`), Llama (`llama`),
+      Mistral (`mistral`), Gemma 2 and 3 (`gemma2`, `gemma3_text`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
 
     Sinusoidal positions follow from a formula unless the file holds `embed_positions.weights`. ONNX Runtime
@@ -105,43 +112,50 @@ def _load(
     device: torch.device,
     dtype: torch.dtype | None,
     cross_cache_dtype: torch.dtype | None,
-) -> Transformer | OnnxModel | Rnn | OnnxRnn:
+) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
     is_onnx = (directory / DECODER).exists()
-    if cross_cache_dtype is not None and (is_onnx or is_rnn(directory)):
+    has_none = is_onnx or is_rnn(directory) or is_causal(directory)
+    if cross_cache_dtype is not None and has_none:
         problem = (
-            f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers, not "
-            "ONNX graphs or an LSTM, have such a cache"
+            f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers with an "
+            "encoder have such a cache, not ONNX graphs, an LSTM or a decoder alone"
         )
         raise ArgumentError("cross_cache_dtype", problem)
     if is_onnx:
         return _load_onnx(directory, device, dtype)
     model, _ = load_checkpoint(directory, device, dtype)
-    if cross_cache_dtype is None or isinstance(model, Rnn):
+    if cross_cache_dtype is None or not isinstance(model, Transformer):
         return model
     return model.with_cross_cache(cross_cache_dtype)
 
 
 def load_checkpoint(
     directory: Path, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Transformer | Rnn, Checkpoint]:
+) -> tuple[Transformer | CausalTransformer | Rnn, Checkpoint]:
     """Return the model of a directory, and the checkpoint, which knows what was taken from it.
 
     Raises:
         FileNotFoundError, ValueError: as `load_model`.
     """
-    model: Transformer | Rnn
+    model: Transformer | CausalTransformer | Rnn
     if is_rnn(directory):
         checkpoint = Checkpoint(directory)
         model = build_rnn(checkpoint, device, dtype)
+    elif is_causal(directory):
+        causal = read_causal_config(directory)
+        checkpoint = Checkpoint(directory)
+        model = CausalAssembly(causal, checkpoint, device, dtype).model()
     else:
         config = read_config(directory)
         if config.activation not in ACTIVATIONS:
+            name = "feed_forward_proj" if config.relative else "activation_function"
             raise ValueError(
-                f"`activation_function` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+                f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
                 f"but is {config.activation!r}"
             )
         checkpoint = Checkpoint(directory)
-        model = Assembly(config, checkpoint, device, dtype).model()
+        assembly = T5Assembly if config.relative else Assembly
+        model = assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
     return model, checkpoint
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import Quantised
-from pybeam.models.checkpoint import Checkpoint
+from pybeam.models.checkpoint import Checkpoint, sizes_of
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.tensor_files import passing_tensor
 
@@ -58,21 +58,26 @@ class WeightReader:
         """Return a bias, a norm's weights or a position table, in `dtype`."""
         return self.checkpoint.take(name, *shape).to(device=self.device, dtype=self.dtype)
 
-    def matrix(self, names: Sequence[str], *shape: int) -> Tensor | Quantised:
-        """Return matrices or token tables of this shape, one below the other, in `weight_dtype`."""
+    def matrix(
+        self, names: Sequence[str], rows: int | Sequence[int], *columns: int
+    ) -> Tensor | Quantised:
+        """Return matrices or token tables, one below the other, in `weight_dtype`.
+
+        `rows` is the number of rows of all of them, or of each.
+        """
         if self.weight_dtype == torch.int8:
-            return self.checkpoint.take_quantised(names, *shape)
-        num_rows, *columns = shape
-        full, dtype = (len(names) * num_rows, *columns), self.weight_dtype
+            return self.checkpoint.take_quantised(names, rows, *columns)
+        sizes = sizes_of(names, rows)
+        full, dtype = (sum(sizes), *columns), self.weight_dtype
         # a packed copy takes its place
         joined = (
             passing_tensor(full, dtype)
             if self.is_packed
             else torch.empty(full, dtype=dtype, device=self.device)
         )
-        for name, out in zip(names, joined.split(num_rows), strict=True):
-            for rows, part in self.checkpoint.take_parts(name, *shape):
-                out[rows] = part
+        for name, out in zip(names, joined.split(sizes), strict=True):
+            for some, part in self.checkpoint.take_parts(name, *out.shape):
+                out[some] = part
         return joined
 
     def linear(

@@ -27,6 +27,11 @@ class Pieces(Protocol):
         """Ids that the files themselves put before every text."""
         ...
 
+    @property
+    def frame(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Ids that the files themselves put before and behind every text."""
+        ...
+
     def encode(self, text: str) -> list[int]: ...
     def encode_target(self, text: str) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -64,6 +69,16 @@ class JsonPieces:
         encoding = self._tokenizer.encode("")
         return encoding.ids[:-1] if len(encoding.ids) > 1 else []
 
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Special tokens that the tokenizer itself puts around a text: Llama's BOS before it."""
+        plain = self.encode("a")
+        whole = self._tokenizer.encode("a").ids
+        for i in range(len(whole) - len(plain) + 1):
+            if whole[i : i + len(plain)] == plain:
+                return whole[:i], whole[i + len(plain) :]
+        return [], []
+
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -95,6 +110,12 @@ class SentencePieces:
     def __init__(self, path: Path) -> None:
         self._model = _sentencepiece(path)
 
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """BOS, if there is one, before a text: what Llama's and Mistral's first tokenizers did."""
+        bos_id = self._model.bos_id()
+        return ([bos_id] if bos_id >= 0 else []), []
+
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._model.encode(text)
         return ids
@@ -124,6 +145,7 @@ class MappedPieces:
     """SentencePiece models, and a vocabulary that maps their pieces to ids."""
 
     before: Sequence[int] = ()
+    frame: tuple[Sequence[int], Sequence[int]] = (), ()
 
     def __init__(
         self,

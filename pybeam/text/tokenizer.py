@@ -18,7 +18,9 @@ M2M100_LANGUAGES = (
     "ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz "
     "vi wo xh yi yo zh zu"
 ).split()
-PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model")
+PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model", "tokenizer.model")
+# models whose sources are prompts, which have neither tags nor EOS
+DECODER_ONLY = ("qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
 
 Texts = list[str] | tuple[str, ...]
@@ -54,6 +56,8 @@ class Tokenizer:
     def encode(self, text: Texts) -> list[list[int]]: ...
     def encode(self, text: str | Texts) -> list[int] | list[list[int]]:
         """Return the source ids of a text, tags and EOS included, or a list of them for several texts.
+
+        The text of a decoder-only model is a prompt, which has none of these.
 
         Args:
             text: a text, or a list or tuple of texts.
@@ -119,8 +123,12 @@ def load_tokenizer(
     """Load the tokenizer of a model directory.
 
     It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
-    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model` or
-    `spm.model`, whose ids are used as they are (package sentencepiece).
+    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model`,
+    `spm.model`, `spiece.model` (T5) or `tokenizer.model` (Llama), whose ids are used as they are (package
+    sentencepiece).
+
+    The text of a decoder-only model is a prompt: special tokens stand around it only where the tokenizer's
+    own file says so, such as BOS. Templates of chats are the caller's.
 
     Args:
         path: the directory, with `config.json`.
@@ -140,6 +148,10 @@ def load_tokenizer(
         )
     files = _Files(directory)
     pieces = _pieces(files)
+    if files.config.get("model_type") in DECODER_ONLY:
+        _refuse_languages(files, source_lang, target_lang)
+        before, after = pieces.frame
+        return Tokenizer(pieces, before, after, [])
     eos_id = files.setting("eos_token_id")
     if not isinstance(eos_id, int):
         raise ValueError(
@@ -171,6 +183,8 @@ def load_languages(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     tags targets alone. Both are empty without tokenizer files. Raises ValueError if a file is broken.
     """
     files = _Files(Path(path))
+    if files.config.get("model_type") in DECODER_ONLY:
+        return [], []
     try:
         tags = [tag.strip("_<>") for tag in _pieces(files).languages()]
     except FileNotFoundError:
@@ -269,13 +283,7 @@ def _framed(
     prefix = [forced] if isinstance(forced, int) else []
     tags = pieces.languages()
     if not tags:
-        for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
-            if language is not None:
-                raise ArgumentError(
-                    name,
-                    f"must be left out, as the tokenizer of {files.directory} has no language tags, but "
-                    f"is {language!r}",
-                )
+        _refuse_languages(files, source_lang, target_lang)
         return Tokenizer(pieces, pieces.before, [eos_id], prefix)
 
     def tag(name: str, language: str | None) -> int:
@@ -313,6 +321,16 @@ def _framed(
     if files.tokenizer_config.get("legacy_behaviour"):
         return Tokenizer(pieces, [], [eos_id, source], prefix)
     return Tokenizer(pieces, [source], [eos_id], prefix)
+
+
+def _refuse_languages(files: _Files, source_lang: str | None, target_lang: str | None) -> None:
+    for name, language in (("source_lang", source_lang), ("target_lang", target_lang)):
+        if language is not None:
+            raise ArgumentError(
+                name,
+                f"must be left out, as the tokenizer of {files.directory} has no language tags, but "
+                f"is {language!r}",
+            )
 
 
 def _some(tags: Sequence[str]) -> str:

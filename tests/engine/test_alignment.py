@@ -14,7 +14,7 @@ from pybeam.models import Ensemble
 from support.search_models import random_model
 from support.tiny_models import favour_eos, save_tiny_model, tiny_model
 
-FAMILIES = ("m2m_100", "mbart", "bart", "marian-separate", "fsmt")
+FAMILIES = ("m2m_100", "mbart", "bart", "marian-separate", "fsmt", "t5", "umt5")
 SOURCES = [[5, 6, 7, 8, 9], [4], [9, 30, 11, 4, 4, 20, 21, 8, 7], []]
 
 
@@ -31,7 +31,7 @@ def pair(tmp_path_factory):
 @torch.no_grad()
 def original_attention(original, start: int, source, tokens, layer: int = -1) -> torch.Tensor:
     """[H, tokens, E] of one decoder layer, teacher-forced."""
-    original.config._attn_implementation = "eager"
+    original.set_attn_implementation("eager")
     output = original(
         input_ids=torch.tensor([source]),
         decoder_input_ids=torch.tensor([[start, *tokens]]),

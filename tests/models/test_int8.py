@@ -19,16 +19,20 @@ from support.paths import MODEL
 from support.speech_models import random_features
 from support.threads import every_thread_count
 
-# every family, untied tables, the two kinds of convolution, an LSTM and an ensemble
+# every family, untied tables, gates, the two kinds of convolution, an LSTM and an ensemble
 KINDS = (
     "m2m_100",
     "marian-separate",
     "bart-untied",
     "mbart",
     "fsmt",
+    "t5",
+    "flan-t5",
     "Speech2Text",
     "Whisper",
     "rnn",
+    "causal-qwen3",
+    "causal-gemma3",
     "ensemble",
 )
 

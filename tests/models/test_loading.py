@@ -257,9 +257,10 @@ def test_missing_directory(tmp_path):
     ("changes", "message"),
     [
         (
-            {"model_type": "t5"},
-            "one of attentional_lstm, bart, fsmt, m2m_100, marian, mbart, speech_to_text, whisper, but is "
-            "'t5'; if transformers knows",
+            {"model_type": "pegasus"},
+            "one of attentional_lstm, bart, fsmt, gemma2, gemma3_text, llama, m2m_100, marian, mbart, "
+            "mistral, mt5, qwen2, qwen3, speech_to_text, t5, umt5, whisper, but is 'pegasus'; if "
+            "transformers knows",
         ),
         ({"model_type": None}, "but is None; other models can be decoded through `pybeam.models.F"),
         ({"d_model": None}, "`d_model` in .*config.json must be a positive integer, but is None"),
@@ -383,7 +384,7 @@ def test_repr_names_the_model(directory):
     )
 
 
-@pytest.mark.parametrize("kind", ["t5", "llama", "qwen"])
+@pytest.mark.parametrize("kind", ["pegasus", "gpt2", "gptoss"])
 def test_an_architecture_that_is_only_wrapped_is_pointed_to_wrap(kind, tmp_path):
     """The two lines of the message are run as they stand."""
     network = tiny_network(kind)

@@ -22,7 +22,11 @@ from support.paths import MODEL
 from support.speech_models import random_features, save_tiny_whisper
 from support.tiny_models import save_tiny_model
 
-KINDS = ("m2m_100", "marian-separate", "bart-untied", "fsmt", "Speech2Text", "Whisper", "rnn")
+KINDS = (
+    *("m2m_100", "marian-separate", "bart-untied", "fsmt", "t5", "mt5"),
+    *("Speech2Text", "Whisper", "rnn"),
+    *("causal-qwen3", "causal-llama", "causal-gemma3"),
+)
 
 
 @pytest.fixture(scope="module")

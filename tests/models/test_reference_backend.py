@@ -7,20 +7,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pybeam
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.linear import can_pack
+from support.built_in_models import saved
 from support.front_ends import VOCAB, hashed, onnx_model, sources, wrapped
 from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
 
-# relu, swish, gelu, tanh-gelu; the two gates of a front; an LSTM; a mixture; all that stands in cells
+# relu, swish, gelu, tanh-gelu; relative positions; the two gates of a front; an LSTM; a mixture; all that
+# stands in cells
 KINDS = (
     "m2m_100",
     "marian",
     "bart",
     "bart-gelu_new",
+    "t5",
+    "flan-t5",
     "Speech2Text",
     "Whisper",
     "rnn",
+    "causal-qwen3",
+    "causal-gemma3",
     "ensemble",
     "function",
     "onnx",
@@ -66,7 +72,9 @@ def made(kind: str, tmp_path_factory, dtype: torch.dtype | str = "auto"):
     directories = []
     for seed, own in enumerate(("m2m_100", "bart") if kind == "ensemble" else [kind]):
         directories.append(tmp_path_factory.mktemp(own))
-        if own == "rnn":
+        if own.startswith("causal"):
+            saved(own, directories[-1])
+        elif own == "rnn":
             save_tiny_rnn(directories[-1], seed)
         elif own in ("Speech2Text", "Whisper"):
             save_tiny_speech_model(directories[-1], seed, 2.0, kind=own)

@@ -10,6 +10,7 @@ from pybeam.kvcache.pools import KeyValuePool, SourceCells
 from pybeam.models import Ensemble, FunctionModel, load_model
 from pybeam.models.linear import PackedLinear, can_pack
 from pybeam.models.transformer.model import _chunks
+from support.built_in_models import saved
 from support.front_ends import VOCAB, hashed, onnx_model, sources, wrapped
 from support.session_driver import SessionDriver, straight_line
 from support.tiny_models import save_tiny_model
@@ -17,7 +18,11 @@ from support.tiny_rnn import save_tiny_rnn
 
 pytestmark = [pytest.mark.usefixtures("inference_mode"), pytest.mark.thinned()]
 
-FRONT_ENDS = ("function", "m2m_100", "marian", "mbart", "ensemble", "rnn", "onnx")
+CAUSAL = ("causal-qwen3", "causal-gemma3")
+FRONT_ENDS = (
+    *("function", "m2m_100", "marian", "mbart", "t5", "umt5", "ensemble", "rnn", "onnx"),
+    *CAUSAL,
+)
 # every way in which a wrapped model keeps its cache, and the rest of them
 WRAPPED = ("mistral", "t5", "gemma", "gptoss", "bloom")
 ALL_WRAPPED = ("nllb", "bart", "pegasus", "gpt2", "llama", "qwen", "mamba")
@@ -44,6 +49,9 @@ def model(request, tmp_path_factory, device):
         return load_model(directory, device=device)
     if request.param == "onnx":
         return onnx_model(tmp_path_factory, device)
+    if request.param in CAUSAL:
+        pytest.importorskip("transformers")
+        return load_model(saved(request.param, tmp_path_factory.mktemp("causal")), device=device)
     kinds = ("m2m_100", "bart") if request.param == "ensemble" else [request.param]
     directories = [tmp_path_factory.mktemp(kind) for kind in kinds]
     for seed, (directory, kind) in enumerate(zip(directories, kinds, strict=True)):
@@ -80,7 +88,7 @@ def test_built_in_models_promise_bits(model, backend, request):
     """Where weights are packed: these tests do not compare loosely by mistake."""
     kind = request.node.callspec.params["model"]
     is_exact = kind == "function" or (
-        kind in ("m2m_100", "marian", "mbart", "ensemble", "rnn")
+        kind in ("m2m_100", "marian", "mbart", "t5", "umt5", "ensemble", "rnn", *CAUSAL)
         and backend == "native"
         and can_pack(model.device, torch.float32)
     )

@@ -119,6 +119,14 @@ def test_bits_of_one_call_per_operator(isa, name, dtype):
     both.check(step(70, [47], 1, both.cells))
 
 
+def test_weights_that_bfloat16_holds(isa):
+    """A tied table, too, gives the bits of float32 at half the memory."""
+    both = Both("qwen3", torch.float32, is_rounded=True)
+    assert both.output.packed[0].dtype == torch.int16
+    both.check(prompts(70, [(0, 30), (0, 17)], both.cells))
+    both.check(step(70, [30, 17], 5, both.cells))
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_as_the_reference(name):
     both = Both(name, torch.float32)

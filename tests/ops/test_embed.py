@@ -35,6 +35,17 @@ def test_as_torch(kind, num_rows):
     torch.testing.assert_close(native.embed(*arguments), torch_layers.embed(*arguments))
 
 
+@pytest.mark.parametrize("kind", ["float32", "packed float32", "packed int8"])
+def test_without_positions(kind):
+    table, scale = table_of(kind)
+    token, position = torch.randint(VOCAB, (2, 7), dtype=torch.int32)
+    tables = table, scale, VOCAB
+    found = native.embed(token, position, *tables, torch.empty(0, SIZE), 5.75)
+    assert torch.equal(found, native.embed(token, token * 0, *tables, torch.zeros(1, SIZE), 5.75))
+    expected = torch_layers.embed(token, position, *tables, torch.empty(0, SIZE), 5.75)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(
     ("index", "value", "error", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pybeam.backends import load
 from pybeam.models.linear import PackedLinear, PlainLinear
 from support.threads import THREAD_COUNTS
 
@@ -97,6 +98,43 @@ def test_weights_that_float16_holds_are_kept_so(isa):
     assert torch.equal(narrow(x)[:, others], wide(x)[:, others])
     weight[1, 1] = 1e6
     assert PackedLinear(weight, None)._weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 7, 40, 400])
+@pytest.mark.parametrize(("num_columns", "depth"), [(64, 32), (1, 2), (65, 134), (200, 256)])
+def test_weights_that_bfloat16_holds_are_kept_so(isa, num_rows, num_columns, depth):
+    """With the bits of float32: inputs are not rounded."""
+    weight = torch.randn(num_columns, depth).bfloat16().float()
+    weight[0, 0] = 2.0**-40  # float16 does not hold it
+    narrow, x, bias = (
+        PackedLinear(weight, None),
+        torch.randn(num_rows, depth),
+        torch.randn(num_columns),
+    )
+    assert narrow._weight.dtype == torch.int16
+    wide = PackedLinear(torch.cat((weight, torch.full((64, depth), 1 / 3))), None)
+    assert wide._weight.dtype == torch.float32
+    assert torch.equal(narrow(x), wide(x)[:, :num_columns])
+    assert torch.equal(narrow.weight, weight)
+    index = torch.randint(num_columns, (9,), dtype=torch.int32)
+    assert torch.equal(narrow.rows(index).float(), weight[index])
+    found = [torch.empty(num_rows, num_columns) for _ in range(2)]
+    for y, name in zip(found, ("native", "reference"), strict=True):
+        load(name).linear(y, x, narrow._weight, None, bias, 0, False)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-4)
+
+
+def test_an_odd_depth_is_not_packed_in_pairs():
+    weight = torch.randn(4, 3).bfloat16().float() * 2.0**-30
+    assert PackedLinear(weight, None)._weight.dtype == torch.float32
+
+
+def test_large_weights_are_packed_as_small_ones_are():
+    """Large ones are in memory of their own."""
+    weight = torch.randn(1025, 1024)
+    large, parts = PackedLinear(weight, None), weight.split(400)
+    x = torch.randn(3, 1024)
+    assert torch.equal(large(x), torch.cat([PackedLinear(part, None)(x) for part in parts], 1))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 15, 16, 17, 31, 47, 70])

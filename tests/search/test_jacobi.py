@@ -113,7 +113,7 @@ def test_beyond_one_word_of_the_mask():
     assert_greedy(decoded(model, algorithm, requests=[[1]]), greedy)
 
 
-KINDS = ("m2m_100", "bart", "marian-separate")
+KINDS = ("m2m_100", "bart", "marian-separate", "t5")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,11 +15,15 @@ from support.tiny_rnn import save_tiny_rnn
 
 
 def saved(kind: str, directory: Path) -> list[Path]:
-    """Save a tiny model of that kind, or two for an ensemble."""
+    """Save a tiny model of that kind, or two for an ensemble; "causal-llama" is a decoder alone."""
     if kind == "ensemble":
         return [*saved("m2m_100", directory / "one"), *saved("bart", directory / "other")]
     directory.mkdir(parents=True, exist_ok=True)
-    if kind == "rnn":
+    if kind.startswith("causal-"):
+        from support.causal_models import save_tiny_causal
+
+        save_tiny_causal(directory, kind.removeprefix("causal-"))
+    elif kind == "rnn":
         save_tiny_rnn(directory)
     elif kind in ("Speech2Text", "Whisper"):
         save_tiny_speech_model(directory, 0, 2.0, kind=kind)

@@ -43,6 +43,7 @@ class Shape:
     windows: tuple[int | None, ...] = (None,)
     soft_cap: float | None = None
     is_tied: bool = True
+    is_rounded: bool = False  # bfloat16 holds the weights exactly, and float16 does not
 
 
 SHAPES = {
@@ -68,6 +69,8 @@ def stack_of(shape: Shape, dtype: torch.dtype, seed: int = 0) -> tuple[CausalSta
 
     def linear(columns: int, depth: int, has_bias: bool = False) -> PackedLinear:
         weight = random(columns, depth) * depth**-0.5
+        if shape.is_rounded:
+            weight = weight.mul_(2.0**-16).bfloat16().float()
         packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
         return PackedLinear(packed, random(columns) if has_bias else None)
 

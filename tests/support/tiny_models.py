@@ -50,20 +50,64 @@ KINDS = {
         dict(src_vocab_size=45, tgt_vocab_size=45, **IDS, tie_word_embeddings=True),
     ),
 }
+T5_SHAPES = dict(
+    d_model=24,
+    d_kv=10,
+    d_ff=40,
+    num_layers=3,  # transformers' cache has room for as many layers of the decoder
+    num_decoder_layers=2,
+    num_heads=4,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=12,
+)
+T5_IDS = dict(vocab_size=45, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+GATED = dict(feed_forward_proj="gated-gelu")
+# as KINDS, beside T5_SHAPES; `tie_word_embeddings` says whether the output layer is the token table
+T5_KINDS = {
+    "t5": ("T5", dict(T5_IDS, feed_forward_proj="relu")),
+    "flan-t5": ("T5", dict(T5_IDS, **GATED, tie_word_embeddings=False)),
+    "byt5": (
+        "T5",
+        dict(
+            T5_IDS, **GATED, d_kv=8, num_layers=3, num_decoder_layers=1, tie_word_embeddings=False
+        ),
+    ),
+    "madlad": (
+        "T5",
+        dict(
+            T5_IDS,
+            **GATED,
+            pad_token_id=1,
+            eos_token_id=2,
+            d_kv=16,
+            num_heads=2,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "mt5": ("MT5", dict(T5_IDS, **GATED, tie_word_embeddings=False)),
+    "umt5": ("UMT5", dict(T5_IDS, feed_forward_proj="gated-silu")),
+}
 MODEL_CLASSES = {
     "M2M100": "M2M100ForConditionalGeneration",
     "MBart": "MBartForConditionalGeneration",
     "Bart": "BartForConditionalGeneration",
     "Marian": "MarianMTModel",
     "FSMT": "FSMTForConditionalGeneration",
+    "T5": "T5ForConditionalGeneration",
+    "MT5": "MT5ForConditionalGeneration",
+    "UMT5": "UMT5ForConditionalGeneration",
 }
 
 
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
     """Make the original in eval mode, with random biases and norms; `changes` go to its config."""
-    stem, options = KINDS[kind]
-    config = getattr(transformers, f"{stem}Config")(**{**SHAPES, **options, **changes})
+    stem, options = {**KINDS, **T5_KINDS}[kind]
+    shapes = T5_SHAPES if kind in T5_KINDS else SHAPES
+    config = getattr(transformers, f"{stem}Config")(**{**shapes, **options, **changes})
     model = getattr(transformers, MODEL_CLASSES[stem])(config).eval()
+    if kind in T5_KINDS and not options.get("tie_word_embeddings", True):
+        # transformers ties them at first, and lets a file untie them
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
@@ -71,6 +115,8 @@ def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedMo
                 continue  # these follow from a formula
             mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
+            if name.endswith("Attention.q.weight"):
+                weight *= config.d_kv**-0.5  # T5 does not scale scores
     return model
 
 
@@ -80,6 +126,8 @@ def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
     eos = model.config.eos_token_id
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias[:, eos] += nats
+    elif hasattr(model, "encoder"):  # T5's norms have no bias
+        model.lm_head.weight[eos] *= nats
     else:  # every state that the last norm gives has its bias in it
         bias = model.model.decoder.layer_norm.bias
         model.get_output_embeddings().weight[eos] += nats * bias / (bias @ bias)

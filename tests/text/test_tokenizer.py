@@ -233,6 +233,15 @@ def test_broken_files(tmp_path, name, content, message):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["sentencepiece.model", "spm.model", "spiece.model"])
+def test_a_model_of_sentencepiece_may_have_three_names(tmp_path, name):
+    shutil.copy(SPM, tmp_path / name)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "eos_token_id": 1}))
+    text = "En el principio"
+    pieces = sentencepiece.SentencePieceProcessor(model_file=SPM)
+    assert load_tokenizer(tmp_path).encode(text) == [*pieces.encode(text), 1]
+
+
 @pytest.mark.parametrize("eos", [None, [2, 3], "</s>"])
 def test_eos_must_be_one_id(tmp_path, eos):
     shutil.copy(SPM, tmp_path / "spm.model")

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from pybeam.models.causal.frequencies import Frequencies
+
+
+@dataclass
+class _Part:
+    """Neighbouring rows of a table, of which the first `num_known` are computed."""
+
+    frequency: Tensor  # [D / 2]
+    first: int
+    size: int
+    num_known: int = 0
 
 
 class RotaryTable:
@@ -14,41 +27,46 @@ class RotaryTable:
     Long contexts have tables of many megabytes, of which most calls read little. Rows that nobody has
     needed take no memory on a CPU.
 
+    Where long inputs have frequencies of their own, rows for them follow the others: position p of a long
+    input has row ``long_row + p``.
+
+    Args:
+        frequencies: what is turned, how fast.
+        num_positions: positions of the model.
+        device: where the table is.
+
     Attributes:
-        cos, sin: [positions, D / 2] float32, of the angles ``position * frequency``, times a factor.
+        cos, sin: [rows, D / 2] float32, of the angles ``position * frequency``, times a factor.
+        long_row: see above; None: all inputs have the same frequencies.
     """
 
-    def __init__(
-        self,
-        frequency: Tensor,
-        num_positions: int,
-        factor: float = 1.0,
-        device: torch.device | None = None,
-    ) -> None:
-        """Make an empty table.
-
-        Args:
-            frequency: [D / 2] float32, radians per position.
-            num_positions: the number of rows.
-            factor: what cosines and sines are multiplied by.
-            device: where the table is.
-        """
-        self._frequency, self._factor = frequency.to(device), factor
-        shape = num_positions, frequency.numel()
-        self.cos = torch.empty(shape, device=device)
-        self.sin = torch.empty(shape, device=device)
-        self._num_known = 0
+    def __init__(self, frequencies: Frequencies, num_positions: int, device: torch.device) -> None:
+        short, self._factor, long, self.long_row = frequencies
+        self._parts = [_Part(short.to(device), 0, self.long_row or num_positions)]
+        if long is not None and self.long_row is not None:
+            self._parts.append(_Part(long.to(device), self.long_row, num_positions))
+        shape = sum(part.size for part in self._parts), short.numel()
+        self.cos, self.sin = torch.empty(shape, device=device), torch.empty(shape, device=device)
         self._lock = threading.Lock()
 
     def fill(self, num_positions: int) -> None:
-        """Make sure that the first `num_positions` rows are known."""
-        if num_positions <= self._num_known:
+        """Compute the rows of the first `num_positions` positions, if they are not known."""
+        short, *long = self._parts
+        self._fill(short, num_positions)
+        for part in long:
+            if num_positions > short.size:
+                self._fill(part, num_positions)
+
+    def _fill(self, part: _Part, num_positions: int) -> None:
+        if min(num_positions, part.size) <= part.num_known:
             return
         with self._lock:
-            first, last = self._num_known, min(self.cos.shape[0], 2 * num_positions)
-            position = torch.arange(first, last, device=self.cos.device)
+            # twice as many, so that a growing output asks seldom
+            known, num = part.num_known, min(2 * num_positions, part.size)
+            position = torch.arange(known, num, device=self.cos.device)
             # as the models were trained: angles are rounded to float32
-            angle = position.float()[:, None] * self._frequency  # [n, D / 2]
-            torch.mul(angle.cos(), self._factor, out=self.cos[first:last])
-            torch.mul(angle.sin(), self._factor, out=self.sin[first:last])
-            self._num_known = max(last, num_positions)
+            angle = position.float()[:, None] * part.frequency  # [n, D / 2]
+            rows = slice(part.first + known, part.first + num)
+            torch.mul(angle.cos(), self._factor, out=self.cos[rows])
+            torch.mul(angle.sin(), self._factor, out=self.sin[rows])
+            part.num_known = num

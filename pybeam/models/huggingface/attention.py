@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from pybeam.backends import Backend
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface.distances import Distances
+from pybeam.models.distances import Distances
 from pybeam.models.huggingface.gathered import GatheredCells
 from pybeam.models.rows import Rows
 

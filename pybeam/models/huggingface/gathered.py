@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface.distances import by_entry
+from pybeam.models.distances import by_entry
 from pybeam.models.rows import Rows
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pybeam.models.distances import Distances
 from pybeam.models.huggingface.attention import CannotAttend, catching
-from pybeam.models.huggingface.distances import Distances
 from pybeam.models.huggingface.gathered import GatheredCells
 from pybeam.models.huggingface.model import HuggingFaceModel
 

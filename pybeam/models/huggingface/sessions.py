@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -16,13 +15,13 @@ from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
 from pybeam.models.cells import Cells
+from pybeam.models.distances import Distances, by_entry
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
-from pybeam.models.huggingface.distances import Distances, by_entry
 from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
-from pybeam.models.huggingface.prompts import PromptPool
 from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
+from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
 
 
@@ -141,45 +140,40 @@ class PromptSession(Session):
     def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model, self._backend = model, backend
         assert model.memory.own is not None
-        self._pool = PromptPool(*model.memory.own, model.device)
-        self._prompt = SourceCells(model.device)
+        pool = PromptPool(*model.memory.own, model.device)
+        cells, is_windowed = SourceCells(model.device), model.memory.is_windowed
+        self._prompts = Prompts(pool, cells, needs_positions=is_windowed)
         self._cache = TreeCache(model.memory.own.num_layers)
-        # [S], the prompt's last token by slot; [cells, 1], the position of the token in each own cell
-        self._last = torch.zeros(0, dtype=torch.long, device=model.device)
-        self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
         self.windows: set[int] = set()  # windows that the model has asked for so far
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
-        self._prompt.reserve(num_slots)
-        self._pool.grow(num_cells)
-        missing = num_slots - self._last.numel()
-        self._last = F.pad(self._last, (0, max(missing, 0)))
-        missing = self._pool.num_own - self._position.shape[0]
-        self._position = F.pad(self._position, (0, 0, 0, max(missing, 0)))
+        self._prompts.reserve(num_slots, num_cells)
 
     def release(self, slots: Sequence[int]) -> None:
-        self._prompt.release(slots)
+        self._prompts.cells.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
-        return self._pool.memory, self._prompt.cell, self._prompt.length, self._last, self._position
+        return self._prompts.buffers()
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
-        return (num_cells + cells_of_pages(source_length)) * self._pool.cell_bytes
+        return self._prompts.max_bytes(num_cells, source_length)
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        model, pool = self._model, self._pool
-        index = to_device(slots, torch.long, model.device)
-        last = to_device([int(source[-1]) for source in sources], torch.long, model.device)
-        self._last.index_copy_(0, index, last)
+        model, pool, prompts = self._model, self._prompts.pool, self._prompts.cells
+        self._prompts.keep_last(sources, slots)
         lengths = [source.numel() - 1 for source in sources]
         with model.lock:
             for part in batches(lengths):
-                cell = self._prompt.allocate([slots[i] for i in part], [lengths[i] for i in part])
-                pool.grow_prompts(self._prompt.num_cells)
+                cell = prompts.allocate([slots[i] for i in part], [lengths[i] for i in part])
+                pool.grow_prompts(prompts.num_cells)
                 if not cell.numel():
                     continue
+                own_lengths = [lengths[i] for i in part]
+                at = torch.cat([torch.arange(n, dtype=torch.int32) for n in own_lengths])
+                at = to_device(at, torch.int32, model.device)
+                self._prompts.place(self._backend, pool.of_prompts(cell), at)
                 ids, mask = padded(model, [sources[i][:-1] for i in part])
                 for i, layer in enumerate(prompt_layers(model, ids, mask)):
                     for own, values in ((pool.key, layer.keys), (pool.value, layer.values)):
@@ -187,29 +181,25 @@ class PromptSession(Session):
                         self._backend.scatter_rows(own[i], pool.of_prompts(cell), rows)
 
     def step(self, rows: Rows) -> Tensor:
-        model, own = self._model, self._pool
-        row_slot = rows.row_slot.long()
-        is_first = rows.position == 0
-        token = torch.where(is_first, self._last[row_slot], rows.token)  # [R]
-        position = rows.position + self._prompt.length[row_slot]  # [R]
-        at = None
-        if model.memory.is_windowed:
-            at = self._position
-            self._backend.scatter_rows(at, rows.cell, position[:, None].contiguous())
+        model, own = self._model, self._prompts.pool
+        token, position = self._prompts.begin(self._backend, rows)  # [R]
         self._cache.point_to(own.key, own.value)
-        seen = own.visible(rows, position, self._prompt, at)
+        seen = self._prompts.visible(rows, position)
+        distances = None
+        if self._prompts.needs_positions and position.numel():
+            distances = own.distances(rows, position, seen.cells)
         step = Step(
             self._backend,
             rows,
             seen.cells,
-            distances=seen.distances,
+            distances=distances,
             longest=seen.longest,
             given_windows=self.windows,
         )
         with model.lock, attending(model.configs, step):
             out = model.network(
-                input_ids=token[:, None],
-                attention_mask=torch.ones_like(token)[:, None],
+                input_ids=token[:, None].long(),
+                attention_mask=torch.ones_like(token)[:, None].long(),
                 position_ids=position[:, None].long(),
                 past_key_values=self._cache,
                 use_cache=True,

@@ -42,14 +42,8 @@ class Assembly:
 
     def model(self) -> Transformer:
         config = self.config
-        d = config.hidden_size
-        names = [
-            f"decoder.layers.{i}.encoder_attn.{part}_proj"
-            for i in range(config.num_decoder_layers)
-            for part in "kv"
-        ]
         # first what is large: it needs the most memory beside itself while it is packed
-        cross_key_value = self._linear(names, d, d)
+        cross_key_value = self._cross_key_value()
         weights = Weights(
             config=config,
             encoder=self._encoder(),
@@ -63,6 +57,15 @@ class Assembly:
         if config.front is None:
             return Transformer(weights)
         return SpeechTransformer(weights, self._subsampler(config.front))
+
+    def _cross_key_value(self) -> Linear:
+        d = self.config.hidden_size
+        names = [
+            f"decoder.layers.{i}.encoder_attn.{part}_proj"
+            for i in range(self.config.num_decoder_layers)
+            for part in "kv"
+        ]
+        return self._linear(names, d, d)
 
     def _logit_bias(self) -> Tensor | None:
         if "final_logits_bias" not in self.checkpoint:
@@ -132,6 +135,8 @@ class Assembly:
             ),
             final_norm=self._final_norm("encoder"),
             num_heads=config.num_encoder_heads,
+            head_size=config.head_size(config.num_encoder_heads),
+            scale=config.head_size(config.num_encoder_heads) ** -0.5,
         )
 
     def _decoder(self) -> Stack[DecoderLayer]:
@@ -147,6 +152,8 @@ class Assembly:
             ),
             final_norm=self._final_norm("decoder"),
             num_heads=config.num_decoder_heads,
+            head_size=config.head_size(config.num_decoder_heads),
+            scale=config.head_size(config.num_decoder_heads) ** -0.5,
         )
 
     def _embedding_norm(self, stack: str) -> Norm | None:
@@ -163,6 +170,7 @@ class Assembly:
         offset = position_offset(config)
         is_encoder = stack == "encoder"
         num_positions = config.max_source_positions if is_encoder else config.max_positions
+        assert num_positions is not None
         num = offset + num_positions
         names = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
         stored = [name for name in names if name in self.checkpoint]

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pybeam import arguments
+from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.text.json_files import positive, read_json, token_id
 
 
@@ -18,7 +20,8 @@ class Family:
     is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
-    positions: str  # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`
+    # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`, or "relative"
+    positions: str
     # the fields from here on are defaults for configs that do not name them
     scale_embedding: bool = False
     activation: str = "gelu"
@@ -26,6 +29,7 @@ class Family:
     start_id: int | None = 2
     hears: bool = False  # sources are features of sound, see `pybeam.models.transformer.speech`
     has_key_bias: bool = True  # whether projections to keys have a bias
+    shares_relative: bool = True  # whether the first layer's relative positions serve all layers
 
 
 GATE = "glu"  # a * sigmoid(b) of channels a and b
@@ -48,6 +52,11 @@ FAMILIES = {
         True, False, True, "sinusoidal", scale_embedding=True, activation="relu", hears=True
     ),
     "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
+    "t5": Family(True, False, True, "relative", activation="relu", start_id=0),
+    "mt5": Family(True, False, True, "relative", activation="gated-gelu", start_id=0),
+    "umt5": Family(
+        True, False, True, "relative", activation="gated-gelu", start_id=0, shares_relative=False
+    ),
 }
 
 # Old configs spell the family out. A config that contradicts it describes another network.
@@ -84,6 +93,14 @@ class FrontConfig:
 
 
 @dataclass(frozen=True)
+class RelativePositions:
+    """How T5 puts distances into buckets, each with a bias per head; see `relative.bucket_of`."""
+
+    num_buckets: int
+    max_distance: int  # from here on, distances share a bucket
+
+
+@dataclass(frozen=True)
 class TransformerConfig:
     """Shapes and facts of one checkpoint. `source_vocab_size` may differ from `vocab_size`."""
 
@@ -99,8 +116,8 @@ class TransformerConfig:
     num_decoder_heads: int
     encoder_inner_size: int
     decoder_inner_size: int
-    max_positions: int
-    max_source_positions: int
+    max_positions: int | None  # None: no limit
+    max_source_positions: int | None
     activation: str
     embedding_scale: float
     ties_embeddings: bool
@@ -108,6 +125,17 @@ class TransformerConfig:
     start_id: int
     eos_id: int
     front: FrontConfig | None = None  # only speech models have one
+    other_eos_ids: tuple[int, ...] = ()
+    # only T5 and its kin have what follows
+    relative: RelativePositions | None = None
+    inner_head_size: int | None = None  # None: d_model / heads
+    is_gated: bool = False  # inner layers are act(g) * u
+    norm_epsilon: float = 1e-5
+    output_scale: float = 1.0  # of the states that the output layer reads
+
+    def head_size(self, num_heads: int) -> int:
+        """Return the numbers per head of a stack with so many heads."""
+        return self.inner_head_size or self.hidden_size // num_heads
 
     @property
     def sound(self) -> FrontConfig:
@@ -144,13 +172,14 @@ def read_config(directory: Path) -> TransformerConfig:
                 f"`{flag}` in {path} must be {getattr(family, fact)} for model type "
                 f"{model_type!r}, but is {config[flag]}; is `model_type` the right one?"
             )
-    return _build(path, config, generation, model_type, family)
+    build = _build_relative if family.positions == "relative" else _build
+    return build(path, config, generation, model_type, family)
 
 
 def _not_built_in(path: Path, config: dict[str, Any]) -> str:
     """Name the architectures that `load_model` knows, and the way to search one that transformers knows."""
     model_type = config.get("model_type")
-    known = ", ".join(sorted([*FAMILIES, ATTENTIONAL_LSTM]))
+    known = ", ".join(sorted([*FAMILIES, *CAUSAL_FAMILIES, ATTENTIONAL_LSTM]))
     message = f"`model_type` in {path} must be one of {known}, but is {model_type!r}"
     if not isinstance(model_type, str):
         return f"{message}; other models can be decoded through `pybeam.models.FunctionModel`"
@@ -161,6 +190,17 @@ def _not_built_in(path: Path, config: dict[str, Any]) -> str:
         f"    network = transformers.{kind}.from_pretrained({str(path.parent)!r})\n"
         "    model = pybeam.models.huggingface.wrap(network)"
     )
+
+
+def _known(
+    path: Path, vocab_size: int, name: str, token: int | None, target_name: str = "vocab_size"
+) -> int:
+    if token is None or not 0 <= token < vocab_size:
+        raise ValueError(
+            f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
+            f"add it to {path.name} or generation_config.json in {path.parent}"
+        )
+    return token
 
 
 def _build(
@@ -187,14 +227,7 @@ def _build(
         start_id = token_id("bos_token_id", path, config, generation, None)
     eos_id = token_id("eos_token_id", path, config, generation, None)
 
-    def known(name: str, token: int | None) -> int:
-        if token is None or not 0 <= token < vocab_size:
-            raise ValueError(
-                f"`{name}` must be a token below {target_name} = {vocab_size}, but is {token}; "
-                f"add it to {path.name} or generation_config.json in {path.parent}"
-            )
-        return token
-
+    known = partial(_known, path, vocab_size, target_name=target_name)
     pad_id = config.get("pad_token_id")
     positions = source_positions = "max_position_embeddings"
     if family.hears:
@@ -222,6 +255,78 @@ def _build(
         eos_id=known("eos_token_id", eos_id),
         front=FRONTS[model_type](path, config, size) if family.hears else None,
     )
+
+
+def _build_relative(
+    path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
+) -> TransformerConfig:
+    """Read the config of T5 and its kin, whose names differ."""
+    size = partial(positive, path, config)
+    hidden_size, inner_size, num_layers = size("d_model"), size("d_ff"), size("num_layers")
+    has_own = config.get("num_decoder_layers") is not None
+    is_gated, activation = _inner_activation(path, config, family)
+    vocab_size = size("vocab_size")
+    named = generation.get("eos_token_id")
+    eos_id, *others = arguments.eos_ids(
+        config.get("eos_token_id", 1) if named is None else named, vocab_size
+    )
+    start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
+    # T5 scales what its output layer reads if that is the token table, and mT5 never does
+    scales = config.get("scale_decoder_outputs")
+    if scales is None:
+        scales = model_type != "mt5" and config.get("tie_word_embeddings") is not False
+    return TransformerConfig(
+        path=path,
+        model_type=model_type,
+        family=family,
+        source_vocab_size=vocab_size,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=size("num_decoder_layers") if has_own else num_layers,
+        num_encoder_heads=size("num_heads"),
+        num_decoder_heads=size("num_heads"),
+        encoder_inner_size=inner_size,
+        decoder_inner_size=inner_size,
+        max_positions=None,
+        max_source_positions=None,
+        activation=activation,
+        embedding_scale=1.0,
+        ties_embeddings=True,
+        pad_id=config.get("pad_token_id") or 0,
+        start_id=_known(path, vocab_size, "decoder_start_token_id", start_id),
+        eos_id=eos_id,
+        other_eos_ids=tuple(others),
+        relative=_relative_positions(path, config),
+        inner_head_size=size("d_kv"),
+        is_gated=is_gated,
+        norm_epsilon=config.get("layer_norm_epsilon", 1e-6),
+        output_scale=hidden_size**-0.5 if scales else 1.0,
+    )
+
+
+def _relative_positions(path: Path, config: dict[str, Any]) -> RelativePositions:
+    buckets = config.get("relative_attention_num_buckets", 32)
+    distance = config.get("relative_attention_max_distance", 128)
+    if buckets < 4 or buckets % 4 or distance <= buckets // 2:
+        raise ValueError(
+            f"`relative_attention_num_buckets` in {path} must be a multiple of 4, and "
+            f"`relative_attention_max_distance` more than half of it, but they are {buckets} and {distance}"
+        )
+    return RelativePositions(buckets, distance)
+
+
+def _inner_activation(path: Path, config: dict[str, Any], family: Family) -> tuple[bool, str]:
+    """Return whether inner layers are gated, and their activation."""
+    named = config.get("feed_forward_proj", family.activation)
+    *gate, activation = named.split("-")
+    if gate not in ([], ["gated"]):
+        raise ValueError(
+            f"`feed_forward_proj` in {path} must be an activation, or 'gated-' and an activation, but is "
+            f"{named!r}"
+        )
+    # this name has always stood for the approximation
+    return bool(gate), "gelu_new" if gate and activation == "gelu" else activation
 
 
 def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:

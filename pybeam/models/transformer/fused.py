@@ -9,9 +9,11 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.layer_program import LayerProgram, StackShape
+from pybeam.backends.torch_layers import Activation
 from pybeam.models.cells import Cells
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import ACTIVATIONS, GatedLinear, Linear, PackedLinear
 from pybeam.models.transformer.layers import (
+    AnyNorm,
     DecoderLayer,
     EncoderLayer,
     Norm,
@@ -26,14 +28,16 @@ NONE = torch.empty(0)
 class FusedStack:
     """Embeddings, layers and final norm of an encoder or a decoder, and the output layer of a decoder."""
 
-    def __init__(self, program: LayerProgram, size: int) -> None:
-        self._run, self._size = program.run, size
+    def __init__(self, program: LayerProgram, size: int, is_relative: bool) -> None:
+        self._run, self._size, self._is_relative = program.run, size, is_relative
 
     def encode(self, inputs: Tensor | tuple[Tensor, Tensor], cells: Cells) -> Tensor:
         """Return the states [n, d] of tokens and positions [n], or of x [n, d], which is overwritten."""
         first = inputs if isinstance(inputs, Tensor) else inputs[0]
         out = torch.empty(first.shape[0], self._size)
-        self._run(out, inputs, None, None, None, cells.given, (), None, None)
+        # rows are cells
+        position = inputs[1] if self._is_relative else None
+        self._run(out, inputs, None, None, None, cells.given, (), position, position)
         return out
 
     def decode(
@@ -43,6 +47,7 @@ class FusedStack:
         pools: tuple[Tensor, Tensor],
         cell: Tensor,
         cells: tuple[Cells, Cells],
+        cell_position: Tensor,
     ) -> Tensor:
         """Return logits in `out` [R, V] for tokens and positions, both [R] int32.
 
@@ -52,9 +57,11 @@ class FusedStack:
             pools: keys and values of the rows themselves and of the encoder, [layers, cells, 2, H, D].
             cell: [R] int32, where each row's key and value go; -1: nowhere.
             cells: what rows attend over in these pools.
+            cell_position: [cells] int32, positions in the first pool, where they are relative.
         """
         own, cross = cells
-        self._run(out, inputs, *pools, cell, own.given, cross.given, None, None)
+        places = (inputs[1], cell_position) if self._is_relative else (None, None)
+        self._run(out, inputs, *pools, cell, own.given, cross.given, *places)
         return out
 
 
@@ -69,31 +76,36 @@ def fused(
         output: the output layer of a decoder; None for an encoder.
         is_pre_norm: whether a sublayer is ``x + f(norm(x))``, and not ``norm(x + f(x))``.
     """
-    make, layers = backend.layer_program, stack.layers
-    if make is None or not layers or not isinstance(layers[0].inner, PackedLinear):
+    make, layers, relative = backend.layer_program, stack.layers, stack.relative
+    if make is None or not layers or not isinstance(layers[0].qkv, PackedLinear):
         return None
-    size, table = stack.position_table.shape[1], stack.token_table
+    # the program has one table of biases
+    if any(own is not relative[0] for own in relative):
+        return None
+    inner, activation, is_gated = _inner(layers[0])
+    size, table = stack.hidden_size, stack.token_table
     shape = StackShape(
         num_layers=len(layers),
-        inner_size=layers[0].inner.num_columns,
-        activation=layers[0].inner.activation_id,
+        inner_size=inner.num_columns // (2 if is_gated else 1),
+        activation=activation,
         is_pre_norm=is_pre_norm,
         has_cross=isinstance(layers[0], DecoderLayer),
         epsilon=layers[0].self_norm.epsilon,
         num_heads=stack.num_heads,
-        scale=(size // stack.num_heads) ** -0.5,
+        scale=stack.scale,
         num_columns=output.num_columns if isinstance(output, PackedLinear) else 0,
         embedding_scale=stack.embedding_scale,
         num_tokens=0 if table is None else stack.num_tokens,
-        head_size=size // stack.num_heads,
-        is_gated=False,
-        bias_origin=0,
+        head_size=stack.head_size,
+        is_gated=is_gated,
+        bias_origin=relative[0].origin if relative else 0,
     )
     weights = [*_table(table), stack.position_table, *_norm(stack.embedding_norm)]
-    weights += [*_norm(stack.final_norm), *_linear(output), NONE]
+    weights += [*_norm(stack.final_norm), *_linear(output)]
+    weights.append(relative[0].table if relative else NONE)
     for layer in layers:
         weights += _layer(layer)
-    return FusedStack(make(tuple(weights), shape), size)
+    return FusedStack(make(tuple(weights), shape), size, bool(relative))
 
 
 def _table(table: TokenTable | None) -> Sequence[Tensor]:
@@ -102,8 +114,20 @@ def _table(table: TokenTable | None) -> Sequence[Tensor]:
     return NONE if weight is None else weight, NONE if scale is None else scale
 
 
-def _norm(norm: Norm | None) -> Sequence[Tensor]:
-    return (NONE, NONE) if norm is None else (norm.weight, norm.bias)
+def _norm(norm: AnyNorm | None) -> Sequence[Tensor]:
+    if norm is None:
+        return NONE, NONE
+    return norm.weight, norm.bias if isinstance(norm, Norm) else NONE
+
+
+def _inner(layer: EncoderLayer) -> tuple[PackedLinear, Activation, bool]:
+    """Return the inner layer, its activation, and whether that is of gates."""
+    inner = layer.inner
+    linear = inner.linear if isinstance(inner, GatedLinear) else inner
+    assert isinstance(linear, PackedLinear)
+    if isinstance(inner, GatedLinear):
+        return linear, ACTIVATIONS[inner.activation], True
+    return linear, linear.activation_id, False
 
 
 def _linear(linear: Linear | None) -> Sequence[Tensor]:
@@ -120,4 +144,5 @@ def _layer(layer: EncoderLayer) -> list[Tensor]:
         weights += _norm(layer.cross_norm)
         weights += [*_linear(layer.cross_query), *_linear(layer.cross_out)]
     weights += _norm(layer.inner_norm)
-    return [*weights, *_linear(layer.inner), *_linear(layer.inner_out)]
+    inner, *_ = _inner(layer)
+    return [*weights, *_linear(inner), *_linear(layer.inner_out)]

@@ -13,7 +13,9 @@ from torch import Tensor
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
 from pybeam.backends.packing import Quantised
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import GatedLinear, Linear, PackedLinear
+from pybeam.models.norms import RMSNorm
+from pybeam.models.transformer.relative import RelativeBias
 
 # [V, d]: as it is, or the output layer where that has the same table
 TokenTable = Tensor | Quantised | PackedLinear
@@ -39,13 +41,16 @@ class Norm:
         return kernels.layer_norm(x, self.weight, self.bias, self.epsilon)
 
 
+AnyNorm = Norm | RMSNorm
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    self_norm: Norm
-    qkv: Linear  # [3 d, d]
+    self_norm: AnyNorm
+    qkv: Linear  # [3 H D, d]
     self_out: Linear
-    inner_norm: Norm
-    inner: Linear  # with the activation
+    inner_norm: AnyNorm
+    inner: Linear | GatedLinear  # with the activation
     inner_out: Linear
 
     def with_backend(self, backend: Backend) -> Self:
@@ -56,7 +61,7 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer(EncoderLayer):
-    cross_norm: Norm
+    cross_norm: AnyNorm
     cross_query: Linear
     cross_out: Linear
 
@@ -77,12 +82,18 @@ class Stack(Generic[Layer]):
 
     # None for an encoder that reads no tokens
     token_table: TokenTable | None
-    position_table: Tensor  # [positions, d], row i for the i-th token
+    position_table: (
+        Tensor  # [positions, d], row i for the i-th token; without rows nothing is added
+    )
     embedding_scale: float
     embedding_norm: Norm | None
     layers: Sequence[Layer]
-    final_norm: Norm | None
+    final_norm: AnyNorm | None
     num_heads: int
+    head_size: int
+    scale: float  # of queries times keys
+    # of each layer's self-attention, if positions are relative
+    relative: Sequence[RelativeBias] = ()
     # computes embeddings; None: torch does
     backend: Backend | None = None
 
@@ -95,6 +106,10 @@ class Stack(Generic[Layer]):
             layers=[layer.with_backend(backend) for layer in self.layers],
             final_norm=self.final_norm and self.final_norm.with_backend(backend),
         )
+
+    @property
+    def hidden_size(self) -> int:
+        return self.position_table.shape[1]
 
     @property
     def num_tokens(self) -> int:

@@ -20,7 +20,7 @@ from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import fused
-from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
 from pybeam.models.transformer.sources import TextSources
 
 
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
 
 
 class Transformer(TextSources):
-    """M2M100, NLLB, mBART, BART, Marian or FSMT; made by `pybeam.load_model`.
+    """M2M100, NLLB, mBART, BART, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
     a padding token inside a hypothesis is a token like any other.
@@ -56,6 +56,7 @@ class Transformer(TextSources):
         self.cross_cache_dtype = weights.dtype  # dtype of keys and values of encoder states
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.other_eos_ids = config.other_eos_ids
         self.pad_id = config.pad_id
         self.max_positions = config.max_positions
         self.max_source_positions = config.max_source_positions
@@ -140,18 +141,23 @@ class TransformerSession(Session):
         self._is_pre_norm = is_pre_norm = config.family.is_pre_norm
         self._fused_encoder = fused(backend, model.encoder, None, is_pre_norm)
         self._fused_decoder = fused(backend, decoder, model.output, is_pre_norm)
-        self._head_size = config.hidden_size // decoder.num_heads
-        self._scale = self._head_size**-0.5
+        self._head_size = decoder.head_size
         pool = (len(decoder.layers), decoder.num_heads, self._head_size)
         self._own = KeyValuePool(*pool, model.dtype, model.device)
         self._cross = KeyValuePool(*pool, model.cross_cache_dtype, model.device)
         self._source = SourceCells(model.device)
+        # the position of the token in each cell, where positions are relative
+        self._cell_position = torch.empty(0, dtype=torch.int32, device=model.device)
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
+        old = self._cell_position
+        if self.model.decoder.relative and old.numel() < num_cells:
+            self._cell_position = old.new_zeros(num_cells)
+            self._cell_position[: old.numel()] = old
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
@@ -163,7 +169,8 @@ class TransformerSession(Session):
         self._source.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
-        return self._own.memory, self._cross.memory, self._source.cell, self._source.length
+        pools = self._own.memory, self._cross.memory, self._cell_position
+        return *pools, self._source.cell, self._source.length
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
@@ -173,20 +180,26 @@ class TransformerSession(Session):
         model, decoder, pool = self.model, self.model.decoder, self._own
         own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
         heads, size = decoder.num_heads, self._head_size
+        places = rows.position, self._cell_position
+        if decoder.relative:
+            self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
         if self._fused_decoder is not None:
             out = self._logits_of(rows.token.shape[0])  # [R, V]
             inputs, pools = (rows.token, rows.position), (pool.memory, self._cross.memory)
-            return self._fused_decoder.decode(out, inputs, pools, rows.cell, (own, cross))
+            cells = own, cross
+            return self._fused_decoder.decode(out, inputs, pools, rows.cell, cells, places[1])
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
             self._backend.scatter_rows(pool.both[i], rows.cell, qkv[:, 1:])
-            y = own.attend(self._backend, qkv[:, 0], pool.key[i], pool.value[i], self._scale)
+            distances = decoder.relative[i].between(*places) if decoder.relative else None
+            query, key, value = qkv[:, 0], pool.key[i], pool.value[i]
+            y = own.attend(self._backend, query, key, value, decoder.scale, distances)
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
             y = layer.cross_query(self.before(layer.cross_norm, x)).view(-1, heads, size)
             key, value = self._cross.key[i], self._cross.value[i]
-            y = cross.attend(self._backend, y, key, value, self._scale)  # [R, H, D]
+            y = cross.attend(self._backend, y, key, value, decoder.scale)  # [R, H, D]
             x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         if decoder.final_norm is not None:
@@ -236,11 +249,13 @@ class TransformerSession(Session):
         if self._fused_encoder is not None:
             return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
         x = model.embed_sources(sources, position)  # [n, d]
-        size = x.shape[1] // encoder.num_heads
-        for layer in encoder.layers:
-            y = self.before(layer.self_norm, x)
-            query, key, value = layer.qkv(y).view(-1, 3, encoder.num_heads, size).unbind(1)
-            y = cells.attend(self._backend, query, key, value, size**-0.5)  # [n, H, D]
+        shape = -1, 3, encoder.num_heads, encoder.head_size
+        for i, layer in enumerate(encoder.layers):
+            query, key, value = layer.qkv(self.before(layer.self_norm, x)).view(shape).unbind(1)
+            # rows are cells
+            relative = encoder.relative
+            distances = relative[i].between(position, position) if relative else None
+            y = cells.attend(self._backend, query, key, value, encoder.scale, distances)
             x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
         return x if encoder.final_norm is None else encoder.final_norm(x)
@@ -266,10 +281,10 @@ class TransformerSession(Session):
         y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]
         return self.after(layer.inner_norm, layer.inner_out.add(x, y))
 
-    def before(self, norm: Norm, x: Tensor) -> Tensor:
+    def before(self, norm: AnyNorm, x: Tensor) -> Tensor:
         return norm(x) if self._is_pre_norm else x
 
-    def after(self, norm: Norm, x: Tensor) -> Tensor:
+    def after(self, norm: AnyNorm, x: Tensor) -> Tensor:
         return x if self._is_pre_norm else norm(x)
 
 
@@ -317,13 +332,18 @@ def cross_attention(
     for i, layer in enumerate(decoder.layers):
         qkv = layer.qkv(session.before(layer.self_norm, x)).view(num, longest, 3, heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each
-        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        bias = (
+            decoder.relative[i].causal_mask(longest).to(query.dtype) if decoder.relative else None
+        )
+        y = F.scaled_dot_product_attention(
+            query, key, value, bias, is_causal=bias is None, scale=decoder.scale
+        )
         y = y.transpose(1, 2).reshape(num * longest, -1)  # [B * T, d]
         x = session.after(layer.self_norm, layer.self_out.add(x, y))
         query = layer.cross_query(session.before(layer.cross_norm, x))
         query = query.view(num, longest, heads, -1).transpose(1, 2)  # [B, H, T, D]
         key, value = key_value[:, i].permute(1, 2, 0, 3)  # [H, E, D] each
-        score = query.float() @ key.float().transpose(1, 2) * query.shape[-1] ** -0.5
+        score = query.float() @ key.float().transpose(1, 2) * decoder.scale
         weight = score.softmax(-1)  # [B, H, T, E]
         if i == last:
             break

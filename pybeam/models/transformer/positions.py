@@ -24,6 +24,7 @@ def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None
     """
     if num_positions is None:
         num_positions = config.max_positions
+        assert num_positions is not None
     num = position_offset(config) + num_positions
     d = config.hidden_size
     half = d // 2

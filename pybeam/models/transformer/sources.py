@@ -27,7 +27,7 @@ class TextSources(Model):
         """
         ids = checked_ids(source, self.config.source_vocab_size)  # [E]
         limit = self.config.max_source_positions
-        if ids.numel() > limit:
+        if limit is not None and ids.numel() > limit:
             raise ValueError(
                 f"`source` must have at most {limit} ids (`max_position_embeddings`), but has "
                 f"{ids.numel()}; split the text"
@@ -71,6 +71,7 @@ class SpeechSources(TextSources):
                 "features that the model was trained on"
             )
         length = self.source_length(source)
+        assert limit is not None
         if length > limit:
             raise ValueError(
                 f"`source` must have at most {limit} positions (`max_source_positions`), but its "

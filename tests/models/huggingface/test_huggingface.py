@@ -95,7 +95,8 @@ def test_prompts_and_encoder_states_are_kept_once_per_source(backend):
         driver.step([0, 1])
         driver.extend({slot: [(0, token) for token in range(40)] for slot in (0, 1)})
         driver.step([0, 1])
-        pool = driver.session._pool if kind == "gpt2" else driver.session._cross
+        session = driver.session
+        pool = session._prompts.pool if kind == "gpt2" else session._cross
         cells = pool.num_prompt if kind == "gpt2" else pool.num_cells
         assert cells == 4 * PAGE_CELLS, kind
 

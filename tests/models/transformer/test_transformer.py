@@ -1,5 +1,7 @@
 """The built-in transformer computes what the original of every family computes."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from pybeam.models.loading import DTYPES
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.positions import position_offset, sinusoidal_table
 from support.session_driver import SessionDriver
-from support.tiny_models import KINDS, save_tiny_model, tiny_model
+from support.tiny_models import KINDS, T5_KINDS, save_tiny_model, tiny_model
 
 pytestmark = pytest.mark.usefixtures("inference_mode")
 
@@ -19,7 +21,7 @@ EXAMPLE = "examples/models/bible-es-en"
 LENGTHS = (5, 1, 32, 9)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, *T5_KINDS])
 def pair(request, tmp_path_factory, device):
     """The original and ours."""
     directory = tmp_path_factory.mktemp(request.param)
@@ -88,13 +90,25 @@ def test_stepwise_logits_equal_the_originals(pair, backend):
         assert (ours - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def compute_norms_in_float64(model) -> None:
+    """T5's norms square in float32 whatever the dtype."""
+
+    def forward(norm, x):
+        return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, True) + norm.variance_epsilon)
+
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.forward = partial(forward, module)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *T5_KINDS])
 def test_formulas_are_the_originals(tmp_path, kind, monkeypatch):
     """In float64, which only tests use, logits agree to nine places, whatever their size."""
     if kind.startswith("fsmt"):
         pytest.skip("transformers' FSMT masks with float32's extremes and runs in no other dtype")
     monkeypatch.setitem(DTYPES, "float64", torch.float64)
     original = save_tiny_model(tmp_path, kind).double()
+    compute_norms_in_float64(original)
     model = load_model(tmp_path, device="cpu", dtype="float64")
     sources = sources_for(model)
     targets = targets_for(model, len(sources), length=12)
@@ -108,7 +122,8 @@ def test_facts_come_from_the_config(pair, device):
     config = original.config
     assert model.vocab_size == original_logits(original, [3], [model.start_id]).shape[-1] == 45
     assert (model.start_id, model.eos_id) == (config.decoder_start_token_id, config.eos_token_id)
-    assert model.max_positions == model.max_source_positions == 32
+    limit = None if config.model_type in ("t5", "mt5", "umt5") else 32
+    assert model.max_positions == model.max_source_positions == limit
     assert model.dtype == torch.float32 and model.device.type == device.type
 
 
@@ -155,7 +170,7 @@ def test_example_model_equals_transformers(backend, device):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("kind", ["m2m_100", "bart", "m2m_100-untied"])
+@pytest.mark.parametrize("kind", ["m2m_100", "bart", "m2m_100-untied", "t5", "mt5"])
 def test_16_bits_stay_near_float32(kind, is_packed, dtype, tmp_path, monkeypatch):
     original = save_tiny_model(tmp_path, kind)
     if not is_packed:

@@ -1,0 +1,93 @@
+"""Read the fields of a configuration, each of a kind. Errors name the file, the field and its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a JSON object in a file, or of an object in that.
+
+    Args:
+        path: the file.
+        config: the object.
+        place: the field that holds the object, with a dot behind it.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    place: str = ""
+
+    def error(self, name: str, expected: str) -> ValueError:
+        """Make an error for the value of a field."""
+        found = repr(self.config[name]) if name in self.config else "missing"
+        return ValueError(f"`{self.place}{name}` in {self.path} must be {expected}, but is {found}")
+
+    def optional_size(self, name: str, least: int, default: int | None = None) -> int | None:
+        """Return an int of at least `least`, or None; `default` stands for a missing field."""
+        value = self.config.get(name, default)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.error(name, f"an integer of at least {least} or null")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """Return a positive int; `default` stands for a missing field, or null."""
+        value = self.config.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(name, "a positive integer")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a positive number; `default` stands for a missing field, or null."""
+        value = self.config.get(name)
+        value = default if value is None else value
+        if not _is_positive(value):
+            raise self.error(name, "a positive number")
+        return value
+
+    def cap(self, name: str, default: float | None) -> float | None:
+        """Return a positive number, or None for null; `default` stands for a missing field."""
+        if name not in self.config:
+            return default
+        return None if self.config[name] is None else self.number(name)
+
+    def numbers(self, name: str, num: int) -> list[float]:
+        """Return so many positive numbers."""
+        values = self.config.get(name)
+        if not isinstance(values, list) or len(values) != num or not all(map(_is_positive, values)):
+            raise self.error(name, f"a list of {num} positive numbers")
+        return values
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false; `default` stands for a missing field, or null."""
+        value = self.config.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def choice(self, name: str, default: str, choices: Collection[str]) -> str:
+        """Return one of these names; `default` stands for a missing field, or null."""
+        value = self.config.get(name)
+        value = default if value is None else value
+        if not isinstance(value, str) or value not in choices:
+            raise self.error(name, f"one of {', '.join(choices)}")
+        return value
+
+    def expect(self, name: str, values: tuple[Any, ...]) -> None:
+        """Raise ValueError for a value that is none of these."""
+        if name in self.config and self.config[name] not in values:
+            raise self.error(name, " or ".join(map(repr, values)))
+
+
+def _is_positive(value: Any) -> TypeGuard[float]:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf

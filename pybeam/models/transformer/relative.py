@@ -1,0 +1,64 @@
+"""Relative positions of T5: a bias of attention scores for each distance between a row and a cell."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pybeam.contracts import Distances
+from pybeam.models.transformer.config import RelativePositions
+
+
+class RelativeBias(NamedTuple):
+    """The biases of a layer. Distances beyond the table have those at its end."""
+
+    table: Tensor  # [H, L] float32
+    origin: int  # the column for distance 0
+
+    @classmethod
+    def of_buckets(
+        cls, weight: Tensor, relative: RelativePositions, is_causal: bool
+    ) -> RelativeBias:
+        """Expand the biases of buckets [num_buckets, H] by distance, as far as buckets differ."""
+        furthest = relative.max_distance
+        first = 0 if is_causal else -furthest
+        distance = torch.arange(first, furthest + 1)
+        bucket = bucket_of(distance, relative, is_causal).to(weight.device)
+        return cls(weight[bucket].t().float().contiguous(), -first)
+
+    def between(self, position: Tensor, cell_position: Tensor) -> Distances:
+        """Return what `tree_attention` takes for rows [R] and cells [cells] at these positions, int32."""
+        return Distances(position, cell_position, self.table, self.origin)
+
+    def causal_mask(self, length: int) -> Tensor:
+        """Return [H, length, length]: the biases, and -inf ahead of each row."""
+        place = torch.arange(length, device=self.table.device)
+        back = place[:, None] - place
+        column = (back + self.origin).clamp(0, self.table.shape[1] - 1)
+        return self.table[:, column].masked_fill(back < 0, -math.inf)
+
+
+def bucket_of(distance: Tensor, relative: RelativePositions, is_causal: bool) -> Tensor:
+    """Return the bucket of each distance, the row's position minus the cell's.
+
+    With n buckets for a direction, a distance d below n / 2 has its own. Others share
+    ``n / 2 + floor(log(2 d / n) / log(2 max_distance / n) * n / 2)``, at most n - 1. Without causality the
+    buckets are halved: the second half is for cells ahead of the row.
+
+    See Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
+    """
+    num, first = relative.num_buckets, torch.zeros_like(distance)
+    if is_causal:
+        distance = distance.clamp(min=0)
+    else:
+        num //= 2
+        first = num * (distance < 0)
+        distance = distance.abs()
+    exact = num // 2
+    # float32, as the models were trained
+    ratio = torch.log(distance.float() / exact) / math.log(relative.max_distance / exact)
+    shared = exact + (ratio.clamp(min=0) * (num - exact)).long()
+    return first + torch.where(distance < exact, distance, shared.clamp(max=num - 1))
