@@ -69,6 +69,29 @@ class SelectOptions(NamedTuple):
         return self.most_places * per_place
 
 
+class Paths(NamedTuple):
+    """Which cells rows see beside those that all rows of a source see (an argument of `tree_attention`)."""
+
+    #: [S, K, T] int32, by slot and entry: rising places in the list of cells, counted behind those that all
+    #: rows see; -1: none
+    place: Tensor
+    length: Tensor  #: [S] int32, columns of `place` that are in use
+    num_shared: Tensor | None = (
+        None  #: [S] int32, cells that all rows see, first in the list; None: none
+    )
+
+
+class Distances(NamedTuple):
+    """What distances between rows and cells change in attention; `pybeam.ops.tree_attention` says how."""
+
+    position: Tensor | None = None  #: [R] int32, of each row
+    cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
+    bias: Tensor | None = None  #: [H, L] float32, by distance
+    origin: int = 0  #: the column of `bias` for distance 0
+    window: int | None = None
+    soft_cap: float | None = None
+
+
 class Survivors(NamedTuple):
     """The candidates that `select` keeps, best first. ``C`` is the capacity, ``S`` the number of beams.
 

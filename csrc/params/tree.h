@@ -24,6 +24,8 @@ struct Tree {
     int32_t* live_cell;
     int64_t* live_mask;
     int32_t* num_live;
+    int32_t* path;
+    int32_t* path_length;
     int32_t* free_cell;
     int32_t* num_free;
     int32_t* page;
@@ -35,9 +37,13 @@ struct Tree {
     int64_t max_rows;
     int64_t max_live;
     int64_t mask_words;
+    int64_t max_path;
     int64_t max_free;
     int64_t max_pages;
     int64_t max_free_pages;
+
+    // Whether paths say which nodes a row sees, and no masks.
+    bool has_paths() const { return mask_words == 0; }
 };
 
 struct TreeAppendParams {

@@ -135,6 +135,8 @@ class TreeArrays(NamedTuple):
     live_cell: Tensor
     live_mask: Tensor
     num_live: Tensor
+    path: Tensor
+    path_length: Tensor
     free_cell: Tensor
     num_free: Tensor
     page: Tensor

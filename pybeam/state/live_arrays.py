@@ -64,7 +64,8 @@ class LiveArrays:
     ) -> None:
         self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self.backend = backend
-        self.tree = TokenTree(backend, device)
+        # guesses are written with masks
+        self.tree = TokenTree(backend, device, may_have_paths=algorithm.draft is None)
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device)

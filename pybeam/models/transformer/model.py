@@ -231,8 +231,8 @@ class TransformerSession(Session):
         position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
         slot = torch.arange(len(sources), dtype=torch.int32)
         host = offset, slot, cell, length, position
-        *tables, position = (to_device(tensor, tensor.dtype, device) for tensor in host)
-        cells = Cells(*tables)
+        offset, slot, cell, length, position = (to_device(x, x.dtype, device) for x in host)
+        cells = Cells(offset, slot, cell, length)
         if self._fused_encoder is not None:
             return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
         x = model.embed_sources(sources, position)  # [n, d]
