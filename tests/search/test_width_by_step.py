@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
-import torch
 
 import pybeam
 from pybeam.limits import PrefixRule
 from pybeam.models import FunctionModel
 from support.laws import SOURCES, decoded, essence, schedules
-from support.search_models import EOS, random_model
-from support.search_oracles import Found, ranked_log_probs
+from support.search_models import random_model
 
 BUILDERS = {
     "fixed": lambda width, **more: pybeam.fixed_beam(width, **more),
@@ -124,45 +121,6 @@ def test_groups_have_widths_by_step(backend, model):
     ]
     equal, one, other = (results_of(model, algorithm, backend) for algorithm in algorithms)
     assert equal == one != other
-
-
-def test_wide_enough_at_every_step_is_exhaustive(backend):
-    """With a place for every prefix all sequences come, best first, ties as at every step of the way."""
-    for levels, seed in itertools.product((None, 2), range(3)):
-        model = ends_behind(3, random_model(seed, 6, levels=levels))
-        expected = every_one(ranked_log_probs(model, 0, backend), 4)
-        assert len(expected) == 125
-        for widths in (125, [5, 25, 125], [5, 25, 127, 125]):
-            for build in (pybeam.fixed_beam, pybeam.variable_beam):
-                algorithm = build(widths, n_best=125, max_length=4)
-                (result,) = pybeam.Decoder(model, algorithm, backend=backend).decode([[1]])
-                assert [(h.tokens, h.score) for h in result.hypotheses] == expected
-
-
-def ends_behind(length: int, model: FunctionModel) -> FunctionModel:
-    """The same model, but all its outputs have that many tokens."""
-    inner, is_eos = model.fn, torch.arange(model.vocab_size) == EOS
-
-    def logits(prefixes, lengths, source_ids):
-        is_last = lengths == length + 1
-        found = inner(prefixes, lengths, source_ids)
-        return found.masked_fill(is_last[:, None] != is_eos, -torch.inf)
-
-    model.fn = logits
-    return model
-
-
-def every_one(step, max_length: int) -> list[tuple[list[int], float]]:
-    """All outputs of a model that ends at that length: a beam search without a width."""
-    beam = [Found([], np.float32(0), 0, False)]
-    for length in range(1, max_length + 1):
-        candidates = [
-            Found([*row.tokens, token], np.float32(row.score + log_prob), length, token == EOS)
-            for row in beam
-            for token, log_prob in step(row.tokens)
-        ]
-        beam = sorted(candidates, key=lambda found: -found.score)  # stable
-    return [(found.tokens[:-1], float(found.score)) for found in beam]
 
 
 REFUSED = {
