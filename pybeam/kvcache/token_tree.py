@@ -15,8 +15,6 @@ Two representations say which rows see a live node, and both give the same lists
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -25,6 +23,9 @@ from pybeam.backends.arrays import TreeArrays, resized, root_survivors
 from pybeam.contracts import MASK_WIDTH, PAGE_CELLS, Survivors
 
 INT = torch.int32
+# Trees of wider slots have paths, by the type of their device. On a CPU attention is faster over paths from
+# there on, whether outputs are short or long. On other devices masks go as far as they can.
+WIDEST_WITH_MASKS = {"cpu": 32}
 
 
 class TokenTree:
@@ -49,15 +50,13 @@ class TokenTree:
         may_have_paths: whether wide slots get paths; guesses of a draft need masks.
     """
 
-    # wider slots get paths; masks would go up to `MASK_WIDTH`
-    WIDEST_WITH_MASKS: ClassVar[int] = MASK_WIDTH
-
     def __init__(
         self, backend: Backend, device: torch.device, *, may_have_paths: bool = True
     ) -> None:
         self._backend = backend
         self._arrays: TreeArrays | None = None  # None: some array has been replaced
         self._may_have_paths = may_have_paths
+        self.widest_with_masks = WIDEST_WITH_MASKS.get(device.type, MASK_WIDTH)
 
         def empty(*shape: int, dtype: torch.dtype = INT) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -114,7 +113,7 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots, width)))
         self.pages_per_step = -(-self.row_node.shape[1] // PAGE_CELLS)
         self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
-        is_wide = self._may_have_paths and width > self.WIDEST_WITH_MASKS
+        is_wide = self._may_have_paths and width > self.widest_with_masks
         if is_wide and not self.has_paths:
             self._find_paths()
         num_words = 0 if self.has_paths else 1 if width <= 64 else 2

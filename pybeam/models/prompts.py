@@ -87,11 +87,12 @@ class PromptPool(KeyValuePool):
         cells = Cells(rows.offset, order, cell, from_prompt + live, entry=rows.entry)
         if tree.has_paths:
             paths = Paths(tree.path[slot], tree.path_length[slot], from_prompt)
-            return Visible(cells._replace(paths=paths), longest)
-        num_words = tree.live_mask.shape[2]
-        mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
-        mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
-        cells = cells._replace(mask=mask)
+            cells = cells._replace(paths=paths)
+        else:
+            num_words = tree.live_mask.shape[2]
+            mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
+            mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
+            cells = cells._replace(mask=mask)
         return Visible(cells, longest)
 
     def distances(self, rows: Rows, position: Tensor, cells: Cells) -> Distances:

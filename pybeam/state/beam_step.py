@@ -48,8 +48,8 @@ class BeamStep:
             certificate=int(stop.certificate),
         )
 
-    def reserve(self, num_slots: int, width: int, length: int) -> None:
-        self._arrays.reserve(num_slots, width, length)
+    def reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        self._arrays.reserve(num_slots, width, length, num_nodes)
 
     def buffers(self) -> tuple[Tensor, ...]:
         return ()
@@ -109,7 +109,7 @@ class BeamStep:
         if columns is not None:
             chosen = columns.survivors(chosen, rows, arrays.beams.is_alive, forced)
         if self._demotes and (uses.prefix or uses.target):
-            chosen = demote_eos(chosen, arrays.beams, rows.slot)
+            chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
         log_probs = chain.log_probs if chain.perturbs else None
         if log_probs is not None:
             chosen = restore_log_probs(chosen, rows, arrays.beams.is_alive, log_probs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import pybeam
-from pybeam.kvcache.token_tree import TokenTree
+from pybeam.contracts import MASK_WIDTH
+from pybeam.kvcache import token_tree
 from pybeam.models import load_model
 from support.front_ends import onnx_model, sources, wrapped
 from support.laws import ALGORITHMS, decoded, essence, some_schedules
@@ -18,11 +19,12 @@ WRAPPED = ("nllb", "gpt2", "mistral", "t5", "gemma", "gptoss", "bloom")
 
 
 @pytest.fixture
-def with_paths(monkeypatch):
-    """Call it, and trees that are made from then on have paths."""
+def with_paths(monkeypatch, device):
+    """Call it, and trees that are made from then on have paths. Those made before have masks."""
+    monkeypatch.setitem(token_tree.WIDEST_WITH_MASKS, device.type, MASK_WIDTH)
 
     def switch() -> None:
-        monkeypatch.setattr(TokenTree, "WIDEST_WITH_MASKS", 0)
+        monkeypatch.setitem(token_tree.WIDEST_WITH_MASKS, device.type, 0)
 
     return switch
 

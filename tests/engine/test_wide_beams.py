@@ -1,9 +1,8 @@
-"""Beams of up to 4,096 rows, in searches: against all outputs that there are, and beside narrow ones."""
+"""Wide beams of a transformer, whose rows have paths: as the reference, and beside narrow ones."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 import pybeam
 from pybeam import backends
@@ -11,38 +10,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from support.front_ends import sources
 from support.laws import decoded, essence
-from support.search_models import EOS, next_logits, random_model
 from support.tiny_models import save_tiny_model
-
-
-def every_output(model, vocab_size: int, max_length: int) -> list[tuple[float, list[int]]]:
-    """Score and tokens of every output of source 0, best first."""
-    outputs, open_ones = [], [(0.0, [])]
-    for _ in range(max_length):
-        longer = []
-        for score, tokens in open_ones:
-            log_probs = torch.log_softmax(next_logits(model, 0, tokens).double(), 0).tolist()
-            outputs.append((score + log_probs[EOS], tokens))
-            others = [token for token in range(vocab_size) if token != EOS]
-            longer += [(score + log_probs[token], [*tokens, token]) for token in others]
-        open_ones = longer
-    return sorted(outputs + open_ones, key=lambda output: -output[0])
-
-
-@pytest.mark.parametrize("width", [512, 4096])
-def test_a_beam_that_has_room_for_all_finds_all(backend, width):
-    """No hypothesis is ever dropped, so that the n-best list is that of an exhaustive search."""
-    vocab_size, max_length = (6, 3) if width == 512 else (8, 4)
-    model = random_model(5, vocab_size)
-    expected = every_output(model, vocab_size, max_length)
-    assert len(expected) < width
-    algorithm = pybeam.fixed_beam(width, n_best=len(expected), max_length=max_length)
-    work = Workspace(model, algorithm, backends.load(backend))
-    (result,) = decoded(model, algorithm, pybeam.Batch(1), backend, [[1]], workspace=work)
-    assert work.tree.has_paths
-    assert int(work.tree.num_free_pages) == work.tree.num_total_pages
-    assert [h.score for h in result.hypotheses] == pytest.approx([s for s, _ in expected], abs=1e-4)
-    assert {tuple(h.tokens) for h in result.hypotheses} == {tuple(t) for _, t in expected}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +39,7 @@ def test_backends_agree(transformer, algorithm):
         for name in ("native", "reference")
     )
     for one, other in zip(ours, theirs, strict=True):
-        assert one.error is None and len(one.hypotheses) == len(other.hypotheses) > 1
+        assert one.error is None and len(one.hypotheses) == len(other.hypotheses) > 0
         # samples are ranked by perturbed scores
         scores = sorted(h.score for h in other.hypotheses)
         assert sorted(h.score for h in one.hypotheses) == pytest.approx(scores, abs=2e-4)
@@ -91,6 +59,7 @@ def test_a_wide_request_among_narrow_ones(transformer, backend):
     work = Workspace(transformer, algorithm, backends.load(backend))
     together = decoded(transformer, algorithm, pybeam.Fifo(2), backend, requests, workspace=work)
     assert work.tree.has_paths
+    assert int(work.tree.num_free_pages) == work.tree.num_total_pages
     alone = decoded(transformer, algorithm, pybeam.Batch(1), backend, requests)
     if backend == "native":
         assert essence(together) == essence(alone)

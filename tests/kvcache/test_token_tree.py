@@ -8,6 +8,7 @@ import torch
 from pybeam import backends
 from pybeam.backends.arrays import tree_survivors
 from pybeam.contracts import MASK_WIDTH, Survivors
+from pybeam.kvcache import token_tree
 from pybeam.kvcache.token_tree import TokenTree
 from support.asserts import tree_in_use
 from support.threads import every_thread_count
@@ -20,9 +21,9 @@ def native():
 
 
 @pytest.fixture(autouse=True, params=["masks", "paths"])
-def representation(request, monkeypatch):
+def representation(request, monkeypatch, device):
     widest = 0 if request.param == "paths" else MASK_WIDTH
-    monkeypatch.setattr(TokenTree, "WIDEST_WITH_MASKS", widest)
+    monkeypatch.setitem(token_tree.WIDEST_WITH_MASKS, device.type, widest)
 
 
 def assert_rows_see_ancestors(tree: TokenTree, beams: Beams) -> None:

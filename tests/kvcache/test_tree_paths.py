@@ -123,7 +123,7 @@ def test_masks_become_paths(backend, device):
         for one in (tree, other):
             one.append(ints([2, 0]).to(device), survivors, eos_id=EOS)
     assert not tree.has_paths
-    tree.WIDEST_WITH_MASKS = 5
+    tree.widest_with_masks = 5
     for one in (tree, other):
         one.reserve(4, 7, 9)
         one.reserve_pages(20)
@@ -138,7 +138,7 @@ def test_masks_become_paths(backend, device):
 
 def test_guesses_keep_their_masks():
     tree = TokenTree(backends.load("reference"), torch.device("cpu"), may_have_paths=False)
-    tree.WIDEST_WITH_MASKS = 0
+    tree.widest_with_masks = 0
     tree.reserve(1, 5, 9)
     assert not tree.has_paths
 

@@ -63,7 +63,7 @@ def new_tree(
     """Make a tree with room; `has_paths` chooses the representation, whatever the width."""
     tree = TokenTree(backends.load(backend), torch.device(device))
     if has_paths is not None:
-        tree.WIDEST_WITH_MASKS = 0 if has_paths else width
+        tree.widest_with_masks = 0 if has_paths else width
     tree.reserve(num_slots, width, length)
     tree.reserve_pages(num_slots * (width * length // PAGE_CELLS + 1))
     return tree

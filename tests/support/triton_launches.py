@@ -69,7 +69,7 @@ def attention_launch(
 def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:
     """A tree of beams of this width grows by a step and is emptied."""
     tree = TokenTree(kernels, torch.device("cpu"))
-    tree.WIDEST_WITH_MASKS = 0 if has_paths else width
+    tree.widest_with_masks = 0 if has_paths else width
     tree.reserve(4, width, 20)
     tree.reserve_pages(4)
     slot, none = torch.arange(3).int(), ints(3, 2 * width)

@@ -13,11 +13,16 @@ from pybeam.models.cells import Cells
 
 
 class Seen(NamedTuple):
-    """The cells that the rows of one call see. Rows of prompts have no entries: they see all before them."""
+    """The cells that the rows of one call see. Rows of prompts are no entries: they see all before them."""
 
     cells: Cells
     position: Tensor  # [R] int32
     cell_position: Tensor | None  # [cells] int32, where layers have windows and rows are no prompts
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the rows are those of prompts, and not entries of beams."""
+        return self.cells.entry is None
 
     def attend(
         self,
@@ -36,7 +41,7 @@ class Seen(NamedTuple):
             pool: keys and values of the layer, [cells, G, D] each.
         """
         window, cap = layer.window, stack.soft_cap
-        if self.cells.entry is None:
+        if self.is_prompt:
             prompts = self.cells[:4]
             return backend.prompt_attention(
                 query, *pool, *prompts, self.position, stack.scale, window or 0, cap or 0.0

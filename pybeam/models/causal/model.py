@@ -226,9 +226,8 @@ class CausalSession(Session):
             seen: what the rows see.
         """
         if self._program is not None:
-            at = seen.position if seen.cells.entry is None or self._prompts.needs_positions else None
-            cells = seen.cells.given
-            memory = self._pool.memory
+            at = seen.position if seen.is_prompt or self._prompts.needs_positions else None
+            memory, cells = self._pool.memory, seen.cells.given
             self._program.run(out, token, row, memory, cell, cells, at, seen.cell_position)
             return
         model, stack = self.model, self.model.stack

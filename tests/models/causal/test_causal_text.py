@@ -61,3 +61,25 @@ def test_a_quantised_folder_keeps_the_tokenizer(directory, tmp_path):
     pybeam.quantize(directory, tmp_path / "int8")
     assert pybeam.load_tokenizer(tmp_path / "int8").encode("w5") == [0, 5]
     assert "int8" in repr(pybeam.load_model(tmp_path / "int8"))
+
+
+def test_a_server_completes_prompts(directory):
+    """The prompt of a request comes twice: its beginning is read once, in one service."""
+    pytest.importorskip("fastapi")
+    from pybeam.server.models import ServedModel
+    from support.server_app import run
+
+    model, tokenizer = pybeam.load_model(directory), pybeam.load_tokenizer(directory)
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(3, max_length=6), log_probs=True)
+    text = "w5 w6 w7 " * 7
+
+    async def complete(client):
+        body = {"model": "tiny", "prompt": text, "max_tokens": 6}
+        return [(await client.post("/v1/completions", json=body)).json() for _ in range(2)]
+
+    served = ServedModel("tiny", str(directory), decoder, tokenizer)
+    first, second = run(complete, model=served)
+    [result] = decoder.decode([tokenizer.encode(text)])
+    expected = tokenizer.decode(result.hypotheses[0].tokens)
+    assert [one["choices"][0]["text"] for one in (first, second)] == [expected] * 2
+    assert first["usage"]["prompt_tokens"] == 22

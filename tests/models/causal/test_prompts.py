@@ -162,3 +162,20 @@ def test_processors_see_the_prompt(model):
     algorithm = pybeam.fixed_beam(3, max_length=5, processors=[ban])
     [result] = pybeam.Decoder(model, algorithm).decode([prompt])
     assert not set(result.hypotheses[0].tokens) & set(prompt)
+
+
+def test_a_decoder_keeps_beginnings_for_its_next_call(model):
+    decoder = pybeam.Decoder(model, BEAM)
+    decoder.decode([[5] * 40])
+    [workspace] = decoder._idle
+    assert workspace.session._cells.num_idle == 2
+    decoder.decode([[5] * 33])
+    assert workspace.session._cells.num_idle == 2
+
+
+def test_members_of_an_ensemble_have_prompts_of_their_own(model):
+    ensemble = pybeam.models.Ensemble([model, model])
+    requests = prompts(5, seed=8)
+    found, expected = (pybeam.Decoder(one, BEAM).decode(requests) for one in (ensemble, model))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]

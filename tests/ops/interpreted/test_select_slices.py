@@ -142,3 +142,31 @@ def test_memory_that_begins_anywhere(device):
     case = few_rows(10)
     case["logits"] = logits.as_strided((3, 17), (20, 1)).copy_(torch.randn(3, 17))
     check(case, device)
+
+
+@pytest.mark.parametrize("finishing", [Finishing.NONE, Finishing.HELD, Finishing.REFILL])
+def test_lists_of_wide_beams(device, finishing):
+    """Lists of 512 and more keys, though few rows are alive."""
+    case = random_case(11, 700, (2, 200, 1), (300, 180, 260), held=0.97, spread=0.5)
+    case["eos_id"] = [2, 5]
+    check(case, device, finishing=finishing)
+
+
+def test_equal_candidates_of_a_wide_beam(device):
+    case = random_case(12, 300, (2,), (400,))
+    case["logits"] = torch.zeros(2, 300)
+    case["score"].fill_(-1.0)
+    survivors = check(case, device)
+    assert survivors.token[0].tolist() == [*range(300), *range(100)]
+    assert survivors.parent[0].tolist() == [0] * 300 + [1] * 100
+
+
+def test_lists_fit_the_widest_beams():
+    for num_eos in (1, 8):
+        lists = select.lists_for(Finishing.REFILL, 2 * 4096, range(num_eos))
+        assert lists == (8192, 16384, 32)
+        assert select.lists_for(Finishing.NONE, 4096, range(num_eos)) == lists
+    assert select.lists_for(Finishing.REFILL, 256, [2]) == select.NARROW
+    assert select.lists_for(Finishing.HELD, 128, range(8)) == select.NARROW
+    # the tokens that end a hypothesis may rank before the best 512
+    assert select.lists_for(Finishing.NONE, 512, [2]).size == 1024
