@@ -13,7 +13,11 @@ inline void multiply_rows(const LinearParams& params, int64_t panel, int64_t fir
     const W* weight = static_cast<const W*>(params.weight) + panel * depth * kPanel;
     PanelResults results(params, panel);
     if constexpr (std::is_same_v<W, Bytes>) {
-        multiply({params.int8_x, results.scale(), depth}, weight, first, last, results);
+        // the next panel is this thread's, unless another task begins there
+        const bool is_last = params.panels_of_task == 0 || (panel + 1) % params.panels_of_task == 0;
+        const char* next =
+            is_last ? nullptr : reinterpret_cast<const char*>(weight + depth * kPanel);
+        multiply({params.int8_x, results.scale(), depth, next}, weight, first, last, results);
     } else if constexpr (std::is_same_v<W, Pair>) {
         const Inputs<X> x{static_cast<const X*>(params.rounded_x), depth * kInputs<X, W>};
         multiply(x, weight, depth, first, last, results);

@@ -51,6 +51,7 @@ LinearTasks::LinearTasks(const LinearParams& params, int num_threads)
       panels_of_task_(std::clamp<int64_t>(panels_ / (kManyTasks * num_threads), 1, kMostPanels)),
       parts_((panels_ + panels_of_task_ - 1) / panels_of_task_),
       groups_((params.num_rows + kMostRows - 1) / kMostRows) {
+    params_.panels_of_task = panels_of_task_;
     // two threads that share a panel both read it
     while (groups_ > 0 && size() % num_threads != 0 && size() < kTasksPerThread * num_threads &&
            params.num_rows / groups_ > 2 * kLeastRows) {

@@ -52,6 +52,12 @@ struct Pass {
         return {weight + column, depth, sums == nullptr ? nullptr : sums + column, copy + column,
                 next};
     }
+
+    // The same, to fetch one of so many shares of the next slice.
+    Pass share(int64_t i, int64_t shares) const {
+        const auto bytes = static_cast<int64_t>(depth * kPanel * sizeof(W));
+        return {weight, depth, sums, copy, next + i * bytes / shares};
+    }
 };
 
 // sums + x W^T for kRows rows and kVecs vectors of columns. Fetches kFetched bytes for a number of
@@ -127,10 +133,10 @@ inline void multiply_block(const Inputs<X>& x, const Pass<W>& pass, const Result
 // block keeps the weights for the others. The second fetches the next slice, because hardware loses
 // the trail while others read the copy. A block alone fetches for itself where its passes jump.
 template <int kRows, class X, class W>
-inline void multiply_slice(const Inputs<X>& x, const Pass<W>& slice, int64_t block, bool is_alone,
-                           const Results& results) {
+inline void multiply_slice(const Inputs<X>& x, const Pass<W>& slice, int64_t block,
+                           int64_t num_blocks, const Results& results) {
     constexpr int kParts = kInputs<X, W>;
-    if (is_alone) {
+    if (num_blocks == 1) {
         constexpr bool kJumps = pass_vecs(kRows) * kWidth < kPanel;
         return multiply_block<kRows, false, kJumps ? sizeof(W) : 0>(x, slice, results);
     }
@@ -143,7 +149,14 @@ inline void multiply_slice(const Inputs<X>& x, const Pass<W>& slice, int64_t blo
         }
         return multiply_block<kRows, false, 0>(x, copied, results);
     } else {
-        return multiply_block<kRows, false, 0>(x, slice, results);
+        with_shares(block, num_blocks, [&](auto shares) {
+            if constexpr (shares() == 0) {
+                multiply_block<kRows, false, 0>(x, slice, results);
+            } else {
+                constexpr int kFetched = sizeof(W) / shares();
+                multiply_block<kRows, false, kFetched>(x, slice.share(block, shares()), results);
+            }
+        });
     }
 }
 
@@ -166,8 +179,7 @@ inline void multiply_slices(const Inputs<X>& x, const W* panel, int64_t depth, i
             float* own = sums + begin * kPanel;
             const bool is_last = k + count == depth;
             const Pass<W> slice{weight, count, k == 0 ? nullptr : own, copy, next};
-            multiply_slice<rows()>(x.from(row, k * kInputs<X, W>), slice, block++,
-                                   rows() == last - first,
+            multiply_slice<rows()>(x.from(row, k * kInputs<X, W>), slice, block++, blocks.size(),
                                    is_last ? results.of(row) : Results{own, kPanel});
             if (is_last) results.finish(row, rows());
         });

@@ -58,16 +58,18 @@ struct Int8Inputs {
     Int8Rows rows;
     const float* column_scale;  // of a whole panel
     int64_t depth;              // groups of four
+    const char* next;           // weights that come next, or null
 
-    Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth}; }
+    Int8Inputs from(int64_t row) const { return {rows.from(row), column_scale, depth, next}; }
 };
 
 // y = x W^T for kRows rows and kSumsVecs * kWidth columns; first(row, column) are the sums before.
+// Fetches kFetched bytes for a group of four and of a column.
 // Integers are summed exactly, and what follows is the same on every instruction set: products and
 // sums are rounded one by one.
-template <int kRows, class First>
-inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* column_scale,
-                          const First& first, const Results& results) {
+template <int kRows, int kFetched, class First>
+inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const First& first,
+                          const Results& results) {
     Sums acc[kRows][kSumsVecs];
     const int8_t* row[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -84,29 +86,46 @@ inline void multiply_pass(const Int8Inputs& x, const Bytes* panel, const float* 
                 acc[r][c] = add_products(acc[r][c], weight[c], row[r] + 4 * k);
             }
         }
+        constexpr int kBytes = kFetched * kSumsVecs * kWidth;
+        for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(x.next + k * kBytes + i, 0, 2);
     }
     for (int r = 0; r < kRows; ++r) {
         const Vec scale = broadcast(x.rows.scale[r]);
         for (int c = 0; c < kSumsVecs; ++c) {
-            const Vec scales = mul(scale, load(column_scale + c * kWidth));
+            const Vec scales = mul(scale, load(x.column_scale + c * kWidth));
             results.put(r, c * kWidth, mul(to_floats(acc[r][c]), scales));
         }
     }
 }
 
-// The same for all columns of a panel and the rows `first .. last`; sums(row, column) come before.
+// The same for all columns of a panel and one of the blocks of rows.
+template <int kRows, class SumsBefore>
+inline void multiply_block(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
+                           int64_t row, int64_t block, int64_t num_blocks, PanelResults& results) {
+    const auto bytes = static_cast<int64_t>(x.depth * kPanel * sizeof(Bytes));
+    with_shares(block, x.next == nullptr ? 1 : num_blocks, [&](auto shares) {
+        constexpr int kShares = shares(), kFetched = kShares == 0 ? 0 : sizeof(Bytes) / kShares;
+        for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
+            Int8Inputs own = x.from(row);
+            own.column_scale += c;
+            if constexpr (kShares > 0) own.next += (block * bytes + c * bytes / kPanel) / kShares;
+            multiply_pass<kRows, kFetched>(
+                own, panel + c, [&](int r, int64_t column) { return sums(row + r, c + column); },
+                results.of(row).from(c));
+        }
+    });
+}
+
+// The same for the rows `first .. last`; sums(row, column) come before.
 template <class SumsBefore>
 inline void multiply_after(const SumsBefore& sums, const Int8Inputs& x, const Bytes* panel,
                            int64_t first, int64_t last, PanelResults& results) {
     static_assert(kPanel % (kSumsVecs * kWidth) == 0);
-    RowBlocks<kSumsRows>(last - first).for_each([&](auto rows, int64_t begin) {
+    const RowBlocks<kSumsRows> blocks(last - first);
+    int64_t block = 0;
+    blocks.for_each([&](auto rows, int64_t begin) {
         const int64_t row = first + begin;
-        for (int64_t c = 0; c < kPanel; c += kSumsVecs * kWidth) {
-            multiply_pass<rows()>(
-                x.from(row), panel + c, x.column_scale + c,
-                [&](int r, int64_t column) { return sums(row + r, c + column); },
-                results.of(row).from(c));
-        }
+        multiply_block<rows()>(sums, x, panel, row, block++, blocks.size(), results);
         results.finish(row, rows());
     });
 }

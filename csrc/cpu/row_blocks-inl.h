@@ -29,7 +29,22 @@ struct RowBlocks {
         }
     }
 
+    int64_t size() const { return height == 0 ? 0 : (num_rows + height - 1) / height; }
+
     int64_t num_rows;
     int64_t height;  // rows in each of the first `num_higher` blocks; the others have one row less
     int64_t num_higher;
 };
+
+// While one block of rows reads weights from memory, the others read them from a cache, and memory
+// would idle. So the first blocks fetch a share each of the weights that come next. Calls
+// body(shares) with the number of shares as a std::integral_constant, 0 for a block that fetches
+// nothing. A block alone reads all the time.
+template <class Body>
+inline void with_shares(int64_t block, int64_t num_blocks, const Body& body) {
+    if (num_blocks >= 4 && block < 4) return body(std::integral_constant<int, 4>());
+    if (num_blocks > 1 && num_blocks < 4 && block < 2) {
+        return body(std::integral_constant<int, 2>());
+    }
+    body(std::integral_constant<int, 0>());
+}

@@ -62,6 +62,7 @@ struct LinearParams {
     int64_t num_columns;
     Activation activation;
     bool adds;
+    int64_t panels_of_task;  // neighbours that one thread multiplies, 0: not known
     int num_threads;
 };
 

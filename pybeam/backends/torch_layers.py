@@ -58,7 +58,8 @@ def linear(
     """Compute out [n, out] = act(x W^T + b), or out + x W^T + b if it `adds`. x is [n, in], W is packed.
 
     Weights in int8 have a `scale` [out]. x becomes int8 too, row by row (`quantise_rows`); the sums of
-    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``.
+    integers are exact: ``x W^T = q q_W^T * (scale of the row * scale)``. With bfloat16 weights
+    inputs are rounded, unless these are packed as int16.
     """
     rows = torch.arange(out.shape[1], device=weight.device)
     own = unpack(weight, rows, x.shape[1])

@@ -45,8 +45,8 @@ def recorders(model: object) -> Recorders:
     found = RECORDERS.get(type(model))
     if found is None or not isinstance(model, Transformer | Rnn):
         raise TypeError(
-            "`model` must be a built-in transformer with an encoder, or an LSTM, as pybeam.load_model returns, "
-            f"but is {type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
+            "`model` must be a built-in transformer with an encoder, or an LSTM, as pybeam.load_model "
+            f"returns, but is {type(model).__name__}; {REMEDIES.get(type(model), OTHER_REMEDY)}"
         )
     if isinstance(model, Transformer) and model.config.relative is not None:
         raise ValueError(

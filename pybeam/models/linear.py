@@ -72,7 +72,8 @@ class PackedLinear:
     Inputs, sums, bias and results are float32 whatever the weights' dtype:
 
     - float32: y = x W^T + b. Weights that float16 holds exactly, as those of most files, are kept in
-      float16 and widened on the way: half the memory to read, the same result.
+      float16 and widened on the way: half the memory to read, the same result. So are those that bfloat16
+      holds exactly (`pybeam.backends.packing.pack`), with inputs that are not rounded.
     - float16: the same with these weights.
     - bfloat16: y = bfloat16(x) W^T + b, x rounded to nearest, ties to even. AVX512_BF16 multiplies
       such pairs at twice the speed of float32 on some CPUs; others widen them. Subnormals may count as
@@ -129,7 +130,7 @@ class PackedLinear:
         return self.rows(torch.arange(self.num_columns)).float()
 
     def rows(self, index: Tensor) -> Tensor:
-        """Return W[index] [n, in] in its storage dtype, or in float32 from int8.
+        """Return W[index] [n, in] in the dtype that holds it, or in float32 from int8.
 
         Tied embeddings look up tokens in this one copy.
         """

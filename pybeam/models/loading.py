@@ -66,7 +66,7 @@ def load_model(
             matrices and token tables have this dtype. Activations, caches and logits (`model.dtype`) and all
             sums are float32. bfloat16 also rounds the inputs of every matrix product there, and is twice as
             fast where the CPU multiplies pairs of bfloat16 faster than float32 (`pybeam info`). float32
-            weights that float16 holds exactly are kept in float16, so that of the dtypes that keep
+            weights that float16 or bfloat16 holds exactly are kept in that, so that of the dtypes that keep
             float32's scores "auto" is the fastest. int8, on every CPU and on no GPU, quantises the weights
             while they are read, a scale per output, and the inputs of every matrix product, a scale per
             row; see docs/reference/int8.md. Elsewhere the whole model computes in this dtype.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from pybeam.backends import load
+from pybeam.backends.packing import Quantised, quantise
 from pybeam.models.linear import PackedLinear, PlainLinear
-from support.threads import THREAD_COUNTS
+from support.threads import THREAD_COUNTS, every_thread_count
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -129,12 +132,25 @@ def test_an_odd_depth_is_not_packed_in_pairs():
     assert PackedLinear(weight, None)._weight.dtype == torch.float32
 
 
-def test_large_weights_are_packed_as_small_ones_are():
-    """Large ones are in memory of their own."""
-    weight = torch.randn(1025, 1024)
-    large, parts = PackedLinear(weight, None), weight.split(400)
-    x = torch.randn(3, 1024)
-    assert torch.equal(large(x), torch.cat([PackedLinear(part, None)(x) for part in parts], 1))
+@pytest.mark.parametrize("num_rows", [1, 8, 20, 40])
+@pytest.mark.parametrize(
+    "kept", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
+)
+def test_many_panels_are_multiplied_as_few_are(isa, kept, num_rows):
+    """Of many panels neighbours are one task, and large weights lie in huge pages."""
+    weight, x = torch.randn(6500, 130), torch.randn(num_rows, 130)
+    q = quantise(weight)
+
+    def layer(first: int, last: int) -> PackedLinear:
+        if kept == torch.int8:
+            return PackedLinear(Quantised(q.q[first:last], q.scale[first:last]), None)
+        return PackedLinear(weight[first:last].to(kept), None)
+
+    bounds = [*range(0, 6500, 500), 6500]
+    expected = torch.cat([layer(*pair)(x) for pair in pairwise(bounds)], 1)
+    many = layer(0, 6500)
+    for _ in every_thread_count():
+        assert torch.equal(many(x), expected)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 15, 16, 17, 31, 47, 70])
