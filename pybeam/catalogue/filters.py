@@ -47,7 +47,7 @@ class Filter:
         """Return those of these items [n] that are allowed."""
         if not len(self._ids):
             return items[:0] if self._are_allowed else items
-        place = np.searchsorted(self._ids, items).clip(max=len(self._ids) - 1)
+        place = np.searchsorted(self._ids, items.astype(self._ids.dtype)).clip(max=len(self._ids) - 1)
         return items[(self._ids[place] == items) == self._are_allowed]
 
 
