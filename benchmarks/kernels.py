@@ -11,7 +11,7 @@ from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from pybeam import processors as own
 from pybeam.backends import load, resolve
-from pybeam.contracts import Finishing, SelectOptions
+from pybeam.contracts import MASK_WIDTH, Finishing, SelectOptions
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain
@@ -28,6 +28,10 @@ SELECT = [
     (256000, 10, 5, 5),
     (8000, 1, 50, None),
     (8000, 16, 50, None),
+    # wide beams, as over catalogues
+    (1000, 1, 512, None),
+    (1000, 1, 4096, None),
+    (32000, 1, 512, None),
 ]
 ISAS = ("generic", "avx2", "avx512")
 # vocabulary size, beams, width, tokens of a hypothesis
@@ -38,7 +42,8 @@ BANNED = [[17], [400, 5], [30, 31, 32]]
 def select(setup: Setup) -> Iterator[list[Task]]:
     """`select` beside torch's log_softmax and topk, for every instruction set.
 
-    torch computes less: it adds no scores, merges no beams and prunes nothing.
+    torch computes less: it adds no scores, merges no beams and prunes nothing. For a wide beam it does add
+    scores, and takes the best of all rows at once.
     """
     for vocab_size, num_beams, width, limit in SELECT[: 2 if setup.is_tiny else None]:
         for dtype in (torch.float32, torch.bfloat16):
@@ -46,7 +51,8 @@ def select(setup: Setup) -> Iterator[list[Task]]:
             case = f"V = {vocab_size}, {num_beams} x {width}, M = {limit}, {name}"
             torch.manual_seed(0)
             logits = (2 * torch.randn(num_beams * width, vocab_size)).to(dtype)
-            makers = {"torch": lambda a=logits, k=limit or 2 * width: lambda: _torch_top(a, k)}
+            top = _torch_flat_top if width > MASK_WIDTH else _torch_top
+            makers = {"torch": lambda a=logits, k=limit or 2 * width, top=top: lambda: top(a, k)}
             for isa in _known_isas():
                 makers[isa] = lambda isa=isa, given=(logits, num_beams, width, limit): _select_call(
                     isa, *given
@@ -76,6 +82,11 @@ class Call:
 
 def _torch_top(logits: Tensor, k: int) -> object:
     return torch.log_softmax(logits, 1).topk(k)
+
+
+def _torch_flat_top(logits: Tensor, k: int) -> object:
+    score = torch.log_softmax(logits, 1) - torch.linspace(0, 1, len(logits))[:, None]
+    return score.view(-1).topk(k)
 
 
 def _known_isas() -> list[str]:

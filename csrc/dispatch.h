@@ -88,8 +88,10 @@ struct Kernels {
     int64_t vector_width;
     ScanRow scan_row[3];  // by DType
     CollectRow collect_row[3];
-    Attend attend[3];               // by DType of queries and cells
-    Attend attend_rounded;          // float32 queries over bfloat16 cells
+    Attend attend[3];        // by DType of queries and cells
+    Attend attend_rounded;   // float32 queries over bfloat16 cells
+    Attend attend_paths[3];  // the same for rows that have paths
+    Attend attend_paths_rounded;
     MultiplyRows multiply_rows[4];  // by WeightType
     RoundRow round_row;
     int64_t rounded_pair_bytes;  // of two inputs that `round_row` has rounded

@@ -45,7 +45,10 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
         "Tensor num_finished, Tensor has_nan)");
     m.def(
         "tree_attention(Tensor query, Tensor key, Tensor value, Tensor offset, Tensor slot, "
-        "Tensor cell, Tensor num_cells, Tensor? mask, Tensor? entry, float scale) -> Tensor");
+        "Tensor cell, Tensor num_cells, Tensor? mask, Tensor? entry, float scale, "
+        "Tensor? position=None, Tensor? cell_position=None, Tensor? bias=None, int origin=0, "
+        "int window=0, float soft_cap=0.0, Tensor? path=None, Tensor? path_length=None, "
+        "Tensor? num_shared=None) -> Tensor");
     m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
     m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
     m.def(

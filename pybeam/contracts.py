@@ -9,9 +9,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 PAGE_CELLS = 16
-MAX_WIDTH = 128
+MAX_WIDTH = 4096
+# rows of a beam that the masks of a token tree can tell apart
+MASK_WIDTH = 128
 # candidates of one beam that the finishing rule sees on a GPU
-MAX_CANDIDATES_ON_GPU = 256
+MAX_CANDIDATES_ON_GPU = 8192
 
 
 class Finishing(IntEnum):
@@ -73,6 +75,40 @@ class SelectOptions(NamedTuple):
     best_finished: Tensor | None = None  # [S] float32
     forced: Tensor | None = None  # [S] int32
     ban_eos: Tensor | None = None  # [S] bool
+
+    @property
+    def most_places(self) -> int:
+        """The places of the widest beam whose survivors fit in `capacity`."""
+        return -(-self.capacity // 2) if self.finishing == Finishing.REFILL else self.capacity
+
+    @property
+    def most_candidates(self) -> int:
+        """The candidates of such a beam that the finishing rule sees."""
+        per_place = 1 + len(self.eos_ids) if self.finishing == Finishing.REFILL else 1
+        return self.most_places * per_place
+
+
+class Paths(NamedTuple):
+    """Which cells rows see beside those that all rows of a source see (an argument of `tree_attention`)."""
+
+    #: [S, K, T] int32, by slot and entry: rising places in the list of cells, counted behind those that all
+    #: rows see; -1: none
+    place: Tensor
+    length: Tensor  #: [S] int32, columns of `place` that are in use
+    num_shared: Tensor | None = (
+        None  #: [S] int32, cells that all rows see, first in the list; None: none
+    )
+
+
+class Distances(NamedTuple):
+    """What distances between rows and cells change in attention; `pybeam.ops.tree_attention` says how."""
+
+    position: Tensor | None = None  #: [R] int32, of each row
+    cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
+    bias: Tensor | None = None  #: [H, L] float32, by distance
+    origin: int = 0  #: the column of `bias` for distance 0
+    window: int | None = None
+    soft_cap: float | None = None
 
 
 class Survivors(NamedTuple):

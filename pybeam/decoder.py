@@ -350,9 +350,9 @@ def _check_ends(model: Model, algorithm: Algorithm) -> None:
         )
     max_width = MAX_CANDIDATES_ON_GPU // (1 + num)
     refills = algorithm.finishing == Finishing.REFILL
-    if refills and model.device.type == "cuda" and algorithm.width > max_width:
+    if refills and model.device.type == "cuda" and algorithm.max_width > max_width:
         raise ValueError(
-            f"`width` must be at most {max_width} on a GPU with {num} EOS ids, but is {algorithm.width}; "
+            f"`width` must be at most {max_width} on a GPU with {num} EOS ids, but is {algorithm.max_width}; "
             "lower it, or say with `eos_id` which of them count"
         )
 

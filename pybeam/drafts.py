@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pybeam.arguments import whole
 from pybeam.backends.arrays import MOST_NGRAM, STEP
-from pybeam.contracts import MAX_WIDTH
+from pybeam.contracts import MASK_WIDTH
 from pybeam.request import Request
 
 __all__ = [
@@ -185,7 +185,7 @@ class Draft:
     def __post_init__(self) -> None:
         for name in ("block", "max_window"):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name), 1, MAX_WIDTH)
+                whole(name, getattr(self, name), 1, MASK_WIDTH)
         if self.price is not None and not isinstance(self.price, Real):
             raise TypeError(f"`price` must be a number, but is {self.price!r}")
         if self.price is not None and not 0 <= self.price <= 100:
@@ -207,8 +207,8 @@ class Draft:
         """Most rows of a source in a step: its last token and the guesses behind it."""
         most = self.block if self.max_window is None else self.max_window
         if most is None:
-            horizon = self.horizon if isinstance(self.horizon, int) else MAX_WIDTH
-            most = min(MAX_WIDTH, max(horizon, 1))
+            horizon = self.horizon if isinstance(self.horizon, int) else MASK_WIDTH
+            most = min(MASK_WIDTH, max(horizon, 1))
         return min(max_length, most)
 
     def for_request(self, request: Request) -> Draft:

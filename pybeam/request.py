@@ -32,7 +32,7 @@ class Request:
             at its end. The result has one hypothesis, the target after the prefix. Limits of the search
             do not apply. See `Decoder.score`.
         width, n_best, min_length, max_length, scoring, ended_only: override the algorithm's; None keeps
-            the algorithm's.
+            the algorithm's. `width` may be a number, or one for each of the first steps.
         threshold, max_candidates, relative_threshold, local_threshold: the same; ``math.inf`` switches a
             threshold off.
         processors: from `pybeam.processors`. Each replaces the algorithm's processor of its class.
@@ -43,7 +43,7 @@ class Request:
     id: Any = None
     source_id: int | None = field(default=None, kw_only=True)
     target: Sequence[int] | None = field(default=None, kw_only=True)
-    width: int | None = field(default=None, kw_only=True)
+    width: int | Sequence[int] | None = field(default=None, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
     max_candidates: float | None = field(default=None, kw_only=True)
     relative_threshold: float | None = field(default=None, kw_only=True)

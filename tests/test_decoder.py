@@ -144,7 +144,7 @@ def test_nan_fails_one_request_alone(backend, poison):
     ("request_", "message"),
     [
         (pybeam.Request([1], n_best=9), "`n_best` must be at most `width` = 3, but is 9"),
-        (pybeam.Request([1], width=500), "`width` must be at most 128, but is 500"),
+        (pybeam.Request([1], width=5000), "`width` must be at most 4096, but is 5000"),
         (pybeam.Request([1], threshold=-1.0), "`threshold` must be positive"),
         (pybeam.Request([1], min_length=9, max_length=4), "`min_length` must be less than"),
         (pybeam.Request([1], prefix=[EOS]), "`prefix` must not hold EOS"),
@@ -169,7 +169,8 @@ def test_a_bad_request_fails_alone(backend, request_, message):
     ("build", "message"),
     [
         (lambda: pybeam.fixed_beam(0), "`width` must be at least 1, but is 0"),
-        (lambda: pybeam.fixed_beam(129), "`width` must be at most 128"),
+        (lambda: pybeam.fixed_beam(4097), "`width` must be at most 4096"),
+        (lambda: pybeam.fixed_beam([3, 2], n_best=3), "`n_best` must be at most `width` = 2"),
         (lambda: pybeam.fixed_beam(3, n_best=4), "`n_best` must be at most `width`"),
         (lambda: pybeam.variable_beam(3, threshold=0.0), "`threshold` must be positive"),
         (lambda: pybeam.variable_beam(3, max_candidates=0), "`max_candidates` must be"),
@@ -336,14 +337,14 @@ def test_processors_see_logits_and_rows(backend):
 
 
 def test_algorithms_that_cannot_have_several_eos(monkeypatch):
-    """Refused at the door; a GPU ranks 256 candidates of a beam, of which every EOS takes its share."""
+    """Refused at the door; a GPU ranks 8,192 candidates of a beam, of which every EOS takes its share."""
     several = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 5), 5, BOS, [EOS, 4, 3])
     with pytest.raises(ValueError, match=r"`leading_eos` .* needs one EOS, .* has \[1, 4, 3\]"):
         pybeam.Decoder(several, pybeam.compat.ctranslate2.beam_search(4))
-    assert pybeam.Decoder(several, pybeam.fixed_beam(65))
+    assert pybeam.Decoder(several, pybeam.fixed_beam(2049))
     monkeypatch.setattr(several, "device", torch.device("cuda"))
-    with pytest.raises(ValueError, match="`width` must be at most 64 on a GPU with 3 EOS ids"):
-        pybeam.Decoder(several, pybeam.fixed_beam(65))
+    with pytest.raises(ValueError, match="`width` must be at most 2048 on a GPU with 3 EOS ids"):
+        pybeam.Decoder(several, pybeam.fixed_beam(2049))
 
 
 def test_any_eos_ends_a_hypothesis_and_is_told(backend):

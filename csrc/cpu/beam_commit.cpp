@@ -73,35 +73,55 @@ struct Finished {
     float floats[Beams::kNumFinishedFloats];
 };
 
-// Inserts a finished hypothesis behind all others, or, if the best are kept, where it ranks: the
-// worst one then makes room.
-void insert(const BeamCommitParams& p, int64_t slot, const Finished& finished) {
-    const Beams& beams = p.beams;
-    int32_t& count = ints_of(beams, slot)[Beams::kNumFinished];
-    int32_t* ints = beams.finished_ints + slot * beams.max_finished * Beams::kNumFinishedInts;
-    float* floats = beams.finished_floats + slot * beams.max_finished * Beams::kNumFinishedFloats;
-    const auto put = [&](int64_t place, const int32_t* from_ints, const float* from_floats) {
-        std::copy_n(from_ints, +Beams::kNumFinishedInts, ints + place * Beams::kNumFinishedInts);
-        std::copy_n(from_floats, +Beams::kNumFinishedFloats,
-                    floats + place * Beams::kNumFinishedFloats);
-    };
-    int64_t place = count;
-    if (p.stop.keeps_best) {
-        const int32_t width = ints_of(beams, slot)[Beams::kWidth];
-        const auto final_at = [&](int64_t i) {
-            return floats[i * Beams::kNumFinishedFloats + Beams::kFinal];
-        };
-        while (place > 0 && final_at(place - 1) < finished.floats[Beams::kFinal]) --place;
-        if (place >= width) return;
-        count = std::min(count + 1, width);
-        for (int64_t i = count - 1; i > place; --i) {
-            put(i, ints + (i - 1) * Beams::kNumFinishedInts,
-                floats + (i - 1) * Beams::kNumFinishedFloats);
-        }
-    } else {
-        ++count;
+// The finished hypotheses of a slot.
+class FinishedTable {
+  public:
+    FinishedTable(const Beams& beams, int64_t slot)
+        : ints_(beams.finished_ints + slot * beams.max_finished * Beams::kNumFinishedInts),
+          floats_(beams.finished_floats + slot * beams.max_finished * Beams::kNumFinishedFloats) {}
+
+    Finished at(int64_t place) const {
+        Finished finished;
+        std::copy_n(ints_ + place * Beams::kNumFinishedInts, +Beams::kNumFinishedInts,
+                    finished.ints);
+        std::copy_n(floats_ + place * Beams::kNumFinishedFloats, +Beams::kNumFinishedFloats,
+                    finished.floats);
+        return finished;
     }
-    put(place, finished.ints, finished.floats);
+
+    void put(int64_t place, const Finished& finished) const {
+        std::copy_n(finished.ints, +Beams::kNumFinishedInts,
+                    ints_ + place * Beams::kNumFinishedInts);
+        std::copy_n(finished.floats, +Beams::kNumFinishedFloats,
+                    floats_ + place * Beams::kNumFinishedFloats);
+    }
+
+  private:
+    int32_t* ints_;
+    float* floats_;
+};
+
+// Adds finished hypotheses behind all others, or, if the best are kept, where they rank: the worst
+// ones then make room.
+void add(const BeamCommitParams& p, int64_t slot, std::vector<Finished> added) {
+    if (added.empty()) return;
+    const FinishedTable table(p.beams, slot);
+    int32_t& count = ints_of(p.beams, slot)[Beams::kNumFinished];
+    if (!p.stop.keeps_best) {
+        for (const Finished& finished : added) table.put(count++, finished);
+        return;
+    }
+    const auto is_better = [](const Finished& a, const Finished& b) {
+        return a.floats[Beams::kFinal] > b.floats[Beams::kFinal];
+    };
+    // stable, so that equal hypotheses stay in the order of finishing
+    std::stable_sort(added.begin(), added.end(), is_better);
+    std::vector<Finished> all(count);
+    for (int32_t i = 0; i < count; ++i) all[i] = table.at(i);
+    all.insert(all.end(), added.begin(), added.end());
+    std::inplace_merge(all.begin(), all.begin() + count, all.end(), is_better);
+    count = std::min(static_cast<int32_t>(all.size()), ints_of(p.beams, slot)[Beams::kWidth]);
+    for (int32_t i = 0; i < count; ++i) table.put(i, all[i]);
 }
 
 void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
@@ -112,6 +132,7 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
     float* floats = floats_of(p.beams, slot);
     const int32_t num_before = ints[Beams::kNumFinished];
     const int32_t* row_node = p.append.tree.row_node + slot * p.beams.max_entries;
+    std::vector<Finished> added;
     for (int32_t j = begin; j < end; ++j) {
         if (j < survivors.first && !finishes(p, ints, num_before, j)) continue;
         const bool is_ended = survivors.token[j] == p.append.eos_id;
@@ -124,10 +145,11 @@ void finish(const BeamCommitParams& p, int64_t a, int32_t begin, int32_t end,
         finished.floats[Beams::kLogProb] = endings[j].eos_log_prob;
         finished.floats[Beams::kFinal] =
             final_score(floats, survivors.score[j], finished.ints[Beams::kLength], is_ended);
-        insert(p, slot, finished);
+        added.push_back(finished);
         ++ints[Beams::kNumFound];
         floats[Beams::kBestFinished] = std::max(floats[Beams::kBestFinished], survivors.score[j]);
     }
+    add(p, slot, std::move(added));
 }
 
 // Whether the best candidate of this step has finished.

@@ -14,6 +14,14 @@ int32_t forced_token(const Beams& beams, int64_t slot) {
     return beams.prefix[slot * beams.max_prefix + ints[Beams::kDepth]];
 }
 
+// Places of the beam after the step that begins now.
+int32_t step_width(const Beams& beams, int64_t slot) {
+    const int32_t* ints = ints_of(beams, slot);
+    const int32_t step = std::max(ints[Beams::kDepth] - ints[Beams::kPrefixLength], 0);
+    if (step >= ints[Beams::kNumEarlyWidths]) return ints[Beams::kWidth];
+    return beams.early_width[slot * beams.max_early_widths + step];
+}
+
 }  // namespace
 
 void launch_beam_open(const BeamOpenParams& p) {
@@ -67,6 +75,9 @@ void check_beam_read(const BeamReadParams& p) {
             std::min(ints[Beams::kScoredFrom], ints[Beams::kDepth] + 1) > beams.max_prefix) {
             fail_beams("a slot's depth or prefix is out of range");
         }
+        if (ints[Beams::kNumEarlyWidths] > beams.max_early_widths) {
+            fail_beams("a slot has more early widths than there is room for");
+        }
         num_all_rows += num_rows;
         num_all_entries += num_entries;
     }
@@ -112,8 +123,8 @@ void launch_beam_read(const BeamReadParams& p) {
             p.node_out[row] = node;
             p.cell_out[row++] = p.row_cell[entries + entry];
         }
-        const int32_t taken = p.refills ? 0 : ints[Beams::kNumFinished];
-        p.width_out[a] = ints[Beams::kWidth] - taken;
+        const int32_t taken = p.refills ? 0 : ints[Beams::kNumFound];
+        p.width_out[a] = std::max(step_width(beams, slot) - taken, 0);
         p.max_candidates_out[a] = ints[Beams::kMaxCandidates];
         p.margin_out[a] = floats[Beams::kMargin];
         p.local_margin_out[a] = floats[Beams::kLocalMargin];

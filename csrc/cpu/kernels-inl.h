@@ -9,6 +9,7 @@
 #include "select-inl.h"
 #include "row_blocks-inl.h"
 #include "tree_attention-inl.h"
+#include "path_attention-inl.h"
 #include "linear_results-inl.h"
 #include "linear_int8-inl.h"
 #include "linear_float-inl.h"
@@ -20,19 +21,22 @@
 
 // constexpr: a table filled at load time would run this file's instructions on every CPU
 constexpr Kernels make_kernels(const char* name) {
-    return Kernels{name,
-                   kWidth,
-                   {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
-                   {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
-                   {&attend<float, float>, &attend<BFloat16, BFloat16>, &attend<Half, Half>},
-                   &attend<float, BFloat16>,
-                   {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>,
-                    &multiply_rows<float, Half>, &multiply_rows<float, Bytes>},
-                   &round_row,
-                   kInputs<RoundedX, Pair> * sizeof(RoundedX),
-                   &quantise_row,
-                   &normalise_row,
-                   &glu_row,
-                   &lstm_row,
-                   &mix_row};
+    return Kernels{
+        name,
+        kWidth,
+        {&scan_row<float>, &scan_row<BFloat16>, &scan_row<Half>},
+        {&collect_row<float>, &collect_row<BFloat16>, &collect_row<Half>},
+        {&attend<float, float>, &attend<BFloat16, BFloat16>, &attend<Half, Half>},
+        &attend<float, BFloat16>,
+        {&attend_paths<float, float>, &attend_paths<BFloat16, BFloat16>, &attend_paths<Half, Half>},
+        &attend_paths<float, BFloat16>,
+        {&multiply_rows<float, float>, &multiply_rows<RoundedX, Pair>, &multiply_rows<float, Half>,
+         &multiply_rows<float, Bytes>},
+        &round_row,
+        kInputs<RoundedX, Pair> * sizeof(RoundedX),
+        &quantise_row,
+        &normalise_row,
+        &glu_row,
+        &lstm_row,
+        &mix_row};
 }

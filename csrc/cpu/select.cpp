@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "../dispatch.h"
@@ -32,8 +33,11 @@ class NthLargest {
   public:
     NthLargest(std::vector<float>* buffer, int64_t n) : kept_(*buffer), n_(n) { kept_.clear(); }
 
+    // Whether a number may raise the bound; a NaN does not.
+    bool admits(float x) const { return x > bound_; }
+
     void push(float x) {
-        if (!(x > bound_)) return;  // skips NaN too
+        if (!admits(x)) return;
         kept_.push_back(x);
         if (static_cast<int64_t>(kept_.size()) == 2 * n_) shrink();
     }
@@ -67,9 +71,13 @@ struct Scratch {
 
 // The result of reading a row.
 struct Row {
-    float peak;
-    float log_sum;
+    float peak;     // is subtracted from the logits
+    float log_sum;  // so is this
+    float largest;  // at least the largest logit that is no banned one
     bool has_nan;
+
+    // The score of a token, as the filter of `collect_row` computes it.
+    float score(float own, float logit) const { return own + ((logit - peak) - log_sum); }
 };
 
 class Select {
@@ -113,7 +121,8 @@ class Select {
                 throw std::runtime_error("select: `offset` must not decrease");
             }
             if (p_.width[s] < 0 || p_.width[s] > kMaxWidth) {
-                throw std::runtime_error("select: `width` must be 0 to 128");
+                throw std::runtime_error("select: `width` must be 0 to " +
+                                         std::to_string(kMaxWidth));
             }
             for (int64_t entry = p_.offset[s]; entry < p_.offset[s + 1]; ++entry) {
                 const bool is_held = p_.is_ended != nullptr && p_.is_ended[entry];
@@ -146,9 +155,9 @@ class Select {
         const RowTotal total = k_.scan_row[dtype_](row_data(row), p_.vocab_size,
                                                    banned(beam_of_[row]), groups_of(row));
         const bool has_nan = std::isnan(total.sum);
-        rows_[row] = p_.normalise
-                         ? Row{total.peak, static_cast<float>(std::log(total.sum)), has_nan}
-                         : Row{0.0f, 0.0f, has_nan};
+        rows_[row] = p_.normalise ? Row{total.peak, static_cast<float>(std::log(total.sum)),
+                                        total.peak, has_nan}
+                                  : Row{0.0f, 0.0f, total.peak, has_nan};
     }
 
     void finish_beam(int64_t beam) {
@@ -182,7 +191,7 @@ class Select {
                 scratch->candidates.push_back({score, 0.0f, parent, p_.eos.id[0], true});
             } else if (forced) {
                 scratch->candidates.push_back({score, 0.0f, parent, p_.forced[beam], false});
-            } else if (limit > 0) {
+            } else if (limit > 0 && !(best_score(entry) < min_score)) {
                 RowFilter filter{};
                 filter.score = score;
                 filter.min_score = min_score;
@@ -192,6 +201,12 @@ class Select {
                 collect_row(row_of_[entry], parent, filter, scratch);
             }
         }
+    }
+
+    // The most that a candidate of this entry can score.
+    float best_score(int64_t entry) const {
+        const Row& row = rows_[row_of_[entry]];
+        return row.score(p_.score[entry], row.largest);
     }
 
     // Finds a lower bound of the scores of the beam's best `wanted` candidates, and for every row
@@ -207,9 +222,13 @@ class Select {
                 pooled.push(p_.score[entry]);
                 continue;
             }
-            if (limit == 0) continue;
+            // most rows of a wide beam have nothing that counts any more
+            if (limit == 0 || !pooled.admits(best_score(entry))) continue;
             fold_groups(row, limit, &scratch->groups);
             auto& groups = scratch->groups;
+            std::erase_if(groups, [&](float logit) {
+                return !pooled.admits(rows_[row].score(p_.score[entry], logit));
+            });
             if (static_cast<int64_t>(groups.size()) > limit) {
                 std::nth_element(groups.begin(), groups.begin() + limit, groups.end(),
                                  std::greater<>());
@@ -222,7 +241,7 @@ class Select {
                     least - std::fabs(least) * FLT_EPSILON - FLT_MIN;
             }
             for (float logit : groups) {
-                pooled.push(p_.score[entry] + ((logit - rows_[row].peak) - rows_[row].log_sum));
+                pooled.push(rows_[row].score(p_.score[entry], logit));
             }
         }
         return pooled.bound();
@@ -271,7 +290,8 @@ class Select {
             order.emplace_back(candidates[i].score, static_cast<int64_t>(i));
         }
         const int64_t count = std::min<int64_t>(wanted, order.size());
-        std::partial_sort(order.begin(), order.begin() + count, order.end(), std::greater<>());
+        std::nth_element(order.begin(), order.begin() + count, order.end(), std::greater<>());
+        std::sort(order.begin(), order.begin() + count, std::greater<>());
         static thread_local std::vector<Candidate> ranked;
         ranked.clear();
         for (int64_t i = 0; i < count; ++i) ranked.push_back(candidates[order[i].index()]);

@@ -1,7 +1,6 @@
-#include "../params/tree.h"
+#include "tree.h"
 
-#include <stdexcept>
-#include <string>
+#include <algorithm>
 #include <vector>
 
 #include "parallel.h"
@@ -9,24 +8,14 @@
 namespace pybeam {
 namespace {
 
-// The survivors of one source that become its next rows.
-struct Survivors {
-    const int32_t* parent;
-    const int32_t* token;
-    const float* log_prob;
-    int32_t count;
-};
-
 Survivors survivors_of(const TreeAppendParams& p, int64_t a) {
     const int64_t first = a * p.capacity + p.first[a];
     return Survivors{p.survivor_parent + first, p.survivor_token + first,
                      p.survivor_log_prob + first, p.count[a] - p.first[a]};
 }
 
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("token tree: " + what); }
-
 int32_t checked_slot(const Tree& tree, int32_t slot) {
-    if (slot < 0 || slot >= tree.num_slots) fail("`slot` is out of range");
+    if (slot < 0 || slot >= tree.num_slots) fail_tree("`slot` is out of range");
     return slot;
 }
 
@@ -40,31 +29,33 @@ bool stays_empty(const TreeAppendParams& p, int64_t a) {
 int32_t check_source(const TreeAppendParams& p, int64_t a, int64_t slot) {
     const Tree& tree = p.tree;
     if (p.first[a] < 0 || p.count[a] < p.first[a] || p.count[a] > p.capacity) {
-        fail("survivors `first .. count` are out of range");
+        fail_tree("survivors `first .. count` are out of range");
     }
     const Survivors survivors = survivors_of(p, a);
-    if (survivors.count > tree.max_rows) fail("there are more survivors than rows; reserve more");
+    if (survivors.count > tree.max_rows)
+        fail_tree("there are more survivors than rows; reserve more");
     int32_t num_new = 0;
     for (int32_t j = 0; j < survivors.count; ++j) {
         if (survivors.parent[j] < -1 || survivors.parent[j] >= tree.max_rows) {
-            fail("a survivor's parent is out of range");
+            fail_tree("a survivor's parent is out of range");
         }
         num_new += survivors.token[j] != p.eos_id;
     }
     if (tree.num_nodes[slot] < 0 || tree.num_nodes[slot] + num_new > tree.max_nodes) {
-        fail("a slot has no room for more nodes; reserve more");
+        fail_tree("a slot has no room for more nodes; reserve more");
     }
     if (tree.num_live[slot] < 0 || tree.num_live[slot] > tree.max_live || tree.num_free[slot] < 0 ||
         tree.num_live[slot] + tree.num_free[slot] > tree.max_free || tree.num_pages[slot] < 0 ||
         tree.num_pages[slot] > tree.max_pages) {
-        fail("the counters of a slot are out of range");
+        fail_tree("the counters of a slot are out of range");
     }
+    if (tree.has_paths()) check_paths(tree, slot, survivors, p.eos_id);
     return num_new;
 }
 
 // For each old row, a mask of `max_rows` bits: the new rows that continue it.
 struct Children {
-    uint64_t words[kMaxWidth][2];
+    uint64_t words[kMaskWidth][2];
 };
 
 Children children_of(const Survivors& survivors, int64_t max_rows, int32_t eos_id) {
@@ -111,15 +102,16 @@ void inherit_masks(const Tree& tree, int64_t slot, const Children& children) {
 
 // Takes the pages that `num_new` nodes need beyond the free cells; returns how many.
 int32_t take_pages(const Tree& tree, int64_t slot, int32_t num_new) {
-    if (tree.num_live[slot] + num_new > tree.max_live) fail("the live list is full; reserve more");
+    if (tree.num_live[slot] + num_new > tree.max_live)
+        fail_tree("the live list is full; reserve more");
     const int32_t missing = num_new - tree.num_free[slot];
     if (missing <= 0) return 0;
     const int32_t taken = (missing + kPageCells - 1) / kPageCells;
     if (tree.num_pages[slot] + taken > tree.max_pages || tree.max_free < kPageCells) {
-        fail("a slot has no room for more pages; reserve more");
+        fail_tree("a slot has no room for more pages; reserve more");
     }
     if (*tree.num_free_pages < taken)
-        fail("the page pool is empty; reserve pages before appending");
+        fail_tree("the page pool is empty; reserve pages before appending");
     int32_t* page = tree.page + slot * tree.max_pages + tree.num_pages[slot];
     for (int32_t i = 0; i < taken; ++i) page[i] = tree.free_page[--*tree.num_free_pages];
     tree.num_pages[slot] += taken;
@@ -140,9 +132,10 @@ void append_nodes(const TreeAppendParams& p, int64_t slot, const Survivors& surv
     const Tree& tree = p.tree;
     const int64_t nodes = slot * tree.max_nodes, rows = slot * tree.max_rows;
     const int64_t lives = slot * tree.max_live;
+    if (tree.has_paths()) extend_paths(tree, slot, survivors, p.eos_id);
     const int32_t* next_page = tree.page + slot * tree.max_pages + tree.num_pages[slot] - num_taken;
-    int32_t old_node[kMaxWidth];
-    for (int64_t row = 0; row < tree.max_rows; ++row) old_node[row] = tree.row_node[rows + row];
+    static thread_local std::vector<int32_t> old_node;
+    old_node.assign(tree.row_node + rows, tree.row_node + rows + tree.max_rows);
     for (int32_t j = 0; j < survivors.count; ++j) {
         const int32_t parent = survivors.parent[j];
         const int32_t node = parent < 0 ? -1 : old_node[parent];
@@ -160,6 +153,7 @@ void append_nodes(const TreeAppendParams& p, int64_t slot, const Survivors& surv
         tree.row_node[rows + j] = added;
         tree.row_cell[rows + j] = cell;
         tree.live_cell[lives + live] = cell;
+        if (tree.has_paths()) continue;
         int64_t* mask = tree.live_mask + (lives + live) * tree.mask_words;
         for (int64_t w = 0; w < tree.mask_words; ++w) mask[w] = 0;
         mask[j / 64] = static_cast<int64_t>(uint64_t{1} << j % 64);
@@ -170,8 +164,8 @@ void append_nodes(const TreeAppendParams& p, int64_t slot, const Survivors& surv
 
 void launch_tree_append(const TreeAppendParams& p) {
     const Tree& tree = p.tree;
-    if (tree.max_rows > kMaxWidth || tree.max_rows > 64 * tree.mask_words) {
-        fail("there are more rows than bits in a mask");
+    if (!tree.has_paths() && tree.max_rows > std::min<int64_t>(kMaskWidth, 64 * tree.mask_words)) {
+        fail_tree("there are more rows than bits in a mask");
     }
     std::vector<bool> is_seen(tree.num_slots);
     std::vector<int32_t> num_new(p.num_sources), num_taken(p.num_sources);
@@ -180,14 +174,20 @@ void launch_tree_append(const TreeAppendParams& p) {
         const int32_t slot = checked_slot(tree, p.slot[a]);
         num_new[a] = check_source(p, a, slot);
         if (stays_empty(p, a)) continue;
-        if (is_seen[slot]) fail("`slot` names a slot twice");
+        if (is_seen[slot]) fail_tree("`slot` names a slot twice");
         is_seen[slot] = true;
         work += 8 * tree.num_live[slot];
+        if (tree.has_paths()) work += tree.max_rows * tree.path_length[slot];
     }
     const int num_threads = threads_for(work, p.num_sources, p.num_threads);
     parallel_for(num_threads, p.num_sources, [&](int64_t a) {
         if (stays_empty(p, a)) return;
-        inherit_masks(tree, p.slot[a], children_of(survivors_of(p, a), tree.max_rows, p.eos_id));
+        const Survivors survivors = survivors_of(p, a);
+        if (tree.has_paths()) {
+            inherit_paths(tree, p.slot[a], survivors, p.eos_id);
+        } else {
+            inherit_masks(tree, p.slot[a], children_of(survivors, tree.max_rows, p.eos_id));
+        }
     });
     // one after another, so that the pages do not depend on the threads
     for (int64_t a = 0; a < p.num_sources; ++a) {
@@ -201,18 +201,18 @@ void launch_tree_release(const TreeReleaseParams& p) {
     const Tree& tree = p.tree;
     for (int64_t a = 0; a < p.num_sources; ++a) {
         const int64_t slot = p.slot[a];
-        if (slot < 0 || slot >= tree.num_slots) fail("`slot` is out of range");
+        if (slot < 0 || slot >= tree.num_slots) fail_tree("`slot` is out of range");
         const int32_t held = tree.num_pages[slot];
         if (held < 0 || held > tree.max_pages ||
             *tree.num_free_pages + held > tree.max_free_pages) {
-            fail("more pages come back than were given out");
+            fail_tree("more pages come back than were given out");
         }
         for (int32_t i = 0; i < held; ++i) {
             tree.free_page[*tree.num_free_pages + i] = tree.page[slot * tree.max_pages + i];
         }
         *tree.num_free_pages += held;
         tree.num_nodes[slot] = tree.num_live[slot] = 0;
-        tree.num_free[slot] = tree.num_pages[slot] = 0;
+        tree.num_free[slot] = tree.num_pages[slot] = tree.path_length[slot] = 0;
     }
 }
 

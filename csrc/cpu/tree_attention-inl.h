@@ -114,6 +114,35 @@ inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t 
     }
 }
 
+// Scores become cap * tanh(score / cap). They have room for whole vectors.
+inline void cap_scores(float cap, int64_t num_cells, float* scores) {
+    const Vec caps = broadcast(cap);
+    for (int64_t u = 0; u < num_cells; u += kWidth) {
+        store(scores + u, mul(caps, tanh(div(load(scores + u), caps))));
+    }
+}
+
+// Adds what belongs to the distance of each cell.
+inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
+                       const int32_t* cell_position, int64_t num_cells, float* scores) {
+    const float* bias = params.bias + head * params.bias_size;
+    const int32_t last = static_cast<int32_t>(params.bias_size) - 1;
+    const int32_t from = position + params.bias_origin;
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t column = from - cell_position[u];
+        scores[u] += bias[column < 0 ? 0 : column > last ? last : column];
+    }
+}
+
+// Hides the cells that are ahead of a row, or too far behind it.
+inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell_position,
+                           int64_t num_cells, float* scores) {
+    for (int64_t u = 0; u < num_cells; ++u) {
+        const int32_t back = position - cell_position[u];
+        scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
+    }
+}
+
 // Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
 // visible.
 inline float exp_scores(float* scores, int64_t num_cells) {
@@ -143,7 +172,8 @@ struct TaskView {
           slot(params.slot[task.source]),
           group(params.num_heads / params.num_key_heads),
           cell(params.cell + slot * params.max_cells),
-          num_cells(params.num_cells[slot]),
+          num_cells(params.num_common(slot)),
+          path_length(params.path == nullptr ? 0 : params.path_length[slot]),
           num_rows(task.last - task.first),
           num_heads(task.last_head - task.first_head) {}
 
@@ -166,6 +196,11 @@ struct TaskView {
         return static_cast<T*>(params.out) +
                (row(i) * params.num_heads + head(h, i)) * params.head_size;
     }
+    // The path of the row of query i.
+    const int32_t* path(int64_t i) const {
+        const int64_t line = slot * params.max_entries + params.entry[row(i)];
+        return params.path + line * params.max_path;
+    }
     int64_t tile_size(int64_t begin) const {
         return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
     }
@@ -174,7 +209,9 @@ struct TaskView {
     const AttendTask& task;
     int64_t slot, group;
     const int32_t* cell;
-    int64_t num_cells, num_rows, num_heads;
+    int64_t num_cells;    // that rows read together
+    int64_t path_length;  // cells that each row reads for itself
+    int64_t num_rows, num_heads;
 };
 
 // Brings the keys or values of a tile into the cache, in kStreams streams side by side. These are
@@ -257,6 +294,59 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
     }
 }
 
+// Copies the queries of a task as float32, times the scale.
+template <class T, class C>
+inline void copy_queries(const TaskView<T, C>& view, float* query) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            copy_query(view.query(h, i), head_size, view.params.scale,
+                       query + (h * view.num_rows + i) * size);
+        }
+    }
+}
+
+// Copies the positions of the cells that rows read together, if anything asks for them.
+template <class T, class C>
+inline void read_positions(const TaskView<T, C>& view, int32_t* cell_position) {
+    if (view.params.cell_position == nullptr) return;
+    for (int64_t u = 0; u < view.num_cells; ++u) {
+        cell_position[u] = view.params.cell_position[view.cell[u]];
+    }
+}
+
+// Caps scores of query q, adds biases and hides what is too far away. They have room for whole
+// vectors.
+template <class T, class C>
+inline void change_scores(const TaskView<T, C>& view, int64_t q, const int32_t* cell_position,
+                          int64_t num_cells, float* scores) {
+    const TreeAttentionParams& params = view.params;
+    const int64_t i = q % view.num_rows, row = view.row(i);
+    if (params.soft_cap != 0.0f) cap_scores(params.soft_cap, num_cells, scores);
+    if (params.bias != nullptr) {
+        add_biases(params, view.head(q / view.num_rows, i), params.position[row], cell_position,
+                   num_cells, scores);
+    }
+    if (params.window != 0) {
+        hide_far_cells(params.window, params.position[row], cell_position, num_cells, scores);
+    }
+}
+
+// Writes weighted sums of values, each times the inverse of its weights' sum.
+template <class T, class C>
+inline void write_results(const TaskView<T, C>& view, const float* inverse, const float* out) {
+    const int64_t head_size = view.params.head_size, size = padded(head_size);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        for (int64_t i = 0; i < view.num_rows; ++i) {
+            const int64_t q = h * view.num_rows + i;
+            T* result = view.out(h, i);
+            for (int64_t d = 0; d < head_size; ++d) {
+                from_float(out[q * size + d] * inverse[q], result + d);
+            }
+        }
+    }
+}
+
 template <class T, class C>
 void attend(const TreeAttentionParams& params, const AttendTask& task, float* scratch) {
     const TaskView<T, C> view(params, task);
@@ -265,18 +355,16 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     float* query = scratch;
     float* out = query + num_queries * size;
     float* scores = out + num_queries * size + kTileCells * size;
+    int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            copy_query(view.query(h, i), params.head_size, params.scale,
-                       query + (h * view.num_rows + i) * size);
-        }
-    }
+    copy_queries(view, query);
+    read_positions(view, cell_position);
     const RowBlocks<kMaxRows> blocks(view.num_rows);
     score_all(view, blocks, query, copy, scores, stride);
     // the queries are no longer needed; the inverse sums take their place
     for (int64_t q = 0; q < num_queries; ++q) {
         float* row_scores = scores + q * stride;
+        change_scores(view, q, cell_position, view.num_cells, row_scores);
         if (params.mask != nullptr) {
             const int32_t entry = params.entry[view.row(q % view.num_rows)];
             hide_cells(params, view.slot, entry, view.num_cells, row_scores);
@@ -284,13 +372,5 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
         query[q] = exp_scores(row_scores, view.num_cells);
     }
     mix_all(view, blocks, scores, stride, copy, out);
-    for (int64_t h = 0; h < view.num_heads; ++h) {
-        for (int64_t i = 0; i < view.num_rows; ++i) {
-            const int64_t q = h * view.num_rows + i;
-            T* result = view.out(h, i);
-            for (int64_t d = 0; d < params.head_size; ++d) {
-                from_float(out[q * size + d] * query[q], result + d);
-            }
-        }
-    }
+    write_results(view, query, out);
 }

@@ -18,6 +18,8 @@ constexpr int64_t kMostQueries = 256, kMostRows = 64;
 // With fewer tasks per thread than this, every key head becomes a task of its own. Sources differ
 // in length, and with few tasks threads would wait for the longest.
 constexpr int64_t kTasksPerThread = 8;
+// The widest vector of any instruction set.
+constexpr int64_t kMostWidth = 16;
 
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value < high) return;
@@ -34,14 +36,47 @@ int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t b
     return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
 }
 
-// Memory that `Attend` needs for queries, results, a tile of cells, and scores.
+// The kernel for these dtypes, for rows with paths or without.
+Attend attend_of(const TreeAttentionParams& params) {
+    const Kernels& k = kernels();
+    const bool is_rounded = params.cell_dtype != params.dtype;
+    const auto dtype = static_cast<int>(params.dtype);
+    if (params.path != nullptr) return is_rounded ? k.attend_paths_rounded : k.attend_paths[dtype];
+    return is_rounded ? k.attend_rounded : k.attend[dtype];
+}
+
+// Cells that one row reads, at most; those of a path stand behind whole vectors of common ones.
+int64_t most_cells_of(const TreeAttentionParams& params, int64_t slot) {
+    const int64_t common = params.num_common(slot);
+    return params.path == nullptr ? common : common + kMostWidth + params.path_length[slot];
+}
+
+// Memory that `Attend` needs for queries, results, a tile of cells, scores, and positions of cells.
 int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, int64_t num_cells) {
-    constexpr int64_t kMostWidth = 16;
     const auto padded = [](int64_t size) {
         return (size + kMostWidth - 1) / kMostWidth * kMostWidth;
     };
     const int64_t size = padded(params.head_size);
-    return kTileCells * size + num_queries * (2 * size + padded(num_cells));
+    const int64_t positions = params.cell_position == nullptr ? 0 : num_cells;
+    return kTileCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
+}
+
+// Checks the paths of the rows of source a.
+void check_paths(const TreeAttentionParams& p, int64_t a) {
+    const int64_t slot = p.slot[a], num_cells = p.num_cells[slot];
+    if (p.num_shared != nullptr) check_range("`num_shared`", p.num_shared[slot], 0, num_cells + 1);
+    check_range("`path_length`", p.path_length[slot], 0, p.max_path + 1);
+    const int64_t num_own = num_cells - p.num_common(slot);
+    // a place that nobody sees is read too, and is then the first
+    if (num_own == 0 && p.path_length[slot] > 0 && p.offset[a] < p.offset[a + 1]) {
+        throw std::runtime_error("tree_attention: there are paths, but no cells for them");
+    }
+    for (int64_t r = p.offset[a]; r < p.offset[a + 1]; ++r) {
+        check_range("`entry`", p.entry[r], 0, p.max_entries);
+        const int32_t* path = p.path + (slot * p.max_entries + p.entry[r]) * p.max_path;
+        for (int32_t t = 0; t < p.path_length[slot]; ++t)
+            check_range("`path`", path[t], -1, num_own);
+    }
 }
 
 }  // namespace
@@ -58,6 +93,7 @@ void check_addresses(const TreeAttentionParams& p) {
             is_inside &= static_cast<uint32_t>(cell[u]) < static_cast<uint64_t>(p.num_pool_cells);
         }
         if (!is_inside) throw std::runtime_error("tree_attention: `cell` is not in the pool");
+        if (p.path != nullptr) check_paths(p, a);
     }
     if (p.mask == nullptr) return;
     for (int64_t r = 0; r < p.num_rows; ++r)
@@ -69,7 +105,7 @@ AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_thread
     int64_t most_rows = 0, most_cells = 0;
     for (int64_t a = 0; a < params.num_sources; ++a) {
         const int64_t rows = params.offset[a + 1] - params.offset[a];
-        const int64_t cells = params.num_cells[params.slot[a]];
+        const int64_t cells = most_cells_of(params, params.slot[a]);
         most_rows = std::max(most_rows, rows);
         most_cells = std::max(most_cells, cells);
         work_ += rows * cells;
@@ -95,10 +131,7 @@ void AttentionTasks::run(int64_t i) const {
     const int64_t rows = params_.offset[task.source + 1] - params_.offset[task.source];
     task.last = std::min(task.first + kMostRows, rows * group);
     if (task.first >= task.last) return;
-    const bool is_rounded = params_.cell_dtype != params_.dtype;
-    const Attend attend =
-        is_rounded ? kernels().attend_rounded : kernels().attend[static_cast<int>(params_.dtype)];
-    attend(params_, task, scratch.data());
+    attend_of(params_)(params_, task, scratch.data());
 }
 
 void launch_tree_attention(const TreeAttentionParams& params) {

@@ -12,8 +12,12 @@ constexpr int kThreads = 256;
 // 32-bit numbers can then count the tokens of a row and the vectors that cover it.
 constexpr int64_t kMaxVocab = INT32_MAX - 16 * kThreads * 16;
 
+// Most rows of a beam, because a block holds the candidates of a beam, one or two per thread. The
+// Triton kernel has no such limit.
+constexpr int kMaxBlockWidth = 128;
+
 // Under `kRefill` a row gives its best `width` candidates that go on, and those that end.
-constexpr int kMaxRowKeys = kMaxWidth + kMaxEos;
+constexpr int kMaxRowKeys = kMaxBlockWidth + kMaxEos;
 
 // Largest logit of some tokens of a row and the sum of exp(logit - peak), NaN if there is a NaN or
 // +inf among them.

@@ -126,6 +126,10 @@ SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& of
                           local_margin, best_finished, forced, ban_eos, eos_ids, finishing,
                           capacity, normalise);
     PYBEAM_CHECK_VALUE(logits.size(1) <= kMaxVocab, "`logits` has too many columns");
+    const bool refills = call.params.finishing == Finishing::kRefill;
+    const int64_t most = refills ? 2 * kMaxBlockWidth : kMaxBlockWidth;
+    PYBEAM_CHECK_VALUE(capacity <= most, "`capacity` must be at most ", most,
+                       " in this kernel, but is ", capacity, "; use backend='triton'");
     SelectParams params{call.params, call.num_entries};
     params.plan = plan_select(params, params.num_entries, num_multiprocessors(device));
 

@@ -55,7 +55,7 @@ __device__ inline bool bans_eos(const SelectParams& p, int64_t beam) {
 
 // Most candidates of one row that can matter to its beam.
 __device__ inline int row_limit(const SelectParams& p, int64_t beam) {
-    const int width = p.width[beam];
+    const int width = min(p.width[beam], kMaxBlockWidth);
     const bool may_refill = p.finishing == Finishing::kRefill && width > 0;
     int64_t limit = may_refill ? width + p.eos.count : width;
     if (p.max_candidates != nullptr) limit = min(limit, int64_t{p.max_candidates[beam]});

@@ -16,6 +16,7 @@ struct BeamArrays {
         kInts,
         kFloats,
         kPrefix,
+        kEarlyWidth,
         kScore,
         kIsAlive,
         kEndedLength,
@@ -30,14 +31,16 @@ struct BeamArrays {
 inline Beams beams_of(TensorList arrays) {
     using A = BeamArrays;
     check_size("beams", arrays, A::kNumArrays);
-    const Tensor &prefix = arrays[A::kPrefix], &score = arrays[A::kScore];
-    const Tensor& finished = arrays[A::kFinishedInts];
+    const Tensor &prefix = arrays[A::kPrefix], &early_width = arrays[A::kEarlyWidth];
+    const Tensor &score = arrays[A::kScore], &finished = arrays[A::kFinishedInts];
     check_dim("prefix", prefix, 2);
+    check_dim("early_width", early_width, 2);
     check_dim("score", score, 2);
     check_dim("finished_ints", finished, 3);
     Beams beams{};
     const int64_t num_slots = beams.num_slots = score.size(0);
     beams.max_prefix = prefix.size(1);
+    beams.max_early_widths = early_width.size(1);
     beams.max_entries = score.size(1);
     beams.max_finished = finished.size(1);
     const IntList of_entries = score.sizes();
@@ -47,6 +50,8 @@ inline Beams beams_of(TensorList arrays) {
                                 {num_slots, Beams::kNumFloats});
     beams.prefix =
         state<int32_t>("prefix", prefix, ScalarType::kInt32, {num_slots, beams.max_prefix});
+    beams.early_width = state<int32_t>("early_width", early_width, ScalarType::kInt32,
+                                       {num_slots, beams.max_early_widths});
     beams.score = state<float>("score", score, ScalarType::kFloat32, of_entries);
     beams.is_alive = state<bool>("is_alive", arrays[A::kIsAlive], ScalarType::kBool, of_entries);
     beams.ended_length =

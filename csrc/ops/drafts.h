@@ -27,6 +27,11 @@ inline Drafts drafts_of(TensorList arrays, const Beams& beams) {
     return drafts;
 }
 
+// A guess is seen by its own row and those behind it, which masks say.
+inline void check_masks(const Tree& tree) {
+    PYBEAM_CHECK_VALUE(!tree.has_paths(), "guesses need a `tree` that has masks, not paths");
+}
+
 inline void draft_open(TensorList tree, TensorList beams, TensorList drafts, const Tensor& slot,
                        const Tensor& ints, const Tensor& floats, const Tensor& draft_ints,
                        int64_t start_id, int64_t eos_id, int64_t vocab_size) {
@@ -35,6 +40,7 @@ inline void draft_open(TensorList tree, TensorList beams, TensorList drafts, con
                                       {arguments.num_sources, Drafts::kNumInts});
     DraftOpenParams params{};
     params.open = arguments.params(tree, beams, start_id);
+    check_masks(params.open.tree);
     params.drafts = drafts_of(drafts, params.open.beams);
     params.ints = draft_arg;
     params.eos_id = static_cast<int32_t>(eos_id);
@@ -60,6 +66,7 @@ inline void draft_commit(TensorList tree, TensorList beams, TensorList drafts, c
                                           {num_rows, 1});
     DraftCommitParams params{};
     params.tree = tree_of(tree);
+    check_masks(params.tree);
     params.beams = beams_of(beams);
     check_same_slots(params.tree, params.beams);
     params.drafts = drafts_of(drafts, params.beams);

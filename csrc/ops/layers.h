@@ -51,12 +51,13 @@ class WeightReader {
 };
 
 // Fills in what attention over the cells of a list reads: offset, slot, cell, num_cells and, where
-// rows see different cells, mask and entry.
+// rows see different cells, mask and entry, or entry, path, path_length and, where rows see some
+// cells together, num_shared.
 inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_t num_rows,
                                         int64_t num_heads, int64_t head_size,
                                         int64_t num_pool_cells, double scale) {
-    PYBEAM_CHECK_VALUE(cells.size() == 4 || cells.size() == 6,
-                       "cells must be 4 or 6 tensors, but are ", cells.size());
+    PYBEAM_CHECK_VALUE(cells.size() == 4 || (cells.size() >= 6 && cells.size() <= 8),
+                       "cells must be 4, 6, 7 or 8 tensors, but are ", cells.size());
     check_dim("slot", cells[1], 1);
     check_dim("cell", cells[2], 2);
     const int64_t num_sources = cells[1].size(0), num_slots = cells[2].size(0);
@@ -73,6 +74,18 @@ inline TreeAttentionParams attention_of(const std::vector<Tensor>& cells, int64_
         params.mask = state<int64_t>("mask", cells[4], ScalarType::kInt64,
                                      {num_slots, max_cells, params.mask_words});
         params.entry = state<int32_t>("entry", cells[5], ScalarType::kInt32, {num_rows});
+    } else if (cells.size() > 6) {
+        check_dim("path", cells[5], 3);
+        params.max_entries = cells[5].size(1);
+        params.max_path = cells[5].size(2);
+        params.entry = state<int32_t>("entry", cells[4], ScalarType::kInt32, {num_rows});
+        params.path = state<int32_t>("path", cells[5], ScalarType::kInt32,
+                                     {num_slots, params.max_entries, params.max_path});
+        params.path_length =
+            state<int32_t>("path_length", cells[6], ScalarType::kInt32, {num_slots});
+    }
+    if (cells.size() == 8) {
+        params.num_shared = state<int32_t>("num_shared", cells[7], ScalarType::kInt32, {num_slots});
     }
     params.num_rows = num_rows;
     params.num_sources = num_sources;

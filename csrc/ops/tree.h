@@ -21,6 +21,8 @@ struct TreeArrays {
         kLiveCell,
         kLiveMask,
         kNumLive,
+        kPath,
+        kPathLength,
         kFreeCell,
         kNumFree,
         kPage,
@@ -37,6 +39,7 @@ inline Tree tree_of(TensorList arrays) {
     check_dim("token", arrays[A::kToken], 2);
     check_dim("row_node", arrays[A::kRowNode], 2);
     check_dim("live_mask", arrays[A::kLiveMask], 3);
+    check_dim("path", arrays[A::kPath], 3);
     check_dim("free_cell", arrays[A::kFreeCell], 2);
     const Tensor &page = arrays[A::kPage], &free_page = arrays[A::kFreePage];
     check_dim("page", page, 2);
@@ -49,9 +52,11 @@ inline Tree tree_of(TensorList arrays) {
     tree.max_rows = arrays[A::kRowNode].size(1);
     tree.max_live = arrays[A::kLiveMask].size(1);
     tree.mask_words = arrays[A::kLiveMask].size(2);
+    tree.max_path = arrays[A::kPath].size(2);
     tree.max_free = arrays[A::kFreeCell].size(1);
-    PYBEAM_CHECK_VALUE(tree.mask_words == 1 || tree.mask_words == 2,
-                       "`live_mask` must have 1 or 2 words, but has ", tree.mask_words);
+    PYBEAM_CHECK_VALUE(tree.mask_words >= 0 && tree.mask_words <= 2,
+                       "`live_mask` must have 1 or 2 words, or none beside paths, but has ",
+                       tree.mask_words);
     const int64_t s = tree.num_slots;
     const std::array of_nodes{s, tree.max_nodes}, of_rows{s, tree.max_rows};
     tree.token = state<int32_t>("token", arrays[A::kToken], ScalarType::kInt32, of_nodes);
@@ -67,6 +72,10 @@ inline Tree tree_of(TensorList arrays) {
         state<int32_t>("free_cell", arrays[A::kFreeCell], ScalarType::kInt32, {s, tree.max_free});
     tree.num_nodes = state<int32_t>("num_nodes", arrays[A::kNumNodes], ScalarType::kInt32, {s});
     tree.num_live = state<int32_t>("num_live", arrays[A::kNumLive], ScalarType::kInt32, {s});
+    tree.path = state<int32_t>("path", arrays[A::kPath], ScalarType::kInt32,
+                               {s, tree.max_rows, tree.max_path});
+    tree.path_length =
+        state<int32_t>("path_length", arrays[A::kPathLength], ScalarType::kInt32, {s});
     tree.num_free = state<int32_t>("num_free", arrays[A::kNumFree], ScalarType::kInt32, {s});
     tree.page = state<int32_t>("page", page, ScalarType::kInt32, page.sizes());
     tree.num_pages = state<int32_t>("num_pages", arrays[A::kNumPages], ScalarType::kInt32, {s});

@@ -6,6 +6,19 @@
 
 namespace pybeam {
 
+// Checks which arguments come together.
+inline void check_distances(const OptionalTensor& position, const OptionalTensor& cell_position,
+                            const OptionalTensor& bias, int64_t window) {
+    PYBEAM_CHECK_VALUE(position.has_value() == cell_position.has_value(),
+                       "`position` and `cell_position` go together");
+    PYBEAM_CHECK_VALUE(position.has_value() || (!bias.has_value() && window == 0),
+                       "`bias` and `window` need `position` and `cell_position`");
+    PYBEAM_CHECK_VALUE(window >= 0, "`window` must be at least 0, but is ", window);
+    if (!bias.has_value()) return;
+    check_dim("bias", *bias, 2);
+    PYBEAM_CHECK_VALUE(bias->size(1) > 0, "`bias` must have a column");
+}
+
 // Checks queries [R, H, D], and keys and values [cells, H', D] where H' divides H. Keys and values
 // of float32 queries may be bfloat16.
 inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -24,14 +37,33 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
                        " heads of `key`");
 }
 
+// Checks which of these are given. Masks or paths say what rows see; without them they see all.
+inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
+                        const OptionalTensor& path, const OptionalTensor& path_length,
+                        const OptionalTensor& num_shared) {
+    const bool has_paths = path.has_value();
+    PYBEAM_CHECK_VALUE(!has_paths || !mask.has_value(), "there must be `mask` or `path`, not both");
+    PYBEAM_CHECK_VALUE((mask.has_value() || has_paths) == entry.has_value(),
+                       "`entry` goes with `mask` or `path`");
+    PYBEAM_CHECK_VALUE(has_paths == path_length.has_value(),
+                       "`path` and `path_length` go together");
+    PYBEAM_CHECK_VALUE(has_paths || !num_shared.has_value(), "`num_shared` goes with `path`");
+    if (has_paths) check_dim("path", *path, 3);
+}
+
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                              const Tensor& offset, const Tensor& slot, const Tensor& cell,
                              const Tensor& num_cells, const OptionalTensor& mask,
-                             const OptionalTensor& entry, double scale) {
+                             const OptionalTensor& entry, double scale,
+                             const OptionalTensor& position, const OptionalTensor& cell_position,
+                             const OptionalTensor& bias, int64_t origin, int64_t window,
+                             double soft_cap, const OptionalTensor& path,
+                             const OptionalTensor& path_length, const OptionalTensor& num_shared) {
     check_heads(query, key, value);
+    check_distances(position, cell_position, bias, window);
     check_dim("slot", slot, 1);
     check_dim("cell", cell, 2);
-    PYBEAM_CHECK_VALUE(mask.has_value() == entry.has_value(), "`mask` and `entry` go together");
+    check_sight(mask, entry, path, path_length, num_shared);
     const int64_t num_sources = slot.size(0), num_slots = cell.size(0), max_cells = cell.size(1);
     if (mask.has_value()) check_dim("mask", *mask, 3);
     const int64_t mask_words = mask.has_value() ? mask->size(2) : 0;
@@ -42,6 +74,17 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     const Argument<int64_t> mask_arg("mask", mask, ScalarType::kInt64,
                                      {num_slots, max_cells, mask_words});
     const Argument<int32_t> entry_arg("entry", entry, ScalarType::kInt32, {query.size(0)});
+    const int64_t max_entries = path.has_value() ? path->size(1) : 0;
+    const int64_t max_path = path.has_value() ? path->size(2) : 0;
+    const Argument<int32_t> path_arg("path", path, ScalarType::kInt32,
+                                     {num_slots, max_entries, max_path});
+    const Argument<int32_t> length_arg("path_length", path_length, ScalarType::kInt32, {num_slots});
+    const Argument<int32_t> shared_arg("num_shared", num_shared, ScalarType::kInt32, {num_slots});
+    const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {query.size(0)});
+    const Argument<int32_t> cell_position_arg("cell_position", cell_position, ScalarType::kInt32,
+                                              {key.size(0)});
+    const int64_t bias_size = bias.has_value() ? bias->size(1) : 0;
+    const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {query.size(1), bias_size});
     Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
@@ -63,6 +106,11 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.num_cells = num_cells_arg;
     params.mask = mask_arg;
     params.entry = entry_arg;
+    params.path = path_arg;
+    params.path_length = length_arg;
+    params.num_shared = shared_arg;
+    params.max_entries = max_entries;
+    params.max_path = max_path;
     params.num_rows = query.size(0);
     params.num_sources = num_sources;
     params.num_slots = num_slots;
@@ -73,6 +121,13 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     params.max_cells = max_cells;
     params.mask_words = mask_words;
     params.scale = static_cast<float>(scale);
+    params.soft_cap = static_cast<float>(soft_cap);
+    params.position = position_arg;
+    params.cell_position = cell_position_arg;
+    params.bias = bias_arg;
+    params.bias_size = bias_size;
+    params.bias_origin = static_cast<int32_t>(origin);
+    params.window = static_cast<int32_t>(window);
     params.num_threads = num_threads();
     launch_tree_attention(params);
     // rows behind the last offset are padding

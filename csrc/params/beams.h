@@ -46,6 +46,7 @@ struct Beams {
         kWaited,
         kNumEntries,
         kWidth,
+        kNumEarlyWidths,
         kStopAt,
         kMaxCandidates,
         kMinLength,
@@ -76,6 +77,7 @@ struct Beams {
     int32_t* ints;
     float* floats;
     int32_t* prefix;
+    int32_t* early_width;
     float* score;
     bool* is_alive;
     int32_t* ended_length;
@@ -85,6 +87,7 @@ struct Beams {
     float* finished_floats;
     int64_t num_slots;
     int64_t max_prefix;
+    int64_t max_early_widths;
     int64_t max_entries;
     int64_t max_finished;
 };

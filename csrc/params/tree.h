@@ -10,6 +10,9 @@ namespace pybeam {
 // Cells of a page; `pybeam.ops.PAGE_CELLS`.
 constexpr int kPageCells = 16;
 
+// Most rows that the masks of a tree can tell apart; `MASK_WIDTH` in Python.
+constexpr int kMaskWidth = 128;
+
 // The tensors of a `TokenTree`, and the sizes they have.
 struct Tree {
     int32_t* token;
@@ -21,6 +24,8 @@ struct Tree {
     int32_t* live_cell;
     int64_t* live_mask;
     int32_t* num_live;
+    int32_t* path;
+    int32_t* path_length;
     int32_t* free_cell;
     int32_t* num_free;
     int32_t* page;
@@ -32,9 +37,13 @@ struct Tree {
     int64_t max_rows;
     int64_t max_live;
     int64_t mask_words;
+    int64_t max_path;
     int64_t max_free;
     int64_t max_pages;
     int64_t max_free_pages;
+
+    // Whether paths say which nodes a row sees, and no masks.
+    bool has_paths() const { return mask_words == 0; }
 };
 
 struct TreeAppendParams {

@@ -23,6 +23,10 @@ struct TreeAttentionParams {
     const int32_t* num_cells;
     const int64_t* mask;
     const int32_t* entry;  // of the beam, per row
+    // by slot and entry: places of the cells that a row alone sees, counted behind the common ones
+    const int32_t* path;
+    const int32_t* path_length;  // by slot
+    const int32_t* num_shared;   // by slot: cells that all rows see, first in `cell`; null: none
     int64_t num_rows;
     int64_t num_sources;
     int64_t num_slots;
@@ -30,10 +34,27 @@ struct TreeAttentionParams {
     int64_t num_heads;
     int64_t num_key_heads;
     int64_t head_size;
-    int64_t max_cells;   // columns of `cell` and `mask`
-    int64_t mask_words;  // words per cell of `mask`
+    int64_t max_cells;              // columns of `cell` and `mask`
+    int64_t mask_words;             // words per cell of `mask`
+    int64_t max_entries, max_path;  // lines per slot and columns of `path`
     float scale;
+    float soft_cap;  // scores become cap * tanh(score / cap); 0: they stay
+    // positions of rows, and of the tokens in the pool's cells; null without bias and window
+    const int32_t* position;
+    const int32_t* cell_position;
+    // added to scores, [num_heads, bias_size], by position of the row - position of the cell +
+    // bias_origin, which is clipped; or null
+    const float* bias;
+    int64_t bias_size;
+    int32_t bias_origin;
+    int32_t window;  // a row sees cells of its last positions, its own counted; 0: all
     int num_threads;
+
+    // Cells that the rows of a slot read together.
+    int64_t num_common(int64_t slot) const {
+        if (path == nullptr) return num_cells[slot];
+        return num_shared == nullptr ? 0 : num_shared[slot];
+    }
 };
 
 void launch_tree_attention(const TreeAttentionParams& params);

@@ -29,7 +29,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import LayerProgram, StackShape
-from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
@@ -67,6 +67,8 @@ class Backend(Protocol):
         mask: Tensor | None,
         entry: Tensor | None,
         scale: float,
+        distances: Distances | None = None,
+        paths: Paths | None = None,
         /,
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""
@@ -213,6 +215,12 @@ class Backend(Protocol):
     ) -> Tensor: ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, /) -> Tensor: ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float, /) -> Tensor: ...
+
+    def rotary(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, /) -> Tensor: ...
+
+    def gated(self, x: Tensor, activation: int, /) -> Tensor: ...
 
     def glu(self, x: Tensor, /) -> Tensor: ...
 

@@ -24,7 +24,8 @@ INT_COLUMNS = (
     "expansions",
     "waited",  # steps in which it could have moved and did not
     "num_entries",
-    "width",
+    "width",  # places of the beam after a step behind the first ones, which are in `early_width`
+    "num_early_widths",
     "stop_at",
     "max_candidates",
     "min_length",
@@ -134,6 +135,8 @@ class TreeArrays(NamedTuple):
     live_cell: Tensor
     live_mask: Tensor
     num_live: Tensor
+    path: Tensor
+    path_length: Tensor
     free_cell: Tensor
     num_free: Tensor
     page: Tensor
@@ -152,6 +155,7 @@ class Beams(NamedTuple):
     ints: Tensor  # [S, len(INT_COLUMNS)] int32
     floats: Tensor  # [S, len(FLOAT_COLUMNS)] float32
     prefix: Tensor  # [S, longest] int32, all given tokens: prefix and target
+    early_width: Tensor  # [S, most] int32, places after each of the first steps behind the prefix
 
     score: Tensor  # [S, K] float32, best first
     is_alive: Tensor  # [S, K] bool, False behind the last entry
@@ -174,18 +178,19 @@ class Beams(NamedTuple):
     def empty(cls, device: torch.device) -> Beams:
         """Make arrays without any beam; `reserved` makes room."""
         i, f, b = torch.int32, torch.float32, torch.bool
-        dtypes = (i, f, i, f, b, i, f, i, i, f)
-        dims = (2, 2, 2, 2, 2, 2, 2, 2, 3, 3)
+        dtypes = (i, f, i, i, f, b, i, f, i, i, f)
+        dims = (2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3)
         pairs = zip(dims, dtypes, strict=True)
         return cls(*[torch.zeros([0] * dim, dtype=dtype, device=device) for dim, dtype in pairs])
 
-    def reserved(self, num_slots: int, width: int, prefix: int) -> Beams:
-        """Return the same beams with room for that many slots, entries and tokens of prefix."""
+    def reserved(self, num_slots: int, width: int, prefix: int, num_early: int = 0) -> Beams:
+        """Return the same beams with room for that many slots, entries, tokens of prefix and early widths."""
         num_finished = 2 * width + 1
         shapes = (
             [len(INT_COLUMNS)],
             [len(FLOAT_COLUMNS)],
             [prefix],
+            [num_early],
             *[[width]] * 5,
             [num_finished, len(FINISHED_INT_COLUMNS)],
             [num_finished, len(FINISHED_FLOAT_COLUMNS)],

@@ -17,13 +17,17 @@ from pybeam.contracts import SelectOptions, Survivors
 
 __all__ = triton.__all__
 
+# rows of a beam that the kernel in CUDA C++ has room for, and half of the candidates
+BLOCK_WIDTH = 128
+
 
 def select(  # type: ignore[no-redef]
     logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
 ) -> Survivors:
     rows, vocab = logits.shape
     in_cuda = native_select()
-    if in_cuda is not None and choose(rows, vocab, logits.itemsize) == "native":
+    fits = options.most_places <= BLOCK_WIDTH and options.most_candidates <= 2 * BLOCK_WIDTH
+    if in_cuda is not None and fits and choose(rows, vocab, logits.itemsize) == "native":
         return in_cuda(logits, score, offset, width, options)
     return triton.select(logits, score, offset, width, options)
 

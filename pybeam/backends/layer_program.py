@@ -33,13 +33,13 @@ class LayerProgram(Protocol):
         own_pool: Tensor | None,
         cross_pool: Tensor | None,
         cell: Tensor | None,
-        own_cells: tuple[Tensor | None, ...],
-        cross_cells: tuple[Tensor | None, ...],
+        own_cells: tuple[Tensor, ...],
+        cross_cells: tuple[Tensor, ...],
         /,
     ) -> None:
         """Compute `out` [R, V], or [R, d] without an output layer.
 
         `inputs` are tokens and positions, both [R] int32, or x [R, d], which is overwritten. A decoder writes
         keys and values to `cell` [R] of `own_pool` [layers, cells, 2, H, D]. Without a pool rows attend over
-        rows. The fields of `Cells` say what each row sees.
+        rows. `Cells.given` says what each row sees.
         """

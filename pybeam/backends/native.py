@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent
+from pybeam.backends import absent, torch_layers
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
@@ -27,7 +27,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.layer_program import LayerProgram, StackShape
-from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 try:
     import pybeam._C  # registers the operators, too
@@ -57,6 +57,7 @@ def _operator(name: str) -> Callable[..., Any]:
 
 
 _select = _operator("select")
+_tree_attention = _operator("tree_attention")
 _beam_open = _operator("beam_open")
 _beam_read = _operator("beam_read")
 _beam_commit = _operator("beam_commit")
@@ -101,6 +102,28 @@ def select(
             options.normalise,
         )
     )
+
+
+# the parameters are the tensors of attention, which kernels take one by one
+def tree_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset: Tensor,
+    slot: Tensor,
+    cell: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    entry: Tensor | None,
+    scale: float,
+    distances: Distances | None = None,
+    paths: Paths | None = None,
+) -> Tensor:
+    attended = query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+    if distances is None and paths is None:
+        return _tree_attention(*attended)
+    *given, window, soft_cap = Distances() if distances is None else distances
+    return _tree_attention(*attended, *given, window or 0, soft_cap or 0.0, *(paths or ()))
 
 
 def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:
@@ -165,7 +188,6 @@ def catalogue_columns(
 
 
 catalogue_child = _operator("catalogue_child")
-tree_attention = _operator("tree_attention")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
 beam_close = _operator("beam_close")
@@ -175,6 +197,9 @@ backtrace = _operator("backtrace")
 linear = _operator("linear")
 embed = _operator("embed")
 layer_norm = _operator("layer_norm")
+rms_norm = torch_layers.rms_norm
+rotary = torch_layers.rotary
+gated = torch_layers.gated
 glu = _operator("glu")
 lstm_cell = _operator("lstm_cell")
 mixture = _operator("mixture")

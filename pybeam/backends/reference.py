@@ -16,8 +16,8 @@ from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.backends.arrays import TreeArrays
-from pybeam.contracts import PAGE_CELLS, Finishing, SelectOptions, Survivors
+from pybeam.backends.reference_tree import tree_append, tree_release
+from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 
 INF = float("inf")
 
@@ -153,6 +153,14 @@ def _finish(
     return candidates[:popped], candidates[popped:]
 
 
+def _seen(place: Tensor, num_shared: int, num_cells: int) -> Tensor:
+    """Return [R, U] bool: which of U cells rows see with places [R, T] behind cells that all of them see."""
+    seen = torch.zeros(place.shape[0], num_cells + 1, dtype=torch.bool, device=place.device)
+    seen[:, :num_shared] = True
+    column = torch.where(place >= 0, place + num_shared, num_cells)
+    return seen.scatter_(1, column.long(), True)[:, :num_cells]
+
+
 # the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
@@ -165,6 +173,8 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
+    paths: Paths | None = None,
 ) -> Tensor:
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     group = query.shape[1] // key.shape[1]
@@ -179,93 +189,40 @@ def tree_attention(
         k = key[cells].to(dtype).repeat_interleave(group, 1)  # [n, H, D]
         v = value[cells].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
+        if distances is not None:
+            logit = _by_distance(logit, distances, rows, cells)
         if mask is not None:
             assert entry is not None
             word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
             visible = (word >> (entry[rows] % 64).long()) & 1 == 1
             logit = logit.masked_fill(~visible.T[:, None], -INF)
+        if paths is not None:
+            assert entry is not None
+            first = 0 if paths.num_shared is None else int(paths.num_shared[p])
+            own = paths.place[p, entry[rows].long(), : int(paths.length[p])]  # [rows, T]
+            logit = logit.masked_fill(~_seen(own, first, n)[:, None], -INF)
         sees_none = (logit == -INF).all(-1, keepdim=True)
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)
         out[rows] = torch.einsum("rhn,nhd->rhd", weight, v).to(query.dtype)
     return out
 
 
-def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
-    for a, p in enumerate(slot.tolist()):
-        going_on = range(int(survivors.num_finished[a]), int(survivors.count[a]))
-        parents, tokens = survivors.parent[a].tolist(), survivors.token[a].tolist()
-        is_live = {j: tokens[j] != eos_id for j in going_on}
-        inherits = [(row, parents[j]) for row, j in enumerate(going_on) if is_live[j]]
-        _inherit_masks(tree, p, inherits)
-        old_node = tree.row_node[p].clone()
-        for row, j in enumerate(going_on):
-            node = int(old_node[parents[j]]) if parents[j] >= 0 else -1
-            if not is_live[j]:
-                tree.row_node[p, row], tree.row_cell[p, row] = node, -1
-                continue
-            new, live = int(tree.num_nodes[p]), int(tree.num_live[p])
-            has_room = new < tree.token.shape[1] and live < tree.live_cell.shape[1]
-            assert has_room, "the token tree is full"
-            if tree.num_free[p] == 0:
-                _take_page(tree, p)
-            tree.num_free[p] -= 1
-            cell = tree.free_cell[p, int(tree.num_free[p])]
-            tree.token[p, new], tree.parent[p, new] = tokens[j], node
-            tree.log_prob[p, new] = survivors.log_prob[a, j]
-            tree.row_node[p, row], tree.row_cell[p, row] = new, cell
-            tree.live_cell[p, live] = cell
-            tree.live_mask[p, live] = 0
-            tree.live_mask[p, live, row // 64] = _word(1 << row % 64)
-            tree.num_nodes[p] += 1
-            tree.num_live[p] += 1
-
-
-def _word(bits: int) -> int:
-    """Return a 64-bit mask as the signed number that an int64 tensor holds."""
-    return bits - (1 << 64) if bits >> 63 else bits
-
-
-def _inherit_masks(tree: TreeArrays, p: int, inherits: list[tuple[int, int]]) -> None:
-    """Give every live node the bits of its rows' children; a node that no row sees frees its cell."""
-    cell, mask, num_live = tree.live_cell[p], tree.live_mask[p], tree.num_live[p]
-    free_cell, num_free = tree.free_cell[p], tree.num_free[p]
-    kept = 0
-    for u in range(int(num_live)):
-        words = [bits % (1 << 64) for bits in mask[u].tolist()]
-        new = [0] * len(words)
-        for row, parent in inherits:
-            if parent >= 0 and words[parent // 64] >> parent % 64 & 1:
-                new[row // 64] |= 1 << row % 64
-        if any(new):
-            cell[kept] = cell[u].clone()
-            mask[kept] = torch.tensor([_word(bits) for bits in new], device=mask.device)
-            kept += 1
-        else:
-            free_cell[int(num_free)] = cell[u]
-            num_free += 1
-    num_live.fill_(kept)
-
-
-def _take_page(tree: TreeArrays, p: int) -> None:
-    num_free_pages = tree.num_free_pages
-    assert num_free_pages > 0, "the page pool is empty; the engine must reserve before it appends"
-    num_free_pages -= 1
-    taken = int(tree.free_page[int(num_free_pages)])
-    tree.page[p, int(tree.num_pages[p])] = taken
-    tree.num_pages[p] += 1
-    # a stack: the lowest cell of the page is used first
-    cells = range(PAGE_CELLS * (taken + 1) - 1, PAGE_CELLS * taken - 1, -1)
-    tree.free_cell[p, :PAGE_CELLS] = torch.tensor(list(cells), dtype=torch.int32)
-    tree.num_free[p] = PAGE_CELLS
-
-
-def tree_release(tree: TreeArrays, slot: Tensor) -> None:
-    for p in slot.tolist():
-        n, held = int(tree.num_free_pages), int(tree.num_pages[p])
-        tree.free_page[n : n + held] = tree.page[p, :held]
-        tree.num_free_pages.add_(held)
-        for counter in (tree.num_nodes, tree.num_live, tree.num_free, tree.num_pages):
-            counter[p] = 0
+def _by_distance(logit: Tensor, distances: Distances, rows: slice, cells: Tensor) -> Tensor:
+    """Change the scores [rows, H, n] of these rows and these n cells."""
+    cap, bias, window = distances.soft_cap, distances.bias, distances.window
+    if cap is not None:
+        logit = cap * torch.tanh(logit / cap)
+    if bias is None and window is None:
+        return logit
+    assert distances.position is not None and distances.cell_position is not None
+    position, cell_position = distances.position[rows], distances.cell_position[cells]
+    back = position.long()[:, None] - cell_position.long()  # [rows, n]
+    if bias is not None:
+        column = (back + distances.origin).clamp(0, bias.shape[1] - 1)
+        logit = logit + bias[:, column].transpose(0, 1)
+    if window is not None:
+        logit = logit.masked_fill(((back < 0) | (back >= window))[:, None], -INF)
+    return logit
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
@@ -315,5 +272,8 @@ catalogue_columns = catalogues.catalogue_columns
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm
+rms_norm = layers.rms_norm
+rotary = layers.rotary
+gated = layers.gated
 glu = layers.glu
 lstm_cell = layers.lstm_cell

@@ -76,13 +76,13 @@ def beam_read(
         cell=torch.where(is_row, tree.row_cell[row_slot, own_entry], -1),
     )
     place, is_entry = _packed(_counted(width, beams.num_entries[i]), num_entries)
-    taken = 0 if refills else beams.num_finished[i]
+    taken = 0 if refills else beams.num_found[i]
     next_token = beams.prefix[i, depth.long().clamp(max=beams.prefix.shape[1] - 1)]
     return rows, SelectInputs(
         score=torch.where(is_entry, beams.score[i].flatten()[place], 0.0),
         offset=_offsets(beams.num_entries[i]),
         is_ended=is_entry & ~is_alive.flatten()[place],
-        width=beams.width[i] - taken,
+        width=_places(beams, i, depth, taken),
         max_candidates=beams.max_candidates[i],
         margin=beams.margin[i],
         local_margin=beams.local_margin[i],
@@ -90,6 +90,20 @@ def beam_read(
         forced=torch.where(depth < beams.scored_from[i], next_token, -1),
         ban_eos=depth - beams.prefix_length[i] < beams.min_length[i],
     )
+
+
+def _places(beams: Beams, i: Tensor, depth: Tensor, taken: Tensor | int) -> Tensor:
+    """Return the places [A] of the next beams in slots [A], whose rows are at these depths.
+
+    Popped hypotheses have `taken` some of them.
+    """
+    num_early = beams.early_width.shape[1]
+    if num_early == 0:
+        return beams.width[i] - taken
+    step = (depth - beams.prefix_length[i]).clamp(min=0)
+    early = beams.early_width[i, step.long().clamp(max=num_early - 1)]
+    width = torch.where(step < beams.num_early_widths[i], early, beams.width[i])
+    return (width - taken).clamp(min=0)
 
 
 def beam_commit(

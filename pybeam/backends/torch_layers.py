@@ -119,6 +119,33 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tenso
     return F.layer_norm(x, weight.shape, weight, bias, epsilon)
 
 
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Compute ``x * rsqrt(mean(x^2) + epsilon) * weight`` over the last dimension of x [..., d].
+
+    The arithmetic is float32 at least, whatever the dtype of x.
+    """
+    wide = x if x.dtype == torch.float64 else x.float()
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return (y * weight).to(x.dtype)
+
+
+def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs ``(x[i], x[i + D / 2])`` of every head of x [n, heads, D] by the angles of its position.
+
+    ``[a, b]`` becomes ``[a cos - b sin, b cos + a sin]``, with rows position [n] int32 of cos and sin
+    [positions, D / 2] float32.
+    """
+    a, b = x.chunk(2, -1)  # [n, heads, D / 2]
+    c, s = (table[position.long()][:, None].to(x.dtype) for table in (cos, sin))
+    return torch.cat((a * c - b * s, b * c + a * s), -1)
+
+
+def gated(x: Tensor, activation: int) -> Tensor:
+    """Compute ``act(g) * u`` [n, F], where ``x = [g, u]`` [n, 2 F]."""
+    g, u = x.chunk(2, 1)
+    return FUNCTIONS[Activation(activation)](g) * u
+
+
 def glu(x: Tensor) -> Tensor:
     """Compute ``a * sigmoid(g)`` [n, d], where ``x = [a, g]`` [n, 2 d]."""
     return F.glu(x, 1)

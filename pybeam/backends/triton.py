@@ -48,6 +48,7 @@ def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     release_kernels.tree_release(
         tree.num_nodes,
         tree.num_live,
+        tree.path_length,
         tree.num_free,
         tree.page,
         tree.num_pages,
@@ -79,6 +80,9 @@ beam_close = partial(beams.beam_close, tree_release)
 linear = layers.linear
 embed = layers.embed
 layer_norm = layers.layer_norm
+rms_norm = layers.rms_norm
+rotary = layers.rotary
+gated = layers.gated
 glu = layers.glu
 lstm_cell = layers.lstm_cell
 mixture = layers.mixture

@@ -215,7 +215,7 @@ class Catalogue:
         allowed = filters.chosen_items("allow", allow, self.num_items)
         if len(denied):
             allowed = np.setdiff1d(allowed, denied, assume_unique=True)
-        sequences = np.unique(self._sequence_of[allowed])
+        sequences = filters.distinct(self._sequence_of[allowed], self.num_sequences)
         node_bits = bits.of_only(self._levels, sequences)
         left = len(allowed), len(sequences)
         return Filter(self, node_bits, allowed, left, are_allowed=True)

@@ -208,7 +208,7 @@ LIMITS = Section(
         option(
             "--max-width",
             default=32,
-            type=click.IntRange(1, 128),
+            type=click.IntRange(1, 4096),
             metavar="K",
             help="Beam width, and number of outputs, that a request may ask for.",
         ),

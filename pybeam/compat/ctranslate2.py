@@ -66,7 +66,7 @@ def beam_search(
     ``sampling_temperature`` has no effect in beam search, so there is no such option.
 
     Args:
-        beam_size: rows of the beam, 2 to 128. For 1, which is greedy search, use `pybeam.greedy`.
+        beam_size: rows of the beam, 2 to 4,096. For 1, which is greedy search, use `pybeam.greedy`.
         patience: see above (Kasai et al. 2022).
         num_hypotheses: hypotheses to return, at most `beam_size` and ``round(beam_size * patience)``.
         length_penalty: see above.

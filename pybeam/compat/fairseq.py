@@ -44,7 +44,7 @@ def beam_search(
     is no ``match_source_len``, which scores hypotheses longer than the source -inf.
 
     Args:
-        beam: rows of the beam, 1 to 128.
+        beam: rows of the beam, 1 to 4,096.
         nbest: hypotheses to return, at most `beam`.
         max_len_a, max_len_b: there are at most ``floor(max_len_a * |x| + max_len_b)`` tokens before EOS, and
             no more than the model's positions. ``|x|`` is the length of this source; in fairseq it is that of

@@ -46,7 +46,7 @@ def beam_search(
     this is one more than it has generated. FireRedASR itself returns no scores.
 
     Args:
-        beam_size: rows of the beam, 1 to 128.
+        beam_size: rows of the beam, 1 to 4,096.
         nbest: hypotheses to return, at most `beam_size`.
         decode_max_len: generated tokens, EOS included, at which rows are cut. 0: the positions of this
             source's encoder states; in FireRedASR those of the longest source in the batch.

@@ -63,7 +63,7 @@ def beam_search(
     `early_stopping` then have no effect.
 
     Args:
-        num_beams: rows of the beam, 1 to 128.
+        num_beams: rows of the beam, 1 to 4,096.
         length_penalty, early_stopping: see above.
         num_return_sequences: hypotheses to return.
         max_new_tokens: generated tokens, EOS included, at which rows are cut (``max_length`` of

@@ -45,7 +45,7 @@ def beam_search(
     there.
 
     Args:
-        beam_size: candidates of a step, 1 to 128.
+        beam_size: candidates of a step, 1 to 4,096.
         n_best: hypotheses to return, at most `beam_size`; the search does not stop before so many have
             finished.
         length_penalty, alpha: see above; "none" ranks by the score alone.

@@ -259,7 +259,7 @@ class Engine:
             if load.sources and source.max_bytes > self._work.free_bytes(taken_bytes):
                 break
             admitted.append(admission.take())
-            load = load.with_one_more(source.source_length)
+            load = load.with_one_more(source.source_length, source.algorithm.first_rows)
             taken_bytes += source.max_bytes
         if admitted:
             yield from self._encode(admitted, self._work.free_bytes(taken_bytes))
@@ -324,9 +324,9 @@ class Engine:
 
     def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
         """Make room for the widest beam and the longest hypothesis of the next step."""
-        width = max((source.algorithm.max_rows for source in newcomers), default=0)
         # the start token counts as a step, and so does the step after this one
-        self._work.reserve(width, self._live.max_tokens(self.stats.steps, 2, newcomers))
+        length = self._live.max_tokens(self.stats.steps, 2, newcomers)
+        self._work.reserve(length, self._live, newcomers)
 
     def _read_report(self) -> list[Partial]:
         """Read the oldest report, and close sources that are done. Only this method waits for the device.

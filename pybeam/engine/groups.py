@@ -32,7 +32,7 @@ def choices_of(state: BeamState, sources: Sequence[Source], capacity: int) -> Ho
     """
     if all(source.algorithm.num_groups == 1 for source in sources):
         return None
-    width = max(source.algorithm.width for source in sources)
+    width = max(source.algorithm.max_width for source in sources)
     slots = [source.slot for source in sources]
     return HostCopy(state.choices(slots, 1 + width * (capacity - 1)))
 

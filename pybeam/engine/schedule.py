@@ -4,7 +4,8 @@ Every schedule takes
 
 * ``n``: sources decoded at once; or ``tokens``: source tokens decoded at once (at least one source);
 * ``row_budget``: rows sent through the model in one step. With it, up to ``n * width`` sources may be
-  live, whole beams move, and sources are admitted until their rows fill the budget;
+  live, whole beams move, and sources are admitted until their rows fill the budget. A new beam counts as
+  one row, or, if no threshold prunes it, as all the rows that it may have;
 * ``max_wait``: a paused source moves again after so many steps;
 * ``window``: the queue is sorted by source length among so many requests, so that neighbours have similar
   lengths; default ``16 * n``. Requests are read that far ahead.
@@ -32,10 +33,10 @@ class Load(NamedTuple):
     rows: int = 0  # they have so many in flight
     age: int = 0  # steps since the oldest of them was admitted
 
-    def with_one_more(self, source_length: int) -> Load:
-        """Return the load with one more source of that length, which begins with one row."""
+    def with_one_more(self, source_length: int, rows: int = 1) -> Load:
+        """Return the load with one more source of that length, which is to have so many rows soon."""
         return self._replace(
-            sources=self.sources + 1, tokens=self.tokens + source_length, rows=self.rows + 1
+            sources=self.sources + 1, tokens=self.tokens + source_length, rows=self.rows + rows
         )
 
 

@@ -56,3 +56,7 @@ class Source(NewBeam):
         # requests are received with a limit in tokens, whatever the algorithm's is
         assert isinstance(max_length, int)
         return 1 + len(self.prefix) + max_length
+
+    def max_nodes(self, length: int) -> int:
+        """Most nodes of its tree while its hypotheses have at most that many tokens, start token included."""
+        return self.algorithm.max_rows * min(length, self.max_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -72,13 +72,13 @@ class Workspace:
             self.tree.max_pages = memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
-        self._reserved: tuple[int, int, int] = (0, 0, 0)
+        self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._free_pages = 0  # at least so many
         self.claimed_pages = 0  # pages that may have been taken since the beginning
 
     def max_bytes(self, source: Source) -> int:
         """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
-        width, length = source.algorithm.width, source.source_length
+        width, length = source.algorithm.max_width, source.source_length
         num_pages = -(-width * source.max_tokens // PAGE_CELLS) + 1
         needed = self.session.max_bytes(num_pages * PAGE_CELLS, length)
         limit = self.memory_limit
@@ -106,14 +106,27 @@ class Workspace:
         """Free these slots."""
         self._free_slots += slots
 
-    def reserve(self, width: int, length: int) -> None:
-        """Make room for all slots, for beams of that width and hypotheses of that many tokens."""
-        slots, max_width, max_length = self._reserved
-        if slots >= self.num_slots and max_width >= width and max_length >= length:
+    def reserve(self, length: int, live: Iterable[Source], newcomers: Sequence[Source]) -> None:
+        """Make room for hypotheses of that many tokens of live sources, and for newcomers.
+
+        Room for tokens grows ahead of need, but not beyond the longest hypothesis that a source may have. A
+        slot has room for the nodes of each source, and not for the widest beam of the longest hypotheses.
+        """
+        slots, max_width, max_length, max_nodes = self._reserved
+        if slots >= self.num_slots and max_length >= length and not newcomers:
             return
-        while max_length < length:
-            max_length = max(FIRST_LENGTH, 2 * max_length)
-        reserved = max(slots, self.num_slots), max(max_width, width), max_length
+        sources = [*live, *newcomers]
+        if max_length < length:
+            longest = max(source.max_tokens for source in sources)
+            max_length = max(length, min(max(FIRST_LENGTH, 2 * max_length), longest))
+        reserved = (
+            max(slots, self.num_slots),
+            max([max_width, *(source.algorithm.max_rows for source in newcomers)]),
+            max_length,
+            max([max_nodes, *(source.max_nodes(max_length) for source in sources)]),
+        )
+        if reserved == self._reserved:
+            return
         self.state.reserve(*reserved)
         self._reserved = reserved
         self._reserve_session()

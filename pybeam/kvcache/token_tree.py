@@ -1,20 +1,28 @@
 """The token tree: every hypothesis of a source as a path in one append-only tree.
 
 A beam step never moves keys or values. Each slot owns nodes (token, parent). A node's key and value are
-written once, into a *cell* of a pool made of pages of ``PAGE_CELLS`` cells. A bit mask per *live* node says
-which rows see it: after `append`, bit b is set in the node of row b and in its ancestors. A node that no row
-sees leaves the live list, and its cell is used again. Its token stays, so that finished hypotheses can be
-read back. Closing a slot returns its pages.
+written once, into a *cell* of a pool made of pages of ``PAGE_CELLS`` cells. Nodes that some row sees are in
+the *live list*, in the order in which they were appended. A node that no row sees leaves it, and its cell is
+used again. Its token stays, so that finished hypotheses can be read back. Closing a slot returns its pages.
+
+Two representations say which rows see a live node, and both give the same lists, cells and pages:
+
+* *masks*: a bit mask per live node. After `append`, bit b is set in the node of row b and in its ancestors.
+  All rows together read every live node once, which suits long outputs, whose rows share most nodes.
+* *paths*: for each row the places of its ancestors in the live list, from the root to its own node. Each row
+  reads its own nodes, which suits beams that are wide and short: most nodes belong to few rows.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import TreeArrays, resized, root_survivors
-from pybeam.contracts import MAX_WIDTH, PAGE_CELLS, Survivors
+from pybeam.contracts import MASK_WIDTH, PAGE_CELLS, Survivors
 
 INT = torch.int32
 
@@ -28,14 +36,28 @@ class TokenTree:
         num_nodes: [S] int32.
         row_node, row_cell: [S, K] int32, node and cell of every entry of the beam. An ended entry keeps its
             last node, and its cell is -1.
-        live_cell: [S, U] int32; live_mask: [S, U, W] int64; num_live: [S] int32.
+        live_cell: [S, U] int32; live_mask: [S, U, W] int64, W is 0 in a tree that has paths; num_live: [S].
+        path: [S, K, T] int32, places in the live list; -1 in the line of an entry that has no row; T is 0 in
+            a tree that has masks.
+        path_length: [S] int32, columns of `path` that are in use: tokens of the rows, start token included.
         free_cell: [S, F] int32, a stack; num_free: [S] int32.
         page: [S, P] int32; num_pages: [S] int32; free_page: [pages] int32, a stack; num_free_pages: [1].
+
+    Args:
+        backend: computes what changes the tree.
+        device: where it is.
+        may_have_paths: whether wide slots get paths; guesses of a draft need masks.
     """
 
-    def __init__(self, backend: Backend, device: torch.device) -> None:
+    # wider slots get paths; masks would go up to `MASK_WIDTH`
+    WIDEST_WITH_MASKS: ClassVar[int] = MASK_WIDTH
+
+    def __init__(
+        self, backend: Backend, device: torch.device, *, may_have_paths: bool = True
+    ) -> None:
         self._backend = backend
         self._arrays: TreeArrays | None = None  # None: some array has been replaced
+        self._may_have_paths = may_have_paths
 
         def empty(*shape: int, dtype: torch.dtype = INT) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -44,8 +66,10 @@ class TokenTree:
         self.log_prob = empty(0, 0, dtype=torch.float32)
         self.row_node, self.row_cell = empty(0, 0), empty(0, 0)
         self.live_cell, self.live_mask = empty(0, 0), empty(0, 0, 1, dtype=torch.int64)
+        self.path = empty(0, 0, 0)
         self.free_cell, self.page = empty(0, 0), empty(0, 0)
         self.num_nodes, self.num_live, self.num_free, self.num_pages = (empty(0) for _ in range(4))
+        self.path_length = empty(0)
         self.free_page, self.num_free_pages = empty(0), empty(1)
         self.length = 0  # room for so many tokens of a hypothesis, start token included
         self.num_total_pages = 0
@@ -61,6 +85,11 @@ class TokenTree:
         return self._arrays
 
     @property
+    def has_paths(self) -> bool:
+        """Whether paths say which nodes a row sees, and no masks."""
+        return self.live_mask.shape[2] == 0
+
+    @property
     def num_cells(self) -> int:
         """Number of cells in the pool, for which keys and values need room."""
         return self.num_total_pages * PAGE_CELLS
@@ -72,7 +101,7 @@ class TokenTree:
 
         `num_nodes` is the number of nodes per slot; None: as many as a beam may need.
         """
-        assert width <= MAX_WIDTH
+        assert self._may_have_paths or width <= MASK_WIDTH
         self._arrays = None
         self.length = max(self.length, length)
         num_nodes = width * length if num_nodes is None else num_nodes
@@ -85,11 +114,36 @@ class TokenTree:
             setattr(self, name, resized(getattr(self, name), (num_slots, width)))
         self.pages_per_step = -(-self.row_node.shape[1] // PAGE_CELLS)
         self.live_cell = resized(self.live_cell, (num_slots, num_nodes))
-        self.live_mask = resized(self.live_mask, (num_slots, num_nodes, 1 if width <= 64 else 2))
+        is_wide = self._may_have_paths and width > self.WIDEST_WITH_MASKS
+        if is_wide and not self.has_paths:
+            self._find_paths()
+        num_words = 0 if self.has_paths else 1 if width <= 64 else 2
+        self.live_mask = resized(self.live_mask, (num_slots, num_nodes, num_words))
+        num_columns = self.length if self.has_paths else 0
+        self.path = resized(self.path, (num_slots, width, num_columns), fill=-1)
         self.free_cell = resized(self.free_cell, (num_slots, num_pages * PAGE_CELLS))
         self.page = resized(self.page, (num_slots, num_pages))
-        for name in ("num_nodes", "num_live", "num_free", "num_pages"):
+        for name in ("num_nodes", "num_live", "path_length", "num_free", "num_pages"):
             setattr(self, name, resized(getattr(self, name), (num_slots,)))
+
+    def _find_paths(self) -> None:
+        """Replace masks by the paths that they stand for."""
+        num_slots, width = self.path.shape[:2]
+        num_live = self.live_mask.shape[1]
+        bit = torch.arange(width, device=self.path.device)
+        words = self.live_mask.index_select(2, bit >> 6)  # [S, U, K]
+        is_seen = ((words >> (bit & 63)) & 1).bool().transpose(1, 2)  # [S, K, U]
+        is_live = torch.arange(num_live, device=self.path.device) < self.num_live[:, None]
+        is_seen = is_seen & is_live[:num_slots, None]
+        number = is_seen.cumsum(2)
+        most = int(number.max()) if number.numel() else 0
+        # nodes that are not seen go to a column of their own
+        column = torch.where(is_seen, number - 1, most)
+        place = torch.arange(num_live, dtype=INT, device=self.path.device).expand_as(column)
+        path = self.path.new_full((num_slots, width, most + 1), -1).scatter_(2, column, place)
+        self.path = path[:, :, :most].contiguous()
+        self.path_length[:num_slots] = (self.path >= 0).sum(2).amax(1) if most else 0
+        self.live_mask = self.live_mask[:, :, :0]
 
     def reserve_pages(self, num_new: int, num_free: int | None = None) -> int:
         """Make sure that `num_new` pages are free. The pool doubles. Returns how many pages were added.
@@ -118,8 +172,9 @@ class TokenTree:
     def append(self, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
         """Replace the rows of slots [A] by the survivors [A, C] that have not finished, in order.
 
-        ``new_mask[n]`` has bit b iff ``old_mask[n]`` has bit ``parent[b]``. A survivor whose token is
-        `eos_id` has ended: it keeps its parent's node and gets neither node nor cell nor bit.
+        ``new_mask[n]`` has bit b iff ``old_mask[n]`` has bit ``parent[b]``; ``new_path[b]`` is
+        ``old_path[parent[b]]`` and the new node. A survivor whose token is `eos_id` has ended: it keeps its
+        parent's node and gets neither node nor cell nor bit nor path.
         """
         self._backend.tree_append(self.arrays, slot, survivors, eos_id)
 
@@ -144,8 +199,20 @@ class TokenTree:
             live = self.live_cell[p, : int(self.num_live[p])].tolist()
             free = self.free_cell[p, : int(self.num_free[p])].tolist()
             assert sorted(live + free) == sorted(cells), f"slot {p} has lost or doubled a cell"
-            assert (self.live_mask[p, : len(live)] != 0).any(-1).all(), (
-                f"slot {p} keeps a node no row sees"
-            )
+            assert self._all_are_seen(p, live), f"slot {p} keeps a node no row sees"
             pages += owned
         assert sorted(pages) == list(range(self.num_total_pages)), "a page has two owners or none"
+
+    def _all_are_seen(self, p: int, live: list[int]) -> bool:
+        """Whether some row sees each live cell. Asserts that paths end in the rows' own cells."""
+        if not self.has_paths:
+            return bool((self.live_mask[p, : len(live)] != 0).any(-1).all())
+        seen: set[int] = set()
+        for entry, path in enumerate(self.path[p, :, : int(self.path_length[p])].tolist()):
+            if not live or not path or path[-1] < 0:
+                assert all(place < 0 for place in path), f"entry {entry} of slot {p} has no row"
+                continue
+            assert path == sorted(set(path)), f"the path of entry {entry} of slot {p} turns back"
+            assert live[path[-1]] == int(self.row_cell[p, entry])
+            seen.update(path)
+        return seen == set(range(len(live)))

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Finishing, SelectOptions, Survivors
+from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 from pybeam.ops import checks
 
-__all__ = ["backtrace", "gather_rows", "scatter_rows", "select", "tree_attention"]
+__all__ = [
+    "Distances",
+    "Paths",
+    "backtrace",
+    "gather_rows",
+    "scatter_rows",
+    "select",
+    "tree_attention",
+]
 
 # the options of `select` that are one number per beam
 PER_BEAM = dict(
@@ -77,7 +85,7 @@ def select(
         logits: [R, V] float32, bfloat16 or float16 (reference: float64 too), any row stride.
         score: [B] float32, accumulated log-probability of every beam entry, beams one after another.
         offset: [S + 1] int32, entries of beam s are ``offset[s] .. offset[s + 1]``.
-        width: [S] int32, ``K`` of every beam, 0 to 128.
+        width: [S] int32, ``K`` of every beam, 0 to 4,096.
         is_ended: [B] bool, held entries, which have no row of logits; None: none.
         max_candidates: [S] int32, ``M``; None: no limit.
         margin: [S] float32 in nats, ``inf`` for none. An absolute threshold ``d`` is the margin ``d``;
@@ -88,8 +96,8 @@ def select(
         ban_eos: [S] bool, EOS is no candidate (its probability is not given to others).
         eos_id: the token that ends a hypothesis, or up to 8 of them; -1: none.
         finishing: the rule for candidates that end.
-        capacity: columns of the result, at least the survivors of any beam; None: the largest
-            number that can be needed.
+        capacity: columns of the result, at least the survivors of any beam (on a GPU ``K``, or ``2K``
+            under ``REFILL``); None: the largest number that can be needed.
         normalise: False: the logits are log-probabilities already, whatever they sum to, and
             ``score'[b, v] = score[b] + logit[r, v]``.
         backend: see the module.
@@ -137,7 +145,9 @@ def tree_attention(
     *,
     mask: Tensor | None = None,
     entry: Tensor | None = None,
+    paths: Paths | None = None,
     scale: float | None = None,
+    distances: Distances | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Attend with every row over the cells of its source. Each cell is read once for the whole beam.
@@ -148,6 +158,14 @@ def tree_attention(
     zeros. Sums are float32 whatever the dtype. Without ``mask`` every row sees every cell: that is
     cross-attention, and, with cells numbered as the rows are, encoder self-attention.
 
+    In place of ``mask``, ``paths`` name the few cells that a row sees behind those that all rows see: u is
+    below ``num_shared[slot]``, or ``u - num_shared[slot]`` is in ``place[slot, entry[r], :length[slot]]``. On
+    a CPU the result is that of the same tree with masks, to the last bit.
+
+    ``distances`` change the scores s of the products, in this order. With ``soft_cap`` c, s becomes
+    ``c * tanh(s / c)``. With ``bias``, ``bias[h, clip(d + origin, 0, L - 1)]`` is added, where d is
+    ``position[r] - cell_position[cell_u]``. With ``window``, r sees cells of ``0 <= d < window`` alone.
+
     Args:
         query: [R, H, D], any strides with the last one 1.
         key, value: [cells, G, D] pools, same dtype as query, any strides with the last one 1. On a CPU
@@ -157,8 +175,11 @@ def tree_attention(
         cell: [S, U] int32, cells of every slot.
         num_cells: [S] int32.
         mask: [S, U, W] int64, bit b of word w: entry ``64 w + b`` of the beam sees this cell.
-        entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask``.
+        entry: [R] int32, the entry of its beam that each row stands for; needed with ``mask`` and ``paths``.
+        paths: `Paths`, ``place`` [S, K, T], ``length`` [S] and perhaps ``num_shared`` [S], all int32.
         scale: default ``D ** -0.5``.
+        distances: ``position`` [R] int32 and ``cell_position`` [cells] int32, both needed with ``bias``
+            [H, L] float32 or ``window``, which is at least 1; ``soft_cap`` is positive.
 
     Returns:
         [R, H, D], contiguous, dtype of query.
@@ -166,10 +187,15 @@ def tree_attention(
     Raises:
         ValueError: a shape, dtype, device or index is wrong.
     """
-    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, mask, entry)
+    seen = (mask, entry) if paths is None else (None, None)
+    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, *seen)
+    if paths is not None:
+        checks.paths(paths, slot, num_cells, mask, entry, query.shape[0])
+    if distances is not None:
+        checks.distances(distances, query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, distances, paths
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.contracts import MAX_WIDTH
+from pybeam.contracts import MAX_WIDTH, Distances, Paths
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WORD_BITS = 64
@@ -187,6 +187,67 @@ def tree_attention(
         _shape("mask", mask, "[S, U, W]", (num_slots, max_cells, None), "as `cell`")
         _ints("entry", entry, "[R]", (num_rows,), device, "one for every row of `query`")
         _range("entry", entry, 0, WORD_BITS * mask.shape[2], "`mask` has that many bits")
+
+
+def distances(given: Distances, query: Tensor, key: Tensor) -> None:
+    """Check what `ops.tree_attention` takes beside its tensors."""
+    num_rows, num_heads, _ = query.shape
+    position, cell_position, bias = given.position, given.cell_position, given.bias
+    if (position is None) != (cell_position is None):
+        missing = "position" if position is None else "cell_position"
+        raise ValueError(f"`position` and `cell_position` go together, but `{missing}` is None")
+    if position is None and (bias is not None or given.window is not None):
+        raise ValueError("`bias` and `window` need `position` and `cell_position`, which are None")
+    if position is not None and cell_position is not None:
+        _ints("position", position, "[R]", (num_rows,), query.device, "as `query`")
+        _ints("cell_position", cell_position, "[cells]", (len(key),), query.device, "as `key`")
+    if bias is not None:
+        _dtype("bias", bias, torch.float32)
+        _device("bias", bias, query.device)
+        _shape("bias", bias, "[H, L]", (num_heads, None), "H is that of `query`")
+        if bias.shape[1] == 0:
+            _fail("bias", "at least one column wide", list(bias.shape))
+    if given.window is not None and given.window < 1:
+        _fail("window", "at least 1", given.window, "give None for no window")
+    if given.soft_cap is not None and not 0 < given.soft_cap < float("inf"):
+        _fail("soft_cap", "positive and finite", given.soft_cap, "give None for no cap")
+
+
+def paths(
+    given: Paths,
+    slot: Tensor,
+    num_cells: Tensor,
+    mask: Tensor | None,
+    entry: Tensor | None,
+    num_rows: int,
+) -> None:
+    """Check the paths of `ops.tree_attention`, whose other tensors have been checked."""
+    place, length, num_shared = given
+    if mask is not None:
+        raise ValueError("`mask` and `paths` exclude each other, but both are given; leave one out")
+    if entry is None:
+        raise ValueError("`paths` and `entry` go together, but `entry` is None")
+    device, num_slots, index = slot.device, num_cells.numel(), slot.long()
+    _ints("place", place, "[S, K, T]", (num_slots, None, None), device, "a line for every slot")
+    _ints("entry", entry, "[R]", (num_rows,), device, "one for every row of `query`")
+    _range("entry", entry, 0, place.shape[1], "`place` has that many lines")
+    _ints("length", length, "[S]", (num_slots,), device, "one for every slot")
+    _range("length", length[index], 0, place.shape[2] + 1, "`place` has that many columns")
+    num_own = num_cells[index]
+    if num_shared is not None:
+        _ints("num_shared", num_shared, "[S]", (num_slots,), device, "one for every slot")
+        num_own = num_own - num_shared[index]
+        is_inside = (num_shared[index] >= 0) & (num_own >= 0)
+        if not bool(is_inside.all()):
+            wrong = int(num_shared[index][~is_inside][0])
+            _fail("num_shared", "from 0 to `num_cells`", wrong)
+    column = torch.arange(place.shape[2], device=device)
+    is_used = column < length[index, None]  # [A, T]
+    used = place[index].masked_fill(~is_used[:, None], -1)  # [A, K, T]
+    is_outside = (used < -1) | (used >= num_own[:, None, None])
+    if bool(is_outside.any()):
+        wrong = int(used[is_outside][0])
+        _fail("place", "-1 or the place of a cell behind the shared ones", wrong)
 
 
 def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:

@@ -73,7 +73,7 @@ class Replica:
         rows = 0
         for name, model in self._models.items():
             status = self._service.status(name)
-            rows += status.num_rows + status.num_waiting * model.decoder.algorithm.width
+            rows += status.num_rows + status.num_waiting * model.decoder.algorithm.max_width
         return {ROWS: float(rows)}
 
     def __del__(self) -> None:

@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass
 
 from pybeam.arguments import ArgumentError, whole
-from pybeam.contracts import MAX_WIDTH, Finishing
+from pybeam.contracts import Finishing
 from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
 from pybeam.processors import base
 from pybeam.processors.base import AnyProcessor
 from pybeam.scoring import Scoring
+from pybeam.search import widths
 from pybeam.search.pruning import Pruning
+from pybeam.search.widths import Width
 from pybeam.stopping import COUNT, Stop
 
 DEFAULT_MAX_LENGTH = 256
@@ -32,7 +34,8 @@ class Algorithm:
     parameters of `processors`.
 
     Args:
-        width: rows of a beam at most, 1 to 128.
+        width: rows of a beam at most, 1 to 4,096, or a sequence: the places of the beam after step 1, 2, …;
+            see `pybeam.fixed_beam`.
         finishing: what happens to a candidate that ends in EOS.
         pruning: which candidates leave the beam early.
         num_groups: groups of a `pybeam.diverse` search.
@@ -45,7 +48,7 @@ class Algorithm:
         ValueError, TypeError: a value is out of range or of the wrong type, or they do not fit together.
     """
 
-    width: int
+    width: Width
     finishing: Finishing
     pruning: Pruning = UNPRUNED
     n_best: int = 1
@@ -61,17 +64,15 @@ class Algorithm:
     draft: Draft | None = None
 
     def __post_init__(self) -> None:
-        whole("width", self.width, 1)
+        object.__setattr__(self, "width", widths.checked(self.width))
         whole("n_best", self.n_best, 1)
         whole("min_length", self.min_length, 0)
         if not (self.max_length is None or isinstance(self.max_length, SourceLimit)):
             whole("max_length", self.max_length, 1)
-        if self.width > MAX_WIDTH:
-            raise ArgumentError("width", f"must be at most {MAX_WIDTH}, but is {self.width}")
-        if self.n_best > self.width:
+        if self.n_best > self.last_width:
             raise ArgumentError(
                 "n_best",
-                f"must be at most `width` = {self.width}, but is {self.n_best}; widen the beam or ask "
+                f"must be at most `width` = {self.last_width}, but is {self.n_best}; widen the beam or ask "
                 "for fewer hypotheses",
             )
         if isinstance(self.max_length, int) and self.min_length >= self.max_length:
@@ -82,6 +83,7 @@ class Algorithm:
             )
         if not isinstance(self.ended_only, bool):
             raise TypeError(f"`ended_only` must be True or False, but is {self.ended_only!r}")
+        self._check_steps()
         self._check_stop()
         self._check_prefix()
         if self.regrows and self.finishing != Finishing.SHRINK:
@@ -92,6 +94,16 @@ class Algorithm:
         base.check_order(self.processors)
         if self.draft is not None:
             self._check_draft()
+
+    def _check_steps(self) -> None:
+        """Raise TypeError if there is a width for each step in a search that has one width."""
+        has_places = self.finishing in (Finishing.REFILL, Finishing.HELD)
+        if isinstance(self.width, int) or (has_places and self.draft is None and not self.perturbs):
+            return
+        raise TypeError(
+            f"`width` must be an int in this search, but is {self.width!r}; widths by step go with "
+            "fixed_beam, variable_beam and optimal_beam"
+        )
 
     def _check_stop(self) -> None:
         """Raise TypeError or ValueError unless the stop rule goes with the scoring and n_best."""
@@ -142,6 +154,16 @@ class Algorithm:
             )
 
     @property
+    def last_width(self) -> int:
+        """The width of all steps but the first ones: the K that finishing and stop rules count."""
+        return widths.last(self.width)
+
+    @property
+    def max_width(self) -> int:
+        """The largest width of any step."""
+        return widths.widest(self.width)
+
+    @property
     def refills(self) -> bool:
         """Whether other hypotheses take the places of finished ones in the next step."""
         return self.regrows or self.finishing == Finishing.REFILL
@@ -159,7 +181,7 @@ class Algorithm:
         if pops_in_order and stop.patience == 1:
             return self.n_best
         # `round` would round halves to even numbers
-        return math.floor(stop.patience * self.width + 0.5)
+        return math.floor(stop.patience * self.last_width + 0.5)
 
     @property
     def perturbs(self) -> bool:
@@ -170,7 +192,7 @@ class Algorithm:
     def max_rows(self) -> int:
         """Most rows of a source in a step."""
         if self.draft is None:
-            return self.width
+            return self.max_width
         known = self.max_length if isinstance(self.max_length, int) else DEFAULT_MAX_LENGTH
         return self.draft.max_rows(known)
 
@@ -187,6 +209,16 @@ class Algorithm:
         """
         if self.draft is not None:
             return self.max_rows
-        most = self.width if self.pruning.max_candidates is None else self.pruning.max_candidates
+        most = (
+            self.max_width if self.pruning.max_candidates is None else self.pruning.max_candidates
+        )
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
-        return int(min(most, self.width, 2 if is_pruned else self.width))
+        return int(min(most, self.max_width, 2 if is_pruned else self.max_width))
+
+    @property
+    def first_rows(self) -> int:
+        """Rows for which a schedule makes room when a beam begins.
+
+        A beam that no threshold prunes is as wide as it may be after its first step.
+        """
+        return self.growth if self.growth > 2 else 1

@@ -9,11 +9,12 @@ from pybeam.scoring import reward
 from pybeam.search.algorithms import UNPRUNED, Algorithm
 from pybeam.search.options import SearchOptions, documented, processor_tuple
 from pybeam.search.pruning import Pruning
+from pybeam.search.widths import Width
 from pybeam.stopping import optimal
 
 
 def build_algorithm(
-    width: int,
+    width: Width,
     finishing: Finishing,
     options: SearchOptions,
     pruning: Pruning = UNPRUNED,
@@ -40,15 +41,20 @@ def greedy(**options: Unpack[SearchOptions]) -> Algorithm:
 
 
 @documented(SearchOptions)
-def fixed_beam(width: int, **options: Unpack[SearchOptions]) -> Algorithm:
+def fixed_beam(width: Width, **options: Unpack[SearchOptions]) -> Algorithm:
     """Beam search of fixed width with fairseq's finishing rule.
 
     The best ``2 * width`` candidates of a step count. One that ends in EOS at rank < width finishes, and
     the next candidate that does not end takes its place. EOS at rank >= width is dropped. The search
     stops when `width` hypotheses have finished.
 
+    The width may differ by step. With ``width=[128, 256, 512]`` the beam has 128 places after the first step
+    behind the prefix, 256 after the second and 512 after each later one. A step finishes, refills and drops
+    by its own width. The last width counts the hypotheses that finish: the search stops when 512 have, and
+    the first 512 are kept. A beam may be narrower in a later step, too.
+
     Args:
-        width: rows of the beam, 1 to 128.
+        width: rows of the beam, 1 to 4,096, or a sequence of them, one for each of the first steps.
         options: see below.
 
     Raises:
@@ -61,7 +67,7 @@ def fixed_beam(width: int, **options: Unpack[SearchOptions]) -> Algorithm:
 
 @documented(SearchOptions)
 def variable_beam(
-    width: int,
+    width: Width,
     threshold: float | None = None,
     max_candidates: float | None = None,
     relative_threshold: float | None = None,
@@ -75,8 +81,11 @@ def variable_beam(
     place. The search stops when `width` hypotheses are popped (`n_best` with raw scoring), or no row is
     alive. Without thresholds this is the FIXED-OURS of Yang et al.
 
+    The width may differ by step, as in `fixed_beam`: a step has the places of its own width, less one for
+    each hypothesis that was popped before.
+
     Args:
-        width: rows of the beam at most, 1 to 128.
+        width: rows of the beam at most, 1 to 4,096, or a sequence of them, one for each of the first steps.
         threshold: nats below the best candidate at which a candidate is dropped; None: never.
         max_candidates: candidates at most that continue the same row; None: any number.
         relative_threshold: a ratio of probabilities in (0, 1): a candidate is dropped if its
@@ -95,7 +104,7 @@ def variable_beam(
 
 @documented(SearchOptions, stop="optimal()", ended_only="True")
 def optimal_beam(
-    width: int,
+    width: Width,
     length_reward: float = 0.0,
     length_ratio: float | None = None,
     **options: Unpack[SearchOptions],
@@ -111,7 +120,7 @@ def optimal_beam(
     stay empty for a step, as in `huang_beam`. The best `width` of the finished hypotheses are kept.
 
     Args:
-        width: rows of the beam, 1 to 128.
+        width: rows of the beam, 1 to 4,096, or a sequence of them, as in `fixed_beam`.
         length_reward: nats added for every generated token up to the ratio.
         length_ratio: target tokens per source token that are rewarded, such as the mean of a data file
             (`pybeam.stopping.mean_length_ratio`); None: all are.
@@ -140,7 +149,7 @@ def huang_beam(
     those of `optimal_beam`.
 
     Args:
-        width: candidates of a step, 1 to 128.
+        width: candidates of a step, 1 to 4,096.
         length_reward: nats added for every generated token up to the ratio.
         length_ratio: target tokens per source token that are rewarded; the paper's is the mean over its
             development set (`pybeam.stopping.mean_length_ratio`). None: all tokens are.
@@ -171,7 +180,7 @@ def shrinking_beam(
     that ended win.
 
     Args:
-        width: places at the start, 1 to 128.
+        width: places at the start, 1 to 4,096.
         threshold, max_candidates, relative_threshold, local_threshold: see `variable_beam`.
         options: see below.
 

@@ -29,7 +29,7 @@ def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions
     ``Request(source, processors=[pybeam.processors.gumbel(7)])``.
 
     Args:
-        width: hypotheses to sample, 1 to 128.
+        width: hypotheses to sample, 1 to 4,096.
         seed: 0 to 2**63 - 1.
         options: see below. There is neither `scoring` nor `stop`, which would change what is sampled.
             `pybeam.processors.temperature` changes p.
@@ -39,6 +39,7 @@ def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions
 
     See Kool, van Hoof and Welling 2019, algorithm 1.
     """
+    whole("width", width, 1)
     given: SearchOptions = {"n_best": width, **options}
     algorithm = build_algorithm(width, Finishing.HELD, given)
     return dataclasses.replace(algorithm, processors=(*algorithm.processors, Gumbel(seed)))

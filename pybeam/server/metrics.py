@@ -14,7 +14,7 @@ from pybeam.serving.answers import Reason
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-ROWS = (1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 64, 128)
+ROWS = (1, 2, 3, 4, 5, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 4096)
 MODEL = ("model_name",)
 # what a model does now: the metric, the field of `ServiceStatus`, the help
 GAUGES = (

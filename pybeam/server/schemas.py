@@ -19,7 +19,7 @@ def _unicode(value: Any) -> Any:
 # JSON can spell a surrogate without its other half, which no encoding can write
 Text = Annotated[str, AfterValidator(_unicode)]
 Ids = list[Annotated[int, Field(ge=0, lt=1 << 31)]]
-Count = Annotated[int, Field(ge=1, le=128)]
+Count = Annotated[int, Field(ge=1, le=4096)]
 Length = Annotated[int, Field(ge=1, lt=1 << 20)]
 
 

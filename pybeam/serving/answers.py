@@ -64,7 +64,8 @@ class ServedResult:
     Attributes:
         result: what `Decoder.decode` returns. `Result.index` counts the requests of the model.
         times: where its time went.
-        width: the width of its beam; less than was asked for only by `Service`'s `width_by_load`.
+        width: the width of its beam (of widths by step, the last); less than was asked for only by
+            `Service`'s `width_by_load`.
         reason: "finished"; or "deadline": its timeout passed and `result` has the best so far, with
             `Result.stop_reason` "interrupted". These are the hypotheses that had finished, or else the best
             row of the beam as it was, whose `Hypothesis.ended` is False.

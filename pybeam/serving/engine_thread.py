@@ -14,6 +14,8 @@ from pybeam.engine.arrivals import Arrivals, Phase, Watch
 from pybeam.engine.schedule import Load
 from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
+from pybeam.search import widths
+from pybeam.search.widths import Width
 from pybeam.serving.lane import Lane
 from pybeam.serving.ticket import Ticket
 
@@ -103,17 +105,20 @@ class EngineThread(Arrivals):
     def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
         """Return the request, with a narrower beam if so many others wait that it must have one."""
         algorithm, request = self.decoder.algorithm, ticket.request
-        ticket.width = request.width or algorithm.width
-        widths = self._lane.limits.widths
-        allowed = [width for least, width in widths if num_waiting >= least]
+        # a width that is none is refused later
+        asked: Width = request.width if widths.is_width(request.width) else algorithm.width
+        ticket.width = widths.last(asked)
+        limits = self._lane.limits.widths
+        allowed = [width for least, width in limits if num_waiting >= least]
         if not allowed or request.target is not None:
             return request
         # as many hypotheses as were asked for must fit
-        width = max(min(allowed), request.n_best or algorithm.n_best)
-        if width >= ticket.width:
+        most = max(min(allowed), request.n_best or algorithm.n_best)
+        if most >= widths.widest(asked):
             return request
-        ticket.width = width
-        return dataclasses.replace(request, width=width)
+        narrow = widths.narrowed(asked, most)
+        ticket.width = widths.last(narrow)
+        return dataclasses.replace(request, width=narrow)
 
     def between_steps(self, load: Load) -> Mapping[int, Exception]:
         self._lane.expire()

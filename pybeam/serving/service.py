@@ -13,6 +13,7 @@ from pybeam.arguments import number, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
+from pybeam.search.widths import is_width, widest
 from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
 from pybeam.serving.crew import Crew
@@ -65,8 +66,9 @@ class Service:
         max_step_seconds: a step that takes longer is an error of the engine: all callers of its model get
             `EngineStalled`, and so do new ones until the step ends. None: never.
         width_by_load: trades quality for speed. With ``{16: 3, 64: 1}``, a request that begins while 16
-            others wait for the same model has a beam of at most 3, and with 64 of 1, but never less than its
-            n_best. `ServedResult.width` says it. None: every request gets the width that it asked for.
+            others wait for the same model has a beam of at most 3 in any step, and with 64 of 1, but never
+            less than its n_best. `ServedResult.width` says it. None: every request gets the width that it
+            asked for.
         listener: is told what happens to requests, for metrics; see `Listener`.
         clock: returns seconds that never go back.
 
@@ -386,9 +388,9 @@ def _check_options(options: Options) -> None:
 
 def _cost(decoder: Decoder, request: Request) -> Cost:
     model = decoder.model
-    width = request.width or decoder.algorithm.max_rows
-    if request.target is not None:
-        width = 1
+    # a width that is none is refused later
+    width = widest(request.width) if is_width(request.width) else decoder.algorithm.max_rows
+    width = 1 if request.target is not None else width
     return Cost(model.source_length(model.check(request.source)), width)
 
 

@@ -87,9 +87,14 @@ class BeamState:
         """Number of entries that every beam has room for."""
         return self._arrays.width_capacity
 
-    def reserve(self, num_slots: int, width: int, length: int) -> None:
-        """Make room for that many slots, entries per beam and tokens per hypothesis."""
-        self._step.reserve(num_slots, width, length)
+    def reserve(
+        self, num_slots: int, width: int, length: int, num_nodes: int | None = None
+    ) -> None:
+        """Make room for that many slots, entries per beam, tokens per hypothesis and nodes per slot.
+
+        `num_nodes` None: as many as a beam of that width and length may need.
+        """
+        self._step.reserve(num_slots, width, length, num_nodes)
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
@@ -116,6 +121,7 @@ class BeamState:
         self._program = self._step.program()
         if self._program is None:
             rows, self._inputs = self.read(slot, num_rows, longest)
+            rows.wanted = self._step.wanted(rows)
             return rows
         read = RowArrays(*self._program.read(slot, num_rows))
         return self._arrays.rows(slot, read, self._step.position(read), longest)

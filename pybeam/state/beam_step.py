@@ -48,8 +48,8 @@ class BeamStep:
             certificate=int(stop.certificate),
         )
 
-    def reserve(self, num_slots: int, width: int, length: int) -> None:
-        self._arrays.reserve(num_slots, width, length)
+    def reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        self._arrays.reserve(num_slots, width, length, num_nodes)
 
     def buffers(self) -> tuple[Tensor, ...]:
         return ()
@@ -88,6 +88,10 @@ class BeamStep:
         """Whether steps see the columns of a catalogue. A target may be any token."""
         return self._can_narrow and not self._arrays.uses.target
 
+    def wanted(self, rows: Rows) -> Tensor | None:
+        """The tokens [U] whose logits the step reads; None: all."""
+        return self._arrays.processors.wanted(rows) if self._narrows else None
+
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         return self._arrays.processors(logits, rows, narrows=self._narrows)
 
@@ -109,7 +113,7 @@ class BeamStep:
         if columns is not None:
             chosen = columns.survivors(chosen, rows, arrays.beams.is_alive, forced)
         if self._demotes and (uses.prefix or uses.target):
-            chosen = demote_eos(chosen, arrays.beams, rows.slot)
+            chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
         log_probs = chain.log_probs if chain.perturbs else None
         if log_probs is not None:
             chosen = restore_log_probs(chosen, rows, arrays.beams.is_alive, log_probs)

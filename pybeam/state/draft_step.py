@@ -46,8 +46,8 @@ class DraftStep:
         self._pad_id = -1 if pad_id in arrays.eos_ids else pad_id
         self._no_row = torch.zeros(0, dtype=INT, device=arrays.device)
 
-    def reserve(self, num_slots: int, width: int, length: int) -> None:
-        # guesses may stand behind the longest hypothesis
+    def reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
+        # there is one hypothesis, whatever `num_nodes` is, and guesses may stand behind the longest one
         self._arrays.reserve(num_slots, width, length, num_nodes=length + 2 * width)
         self.drafts = self.drafts.reserved(num_slots, 0)
 
@@ -90,6 +90,9 @@ class DraftStep:
 
     def position(self, read: RowArrays) -> Tensor:
         return read.depth + read.entry
+
+    def wanted(self, rows: Rows) -> None:
+        """All logits are."""
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         chain = self._arrays.processors

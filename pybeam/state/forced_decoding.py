@@ -103,10 +103,11 @@ def force(
     )
 
 
-def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
+def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor, width: Tensor) -> Survivors:
     """The survivors `chosen` of slots [A], where EOS right behind a prefix must be the best candidate.
 
-    An EOS that is not the best one does not finish, and takes a place from the next beam; see `PrefixRule`.
+    An EOS that is not the best one does not finish, and takes one of the `width` [A] places of the next beam;
+    see `PrefixRule`.
     """
     i = slot.long()
     is_behind = (beams.depth[i] == beams.prefix_length[i]) & (beams.prefix_length[i] > 0)
@@ -116,7 +117,7 @@ def demote_eos(chosen: Survivors, beams: Beams, slot: Tensor) -> Survivors:
     is_late = is_behind & (chosen.num_finished > 0) & (chosen.count > 1) & ~is_best
     columns = torch.arange(chosen.token.shape[1], device=slot.device) + is_late[:, None]
     columns = columns.clamp(max=chosen.token.shape[1] - 1)
-    left = torch.minimum(chosen.count - 1, beams.width[i] - 1)
+    left = torch.minimum(chosen.count - 1, width - 1)
     return chosen._replace(
         **{
             name: getattr(chosen, name).gather(1, columns)

@@ -16,6 +16,7 @@ from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.widths import by_step
 from pybeam.state.new_beam import NewBeam
 
 INF = float("inf")
@@ -63,7 +64,8 @@ class LiveArrays:
     ) -> None:
         self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self.backend = backend
-        self.tree = TokenTree(backend, device)
+        # guesses are written with masks
+        self.tree = TokenTree(backend, device, may_have_paths=algorithm.draft is None)
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
@@ -95,6 +97,7 @@ class LiveArrays:
         """
         slots = [beam.slot for beam in beams]
         self._keep_given(slots, [(*beam.prefix, *beam.target) for beam in beams])
+        self._keep_early_widths(slots, [early_widths(beam.algorithm) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
         self.processors.open(slots, processors, [beam.prompt for beam in beams])
         lines = [columns_of(beam) for beam in beams]
@@ -118,6 +121,14 @@ class LiveArrays:
         self.beams = self.beams.reserved(0, 0, longest)
         for p, tokens in zip(slots, given, strict=True):
             self.beams.prefix[p, : len(tokens)] = to_device(tokens, INT, self.device)
+
+    def _keep_early_widths(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
+        most = max(map(len, given))
+        if not most:
+            return
+        self.beams = self.beams.reserved(0, 0, 0, most)
+        for p, widths in zip(slots, given, strict=True):
+            self.beams.early_width[p, : len(widths)] = to_device(widths, INT, self.device)
 
     def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
         """Return the rows that were read from slots [A], with the number of tokens [R] before each."""
@@ -152,6 +163,11 @@ class LiveArrays:
         return survivors._replace(token=torch.where(is_eos, self.eos_ids[0], token)), token
 
 
+def early_widths(algorithm: Algorithm) -> Sequence[int]:
+    """Return the widths of the first steps, up to the one whose width holds from then on."""
+    return by_step(algorithm.width)[:-1]
+
+
 def columns_of(beam: NewBeam) -> dict[str, float]:
     """Return the columns of `Beams` that are not zero in a beam of one row, the start token."""
     algorithm, scoring = beam.algorithm, beam.algorithm.scoring
@@ -161,9 +177,10 @@ def columns_of(beam: NewBeam) -> dict[str, float]:
     return dict(
         num_rows=1,
         num_entries=1,
-        width=algorithm.width,
+        width=algorithm.last_width,
+        num_early_widths=len(early_widths(algorithm)),
         stop_at=min(algorithm.stop_at, NO_LIMIT),
-        certified=algorithm.width if algorithm.stop.needs_full_beam else algorithm.n_best,
+        certified=algorithm.last_width if algorithm.stop.needs_full_beam else algorithm.n_best,
         max_candidates=NO_LIMIT if max_candidates is None else int(min(max_candidates, NO_LIMIT)),
         min_length=algorithm.min_length,
         max_length=algorithm.max_length,

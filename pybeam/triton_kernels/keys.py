@@ -11,7 +11,8 @@ EMPTY = tl.constexpr(-(2**63))
 LAST = tl.constexpr(2**31 - 1)  # no index is larger
 
 FEW = tl.constexpr(8)  # up to so many largest keys are found one by one
-SORT_STEP = tl.constexpr(16)
+SORT_STEP = tl.constexpr(16)  # keys that are compared with all others at once, if those are few
+FEW_KEYS = tl.constexpr(256)
 
 
 @triton.jit
@@ -74,11 +75,12 @@ def keep_largest(b_key, n, p_kept):
 @triton.jit
 def sort_keys(p_key, num_keys, p_sorted, capacity, SIZE: tl.constexpr):
     """Write at most SIZE keys in order, by counting those that come before; pad up to `capacity`."""
+    STEP: tl.constexpr = SORT_STEP if SIZE <= FEW_KEYS else SORT_STEP // 4
     o_key = tl.arange(0, SIZE)
     b_key = tl.load(p_key + o_key, mask=o_key < num_keys, other=EMPTY, cache_modifier=".cg")
     b_place = tl.zeros([SIZE], tl.int32)
-    for start in range(0, num_keys, SORT_STEP):
-        o_other = start + tl.arange(0, SORT_STEP)
+    for start in range(0, num_keys, STEP):
+        o_other = start + tl.arange(0, STEP)
         m_other = o_other < num_keys
         b_other = tl.load(p_key + o_other, mask=m_other, other=EMPTY, cache_modifier=".cg")
         b_place += tl.sum((b_other[:, None] > b_key[None, :]).to(tl.int32), 0)

@@ -7,12 +7,14 @@ another, and results are combined in an order that does not depend on timing.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions
 from pybeam.triton_kernels.counters import counters
 from pybeam.triton_kernels.select_beam import finish_beam
 from pybeam.triton_kernels.select_options import (
@@ -27,7 +29,7 @@ from pybeam.triton_kernels.select_options import (
     load_given,
     num_eos,
 )
-from pybeam.triton_kernels.select_row import LIST, beam_of, count_live, entry_of, rank_tokens
+from pybeam.triton_kernels.select_row import beam_of, count_live, entry_of, rank_tokens
 from pybeam.triton_kernels.select_slice import DEPTH, LANES, merge_slices, read_slice
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,6 +38,8 @@ PACK_BYTES = 16
 MAX_SLICES = (8, 32)
 # four programs of 128 threads share a multiprocessor, which is enough loads in flight
 REGISTERS = 128
+# of a multiprocessor
+ALL_REGISTERS = 1 << 16
 # enough programs to keep the widest GPU busy several times over
 PROGRAMS = 2048
 
@@ -117,6 +121,8 @@ def select_kernel(
     capacity,
     PACK: tl.constexpr,
     MAX_SLICES: tl.constexpr,
+    LIST: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
     i_program = tl.program_id(0)
@@ -182,6 +188,8 @@ def select_kernel(
                         num_tiles,
                         PACK,
                         MAX_SLICES * LANES,
+                        LIST,
+                        CHUNK,
                     )
                 begin = tl.load(p_offset + i_beam)
                 end = tl.load(p_offset + i_beam + 1)
@@ -228,6 +236,8 @@ def select_kernel(
             eos,
             finishing,
             capacity,
+            LIST,
+            CHUNK,
         )
 
 
@@ -284,9 +294,10 @@ def select(
     given += len(eos_ids) - 1 << MORE_EOS.value
     pack = PACK_BYTES // logits.element_size()
     num_slices, num_tiles = slices(num_rows, num_columns, pack)
+    lists = lists_for(finishing, capacity, eos_ids)
     scratch = torch.empty(
-        num_rows * (num_slices * LANES.value + 2 * LIST.value)
-        + num_beams * 2 * LIST.value
+        num_rows * (num_slices * LANES.value + 2 * lists.size)
+        + num_beams * 2 * lists.size
         + score.numel(),
         dtype=torch.int64,
         device=device,
@@ -321,10 +332,36 @@ def select(
         capacity,
         PACK=pack,
         MAX_SLICES=next(most for most in MAX_SLICES if num_slices <= most),
-        num_warps=LANES.value // 32,
-        maxnreg=REGISTERS,
+        LIST=lists.size,
+        CHUNK=lists.chunk,
+        num_warps=lists.num_warps,
+        maxnreg=min(REGISTERS, ALL_REGISTERS // (32 * lists.num_warps)),
     )
     return results
+
+
+class Lists(NamedTuple):
+    """The sizes of the lists in which programs rank keys, and the warps of a program."""
+
+    size: int
+    chunk: int  # keys that are compared at once, those of the list included
+    num_warps: int
+
+
+# candidates of beams of up to 128 rows
+NARROW = Lists(256, 1024, LANES.value // 32)
+
+
+def lists_for(finishing: int, capacity: int, eos_ids: Sequence[int]) -> Lists:
+    """Return lists for all beams whose survivors fit in `capacity`."""
+    options = SelectOptions(capacity, eos_ids, finishing)
+    # a row ranks the tokens that end a hypothesis beside the best ones
+    most = max(options.most_candidates, options.most_places + 2 * MAX_EOS.value)
+    if options.most_places <= MASK_WIDTH and options.most_candidates <= NARROW.size:
+        return NARROW
+    size = min(triton.next_power_of_2(max(most, 2 * NARROW.size)), MAX_CANDIDATES_ON_GPU)
+    # sixteen keys of a chunk for each thread
+    return Lists(size, 2 * size, min(32, max(NARROW.num_warps, size // 256)))
 
 
 def slices(num_rows: int, num_columns: int, pack: int) -> tuple[int, int]:

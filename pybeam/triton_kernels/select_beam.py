@@ -18,7 +18,7 @@ from pybeam.triton_kernels.select_options import (
     load_given,
     num_eos,
 )
-from pybeam.triton_kernels.select_row import CHUNK, LIST
+from pybeam.triton_kernels.select_row import BLOCK
 
 
 @triton.jit
@@ -26,8 +26,8 @@ def find_rows(p_is_ended, p_row_of, p_total, begin, end, first_row, has_ended):
     """Write the row of every entry of a beam, -1 for a held one; returns whether one has a NaN."""
     has_nan = begin * 0
     row = first_row
-    for start in range(begin, end, LIST):
-        o_entry = start + tl.arange(0, LIST)
+    for start in range(begin, end, BLOCK):
+        o_entry = start + tl.arange(0, BLOCK)
         m_entry = o_entry < end
         b_ended = tl.load(p_is_ended + o_entry, mask=m_entry & has_ended, other=0).to(tl.int32)
         m_live = m_entry & (b_ended == 0)
@@ -93,17 +93,22 @@ def rank_candidates(
     limit,
     forced,
     eos_id,
+    LIST: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     """Write the keys of the best `wanted` candidates of a beam in order; returns how many there are.
 
-    The index of a key is LIST * parent + rank.
+    The index of a key is LIST * parent + rank. There is room for LIST keys. CHUNK candidates are compared at
+    once, the best LIST of the earlier ones included.
     """
-    # rank by rank, so that later candidates seldom displace earlier ones
+    # rank by rank: when no parent has a candidate that counts, neither have the ranks behind it
     num_candidates = size * tl.maximum(limit, 1)
     o_chunk = tl.arange(0, CHUNK)
     num_kept = size * 0
     bound = num_kept.to(tl.int64) + EMPTY
-    for start in range(0, num_candidates, CHUNK - LIST):
+    start = num_kept
+    num_beaten = num_kept  # candidates in a row that did not count
+    while (start < num_candidates) & (num_beaten < size):
         o_candidate = start + o_chunk - LIST
         m_candidate = (o_chunk >= LIST) & (o_candidate < num_candidates)
         b_rank = o_candidate // size
@@ -123,17 +128,20 @@ def rank_candidates(
             eos_id,
         )
         b_key = key_of(b_score, b_parent * LIST + b_rank)
+        num_beaten += CHUNK - LIST
         if tl.max(b_key, 0) > bound:
             b_kept = tl.load(
                 p_list + o_chunk, mask=o_chunk < num_kept, other=EMPTY, cache_modifier=".cg"
             )
             num_kept, bound = keep_largest(tl.maximum(b_key, b_kept), wanted, p_list)
+            num_beaten = num_kept * 0
+        start += CHUNK - LIST
     sort_keys(p_list, num_kept, p_sorted, 0, LIST)
     return num_kept
 
 
 @triton.jit
-def finish(b_ends, m_candidate, width, finishing):
+def finish(b_ends, m_candidate, width, finishing, LIST: tl.constexpr):
     """Say which of the ranked candidates finish now, and which are in the next beam."""
     o_rank = tl.arange(0, LIST)
     m_goes_on = m_candidate & ~b_ends
@@ -190,8 +198,8 @@ def write_survivors(
     tl.store(p_parent + b_place, b_parent, mask=m_written)
     tl.store(p_score + b_place, b_score, mask=m_written)
     tl.store(p_log_prob + b_place, b_log_prob, mask=m_written)
-    for start in range(0, capacity, LIST):
-        o_column = start + tl.arange(0, LIST)
+    for start in range(0, capacity, BLOCK):
+        o_column = start + tl.arange(0, BLOCK)
         m_column = (o_column >= count) & (o_column < capacity)
         tl.store(p_token + o_column, -1, mask=m_column)
         tl.store(p_parent + o_column, -1, mask=m_column)
@@ -230,6 +238,8 @@ def finish_beam(
     eos,
     finishing,
     capacity,
+    LIST: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     """Rank the candidates of all rows of a beam, apply the rules and write the survivors."""
     begin = tl.load(p_offset + i_beam)
@@ -238,7 +248,7 @@ def finish_beam(
     has_nan = find_rows(p_is_ended, p_row_of, p_total, begin, end, first_row, has_ended)
     width = tl.load(p_width + i_beam)
     wanted = tl.where(finishing == REFILL, (1 + num_eos(given)) * width, width)
-    # wide beams with several EOS ids therefore see fewer candidates than the rule says
+    # beams with more candidates than the list has room for see fewer than the rule says
     wanted = tl.minimum(wanted, LIST)
     limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
     forced = load_given(p_forced, i_beam, given, FORCED, -1)
@@ -259,6 +269,8 @@ def finish_beam(
             limit,
             forced,
             eos[0],
+            LIST,
+            CHUNK,
         )
     o_rank = tl.arange(0, LIST)
     m_candidate = o_rank < num_candidates
@@ -280,7 +292,7 @@ def finish_beam(
         eos[0],
     )
     b_ends = ends(b_token, eos)
-    m_finished, m_next = finish(b_ends, m_candidate, width, finishing)
+    m_finished, m_next = finish(b_ends, m_candidate, width, finishing, LIST)
     m_kept = prune(
         b_score,
         b_log_prob,

@@ -7,9 +7,10 @@ from pybeam.triton_kernels.keys import EMPTY, LAST, index_of, keep_largest, key_
 from pybeam.triton_kernels.select_options import ends
 from pybeam.triton_kernels.select_slice import DEPTH, LANES
 
-LIST = tl.constexpr(256)  # at least the candidates of a beam: 2 * MAX_WIDTH
-CHUNK = tl.constexpr(1024)  # candidates compared at once, the best of the earlier ones included
 ENTRIES = tl.constexpr(1024)
+BLOCK = tl.constexpr(
+    256
+)  # entries of a beam, or columns of its survivors, that are handled at once
 
 
 @triton.jit
@@ -48,8 +49,8 @@ def count_live(p_is_ended, begin, end, has_ended):
     """Count the entries from begin to end that have not ended."""
     num_live = end - begin
     if has_ended:
-        for start in range(begin, end, LIST):
-            o_entry = start + tl.arange(0, LIST)
+        for start in range(begin, end, BLOCK):
+            o_entry = start + tl.arange(0, BLOCK)
             b_ended = tl.load(p_is_ended + o_entry, mask=o_entry < end, other=0).to(tl.int32)
             num_live -= tl.sum(b_ended, 0)
     return num_live
@@ -70,8 +71,13 @@ def rank_tokens(
     num_tiles,
     PACK: tl.constexpr,
     MAX_GROUPS: tl.constexpr,
+    LIST: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
-    """Write the keys of the `limit` best logits of a row, in order; their index is the token."""
+    """Write the keys of the `limit` best logits of a row, in order; their index is the token.
+
+    LIST and CHUNK are those of `rank_candidates`.
+    """
     o_group = tl.arange(0, MAX_GROUPS)
     b_delegate = tl.load(
         p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"

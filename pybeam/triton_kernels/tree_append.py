@@ -13,54 +13,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam import contracts
+from pybeam.triton_kernels.tree_paths import extend_paths, inherit_paths_kernel
+from pybeam.triton_kernels.tree_survivors import (
+    LISTS,
+    NUMBERS,
+    PAGE_CELLS,
+    exclusive_sum,
+    store_lists,
+    survivors_of,
+)
 
-PAGE_CELLS = tl.constexpr(contracts.PAGE_CELLS)
 BLOCK_SOURCES = tl.constexpr(128)
 TILE_WORDS = 2048
-# no variant is compiled for values of these numbers, nor for the alignment of these lists
-NUMBERS = [
-    "eos_id",
-    "capacity",
-    "num_slots",
-    "max_nodes",
-    "max_rows",
-    "max_live",
-    "max_free",
-    "max_pages",
-]
-LISTS = [
-    "p_slot",
-    "p_first",
-    "p_count",
-    "p_parent",
-    "p_token",
-    "p_survivor_parent",
-    "p_survivor_token",
-    "p_survivor_log_prob",
-]
-
-
-@triton.jit
-def exclusive_sum(b_count):
-    return tl.cumsum(b_count, 0) - b_count
-
-
-@triton.jit
-def survivors_of(
-    p_first, p_count, p_parent, p_token, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr
-):
-    """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
-    i_source = tl.program_id(0)
-    first = tl.maximum(tl.load(p_first + i_source), 0)
-    num_rows = tl.minimum(tl.load(p_count + i_source), capacity) - first
-    o_row = tl.arange(0, BLOCK_ROWS)
-    m_row = o_row < tl.minimum(num_rows, max_rows)
-    o_survivor = i_source.to(tl.int64) * capacity + first + o_row
-    b_parent = tl.load(p_parent + o_survivor, mask=m_row, other=-1)
-    b_parent = tl.where((b_parent >= 0) & (b_parent < max_rows), b_parent, -1)
-    m_live = m_row & (tl.load(p_token + o_survivor, mask=m_row, other=0) != eos_id)
-    return o_survivor, m_row, m_live, b_parent
+# rows of a beam that one warp moves
+WARP_ROWS = 128
+MAX_WARPS = 16
 
 
 @triton.jit
@@ -151,16 +118,22 @@ def inherit_kernel(
         m_freed = m_old & (b_any == 0) & (o_free < max_free)
         tl.store(p_free_cell + o_free, b_cell, mask=m_freed)
         num_kept += tl.sum(b_kept, 0)
-    num_free = tl.minimum(num_free + num_live - num_kept, max_free)
-    room = tl.minimum(max_nodes - tl.load(p_num_nodes + i_slot), max_live - num_kept)
-    num_new = tl.minimum(tl.sum(m_live.to(tl.int32), 0), room)
-    needed = tl.cdiv(tl.maximum(num_new - num_free, 0), PAGE_CELLS)
-    page_room = max_pages - tl.load(p_num_pages + i_slot)
-    tl.store(p_needed + i_source, tl.minimum(needed, page_room))
-    # every thread has read the counters before one overwrites them
-    tl.debug_barrier()
-    tl.store(p_num_live + i_slot, num_kept)
-    tl.store(p_num_free + i_slot, num_free)
+    store_lists(
+        p_num_live,
+        p_num_free,
+        p_num_nodes,
+        p_num_pages,
+        p_needed,
+        i_slot,
+        m_live,
+        num_live,
+        num_kept,
+        num_free,
+        max_nodes,
+        max_live,
+        max_free,
+        max_pages,
+    )
 
 
 @triton.jit
@@ -173,7 +146,7 @@ def pages_before(p_needed, i_source):
     return num_before
 
 
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
+@triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def append_kernel(
     p_token,
     p_parent,
@@ -184,6 +157,8 @@ def append_kernel(
     p_live_cell,
     p_live_mask,
     p_num_live,
+    p_path,
+    p_path_length,
     p_free_cell,
     p_num_free,
     p_page,
@@ -205,6 +180,7 @@ def append_kernel(
     max_live,
     max_free,
     max_pages,
+    max_path,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
@@ -268,17 +244,31 @@ def append_kernel(
     for w in tl.static_range(MASK_WORDS):
         b_bits = row_bits(m_new, w, BLOCK_ROWS)
         tl.store(p_live_mask + p_live * MASK_WORDS + w, b_bits, mask=m_new)
+    if MASK_WORDS == 0:
+        extend_paths(
+            p_path,
+            p_path_length,
+            i_slot,
+            m_new,
+            num_live + b_rank,
+            num_new,
+            max_rows,
+            max_path,
+            BLOCK_ROWS,
+        )
 
-    o_taken = tl.arange(0, PAGE_CELLS)
-    m_taken = o_taken < num_taken
-    b_taken = tl.load(p_free_page + num_left - 1 - o_taken, mask=m_taken)
-    tl.store(p_page + i_slot * max_pages + num_pages + o_taken, b_taken, mask=m_taken)
+    o_page = tl.arange(0, PAGE_CELLS)
+    for start in range(0, num_taken, PAGE_CELLS):
+        o_taken = start + o_page
+        m_taken = o_taken < num_taken
+        b_taken = tl.load(p_free_page + num_left - 1 - o_taken, mask=m_taken)
+        tl.store(p_page + i_slot * max_pages + num_pages + o_taken, b_taken, mask=m_taken)
     num_unused = num_free + num_taken * PAGE_CELLS - num_new
     if num_taken > 0:
         # a stack: the lowest unused cell of the last page is taken next
         last_page = tl.load(p_free_page + num_left - num_taken)
-        b_stack = (last_page + 1) * PAGE_CELLS - 1 - o_taken
-        tl.store(p_free_cell + o_taken, b_stack, mask=o_taken < tl.minimum(num_unused, max_free))
+        b_stack = (last_page + 1) * PAGE_CELLS - 1 - o_page
+        tl.store(p_free_cell + o_page, b_stack, mask=o_page < tl.minimum(num_unused, max_free))
     tl.store(p_num_free + i_slot, num_unused)
     tl.store(p_num_pages + i_slot, num_pages + num_taken)
     tl.store(p_num_nodes + i_slot, num_nodes + num_new)
@@ -295,6 +285,8 @@ def tree_append(
     live_cell: Tensor,
     live_mask: Tensor,
     num_live: Tensor,
+    path: Tensor,
+    path_length: Tensor,
     free_cell: Tensor,
     num_free: Tensor,
     page: Tensor,
@@ -324,22 +316,34 @@ def tree_append(
     )
     most = (tensor.shape[1] for tensor in (token, row_node, live_cell, free_cell, page))
     sizes = (eos_id, survivor_parent.shape[1], page.shape[0], *most)
-    inherit_kernel[(num_sources,)](
-        live_cell,
-        live_mask,
-        num_live,
-        free_cell,
-        num_free,
-        num_nodes,
-        num_pages,
-        num_free_pages,
-        *of_survivors,
-        needed,
-        *sizes,
-        MASK_WORDS=live_mask.shape[2],
-        BLOCK_ROWS=block_rows,
-        BLOCK_CELLS=TILE_WORDS // block_rows,
-    )
+    lists = (free_cell, num_free, num_nodes, num_pages, num_free_pages, *of_survivors, needed)
+    mask_words, num_warps = live_mask.shape[2], triton.cdiv(block_rows, WARP_ROWS)
+    if mask_words == 0:
+        place = live_cell.new_empty(num_sources, live_cell.shape[1])
+        inherit_paths_kernel[(num_sources,)](
+            live_cell,
+            num_live,
+            path,
+            path_length,
+            place,
+            *lists,
+            *sizes,
+            path.shape[2],
+            BLOCK_ROWS=block_rows,
+            BLOCK_CELLS=TILE_WORDS,
+            num_warps=min(max(4, num_warps), MAX_WARPS),
+        )
+    else:
+        inherit_kernel[(num_sources,)](
+            live_cell,
+            live_mask,
+            num_live,
+            *lists,
+            *sizes,
+            MASK_WORDS=mask_words,
+            BLOCK_ROWS=block_rows,
+            BLOCK_CELLS=TILE_WORDS // block_rows,
+        )
     append_kernel[(num_sources,)](
         token,
         parent,
@@ -350,6 +354,8 @@ def tree_append(
         live_cell,
         live_mask,
         num_live,
+        path,
+        path_length,
         free_cell,
         num_free,
         page,
@@ -360,7 +366,8 @@ def tree_append(
         survivor_log_prob.contiguous(),
         needed,
         *sizes,
-        MASK_WORDS=live_mask.shape[2],
+        path.shape[2],
+        MASK_WORDS=mask_words,
         BLOCK_ROWS=block_rows,
-        num_warps=1,
+        num_warps=min(num_warps, MAX_WARPS),
     )

@@ -6,22 +6,19 @@ reads every key and value together. Where there are too few tiles to fill the de
 split; the last program of a tile merges the parts in their order.
 """
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.contracts import Distances, Paths
+from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention_variants import MIN_BLOCKS, splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.path_attention import add_paths
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MAX_SPLITS = 32
 BLOCK_SOURCES = tl.constexpr(128)
-# a part of fewer blocks costs more to merge than it saves
-MIN_BLOCKS = tl.constexpr(4)
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -68,12 +65,6 @@ def add_weighted(b_sum, b_weight, b_value):
 
 
 @triton.jit
-def finite_or_zero(b_peak):
-    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
-    return tl.where(b_peak == -float("inf"), 0.0, b_peak)
-
-
-@triton.jit
 def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
     """Merge all parts in their order: weighted sum [BLOCK_M, BLOCK_D] and total weight [BLOCK_M]."""
     o_m, o_d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
@@ -94,8 +85,28 @@ def merge(p_sum, p_peak, p_total, num_parts, BLOCK_M: tl.constexpr, BLOCK_D: tl.
 
 
 @triton.jit(
-    do_not_specialize=["num_sources", "num_key_heads", "max_cells", "num_splits"],
-    do_not_specialize_on_alignment=["p_offset", "p_slot", "p_num_cells", "p_bit"],
+    do_not_specialize=[
+        "num_sources",
+        "num_key_heads",
+        "max_cells",
+        "max_entries",
+        "max_path",
+        "num_splits",
+        "bias_size",
+        "bias_origin",
+        "window",
+    ],
+    do_not_specialize_on_alignment=[
+        "p_offset",
+        "p_slot",
+        "p_num_cells",
+        "p_bit",
+        "p_path",
+        "p_path_length",
+        "p_num_shared",
+        "p_position",
+        "p_cell_position",
+    ],
 )
 def tree_attention_kernel(
     p_query,
@@ -107,15 +118,27 @@ def tree_attention_kernel(
     p_cell,
     p_num_cells,
     p_mask,
-    p_bit,
+    p_bit,  # the rows' entries: bits of masks, or lines of paths
+    p_path,
+    p_path_length,
+    p_num_shared,
     p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
     p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
     p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
     p_count,  # [tiles * G], parts that are written
+    p_position,
+    p_cell_position,
+    p_bias,
     scale,
+    soft_cap,
+    bias_size,
+    bias_origin,
+    window,
     num_sources,
     num_key_heads,
     max_cells,
+    max_entries,
+    max_path,
     num_splits,
     query_row_stride,
     query_head_stride,
@@ -126,7 +149,12 @@ def tree_attention_kernel(
     GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     MASK_WORDS: tl.constexpr,
+    HAS_PATHS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
     HAS_SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -141,7 +169,11 @@ def tree_attention_kernel(
     if query_begin >= num_queries:
         return
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    num_cells = tl.load(p_num_cells + i_slot)
+    num_listed = tl.load(p_num_cells + i_slot)
+    # cells that the rows read together
+    num_cells = num_listed
+    if HAS_PATHS:
+        num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
     part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
     num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
@@ -160,6 +192,11 @@ def tree_attention_kernel(
     if MASK_WORDS > 0:
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
+    if HAS_PATHS:
+        p_line = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+    b_position = o_row
+    if HAS_BIAS or HAS_WINDOW:
+        b_position = tl.load(p_position + o_row)
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
@@ -176,12 +213,29 @@ def tree_attention_kernel(
         o_cell = tl.load(p_cell + tl.minimum(o_n, end - 1)).to(tl.int64)
         o_key = (o_cell * key_cell_stride)[:, None] + o_d[None, :]
         b_key = tl.load(p_key + o_key, mask=m_d, other=0.0)
-        b_logit = tl.dot(b_query, tl.trans(b_key), input_precision="ieee") * (scale * LOG2_E)
+        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
         if MASK_WORDS > 0:
             m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
         else:
             m_sees = m_n[None, :]
-        b_logit = tl.where(m_sees, b_logit, -float("inf"))
+        b_back = b_product
+        if HAS_BIAS or HAS_WINDOW:
+            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
+        b_logit = logits_of(
+            b_product,
+            m_sees,
+            b_back,
+            o_head,
+            scale,
+            soft_cap,
+            p_bias,
+            bias_size,
+            bias_origin,
+            window,
+            HAS_CAP,
+            HAS_BIAS,
+            HAS_WINDOW,
+        )
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
@@ -191,6 +245,36 @@ def tree_attention_kernel(
         b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
         b_total = b_total * b_scale + tl.sum(b_weight, 1)
         b_peak = b_new_peak
+    if HAS_PATHS:
+        if i_split == 0:
+            b_peak, b_total, b_sum = add_paths(
+                p_line,
+                tl.minimum(tl.load(p_path_length + i_slot), max_path),
+                p_cell + num_cells,
+                num_listed - num_cells,
+                p_key,
+                p_value,
+                key_cell_stride,
+                value_cell_stride,
+                p_cell_position,
+                b_query,
+                b_position,
+                o_head,
+                scale,
+                soft_cap,
+                p_bias,
+                bias_size,
+                bias_origin,
+                window,
+                b_peak,
+                b_total,
+                b_sum,
+                m_d,
+                HAS_CAP,
+                HAS_BIAS,
+                HAS_WINDOW,
+                BLOCK_D,
+            )
 
     is_last = True
     if HAS_SPLITS:
@@ -222,52 +306,6 @@ def tree_attention_kernel(
         tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_line[:, None] & m_d)
 
 
-class Variant(NamedTuple):
-    """Constants that a launch is compiled for, beside dtypes and strides."""
-
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_D: int
-    num_warps: int
-    num_stages: int
-    maxnreg: int
-
-
-def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
-    """Choose the variant for so many query rows (rows times heads that share a key) of so many sources.
-
-    No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
-    """
-    block_d = max(16, triton.next_power_of_2(head_size))
-    # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
-    # tile of more than 8192 numbers do not fit the registers
-    tallest = 16 if itemsize == 4 else min(64, 8192 // block_d)
-    block_m = 16
-    while block_m < tallest and num_queries > block_m * num_sources:
-        block_m *= 2
-    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
-    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
-    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
-    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
-    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
-    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
-    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
-
-
-@cache
-def num_multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
-    """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
-    wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
-    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
-    return max(1, min(wanted, useful, MAX_SPLITS))
-
-
 def tree_attention(
     query: Tensor,
     key: Tensor,
@@ -279,6 +317,8 @@ def tree_attention(
     mask: Tensor | None,
     entry: Tensor | None,
     scale: float,
+    distances: Distances | None = None,
+    paths: Paths | None = None,
     *,
     num_splits: int | None = None,
 ) -> Tensor:
@@ -298,6 +338,9 @@ def tree_attention(
     group = num_heads // num_key_heads
     variant = variant_of(num_rows * group, num_sources, head_size, query.itemsize)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
+    place, length, num_shared = paths or (None, None, None)
+    if num_splits is None and paths is not None and num_shared is None:
+        num_splits = 1  # only cells that rows read together are split
     if num_splits is None:
         num_splits = splits_of(num_units, max_cells, variant.BLOCK_N, query.device)
     sums = peaks = totals = count = None
@@ -306,6 +349,8 @@ def tree_attention(
         sums = torch.empty(num_lines * variant.BLOCK_D, dtype=torch.float32, device=query.device)
         peaks, totals = sums.new_empty(2, num_lines)
         count = counters(num_units, query.device)
+    given = Distances() if distances is None else distances
+    arrays = given.position, given.cell_position, given.bias
     tree_attention_kernel[(num_units, num_splits)](
         query,
         key,
@@ -317,14 +362,23 @@ def tree_attention(
         num_cells.contiguous(),
         None if mask is None else mask.contiguous(),
         None if entry is None else entry.contiguous(),
+        None if place is None else place.contiguous(),
+        None if length is None else length.contiguous(),
+        None if num_shared is None else num_shared.contiguous(),
         sums,
         peaks,
         totals,
         count,
+        *(None if tensor is None else tensor.contiguous() for tensor in arrays),
         scale,
+        given.soft_cap or 0.0,
+        0 if given.bias is None else given.bias.shape[1],
+        given.origin,
+        given.window or 0,
         num_sources,
         num_key_heads,
         max_cells,
+        *((0, 0) if place is None else place.shape[1:]),
         num_splits,
         *query.stride()[:2],
         *key.stride()[:2],
@@ -332,7 +386,12 @@ def tree_attention(
         GROUP=group,
         HEAD_SIZE=head_size,
         MASK_WORDS=0 if mask is None else mask.shape[2],
+        HAS_PATHS=paths is not None,
+        HAS_SHARED=num_shared is not None,
         HAS_SPLITS=num_splits > 1,
+        HAS_CAP=given.soft_cap is not None,
+        HAS_BIAS=given.bias is not None,
+        HAS_WINDOW=given.window is not None,
         **variant._asdict(),
     )
     return out

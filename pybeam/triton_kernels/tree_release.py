@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.triton_kernels.tree_append import exclusive_sum
+from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 
 @triton.jit(
@@ -14,6 +14,7 @@ from pybeam.triton_kernels.tree_append import exclusive_sum
 def release_kernel(
     p_num_nodes,
     p_num_live,
+    p_path_length,
     p_num_free,
     p_page,
     p_num_pages,
@@ -47,6 +48,7 @@ def release_kernel(
         tl.debug_barrier()
         tl.store(p_num_nodes + b_slot, 0, mask=m_slot)
         tl.store(p_num_live + b_slot, 0, mask=m_slot)
+        tl.store(p_path_length + b_slot, 0, mask=m_slot)
         tl.store(p_num_free + b_slot, 0, mask=m_slot)
         tl.store(p_num_pages + b_slot, 0, mask=m_slot)
     tl.debug_barrier()
@@ -56,6 +58,7 @@ def release_kernel(
 def tree_release(
     num_nodes: Tensor,
     num_live: Tensor,
+    path_length: Tensor,
     num_free: Tensor,
     page: Tensor,
     num_pages: Tensor,
@@ -69,6 +72,7 @@ def tree_release(
     release_kernel[(1,)](
         num_nodes,
         num_live,
+        path_length,
         num_free,
         page,
         num_pages,

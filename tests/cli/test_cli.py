@@ -223,7 +223,15 @@ def test_bfloat16_changes_few_words(translate, expected):
         (["--suppress", "99999999999"], "--suppress must hold token ids from 0 to 2**31 - 1"),
         (["--dtype", "float7"], "float7"),
         (["--cross-cache-dtype", "int8"], "int8"),
-        (["--width", "129"], "129"),
+        (["--width", "4097"], "4097"),
+        (["--width", "3,0"], "one for each of the first steps"),
+        (["--width", "3,,5"], "one for each of the first steps"),
+        (["--width", "5,2", "--n-best", "3"], "--n-best 3 is more than --width 2"),
+        (["--algorithm", "shrinking", "--width", "2,3"], "must be an int in this search"),
+        (
+            ["--recipe", "fairseq", "--width", "2,3"],
+            "--width must be one number with --recipe fairseq",
+        ),
         (["--beams", "3"], "--beams"),
     ],
 )

@@ -51,6 +51,8 @@ SEARCHES = {
     "--scoring gnmt:0.6:0.2": pybeam.fixed_beam(5, scoring=pybeam.scoring.gnmt(0.6, 0.2)),
     "--samples 3 --seed 5": pybeam.stochastic_beam(3, 5),
     "--samples 2": pybeam.stochastic_beam(2),
+    "--width 2,4,3 --n-best 3": pybeam.fixed_beam([2, 4, 3], n_best=3, scoring=NORMALISED),
+    "--algorithm variable --width 6,2": pybeam.variable_beam([6, 2], scoring=NORMALISED),
     "--width 2 --groups 3 --diversity-penalty 0.7": pybeam.diverse(
         pybeam.fixed_beam(2, scoring=NORMALISED), 3, 0.7
     ),

@@ -149,8 +149,8 @@ def test_functions_know_the_source_by_its_own_number(backend):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(num=0), "`num` must be 1 to 127, but is 0"),
-        (dict(num=128), "`num` must be 1 to 127, but is 128"),
+        (dict(num=0), "`num` must be 1 to 4095, but is 0"),
+        (dict(num=4096), "`num` must be 1 to 4095, but is 4096"),
         (dict(num=2.0), "`num` must be an int, but is 2.0"),
         (dict(min_probability=1.5), "`min_probability` must be 0 to 1, but is 1.5"),
         (dict(min_probability="1"), "`min_probability` must be a number, but is '1'"),
@@ -162,8 +162,8 @@ def test_wrong_arguments(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         decoder.alternatives([[1]], **options)
     several = FunctionModel(lambda prefixes, *_: torch.zeros(len(prefixes), 5), 5, BOS, [EOS, 4])
-    with pytest.raises(ValueError, match="`num` must be 1 to 126, but is 127"):
-        pybeam.Decoder(several, pybeam.greedy()).alternatives([[1]], 127)
+    with pytest.raises(ValueError, match="`num` must be 1 to 4094, but is 4095"):
+        pybeam.Decoder(several, pybeam.greedy()).alternatives([[1]], 4095)
     (result,) = pybeam.Decoder(several, pybeam.greedy(max_length=2)).alternatives([[1]], 5)
     assert [h.tokens[0] for h in result.hypotheses] == [0, 2, 3]
     with pytest.raises(ValueError, match="but the algorithm guesses ahead"):

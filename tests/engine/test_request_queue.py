@@ -122,7 +122,7 @@ def test_a_request_joins_while_another_is_decoded(backend, queue):
     assert decoder.stats.refills == 2
 
 
-@pytest.mark.parametrize("first", [[], pybeam.Request([1], width=500)], ids=["empty", "bad"])
+@pytest.mark.parametrize("first", [[], pybeam.Request([1], width=5000)], ids=["empty", "bad"])
 def test_a_result_that_needs_no_decoding_does_not_end_the_stream(backend, first, queue):
     queue.put(first)
     decoder = pybeam.Decoder(random_model(1), pybeam.greedy(max_length=5), backend=backend)

@@ -1,4 +1,4 @@
-"""The token tree: backends agree bit for bit, and masks say exactly who descends from whom."""
+"""The token tree: backends agree bit for bit, and masks and paths say exactly who descends from whom."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import torch
 
 from pybeam import backends
 from pybeam.backends.arrays import tree_survivors
-from pybeam.contracts import PAGE_CELLS, Survivors
+from pybeam.contracts import MASK_WIDTH, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from support.asserts import tree_in_use
 from support.threads import every_thread_count
-
-EOS = 2
+from support.tree_beams import EOS, Beams, ints, new_tree, places_seen
 
 
 @pytest.fixture(scope="module")
@@ -20,62 +19,16 @@ def native():
     return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 
-def ints(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
+@pytest.fixture(autouse=True, params=["masks", "paths"])
+def representation(request, monkeypatch):
+    widest = 0 if request.param == "paths" else MASK_WIDTH
+    monkeypatch.setattr(TokenTree, "WIDEST_WITH_MASKS", widest)
 
 
-class Beams:
-    """Random survivors for the slots of a tree; knows every row's hypothesis by itself."""
-
-    def __init__(self, num_slots: int, width: int, seed: int, device="cpu") -> None:
-        self.device = device
-        self.generator = torch.Generator().manual_seed(seed)
-        self.width = width
-        self.rows: dict[int, list[tuple[tuple[int, ...], bool]]] = {p: [] for p in range(num_slots)}
-
-    def random(self, high: int) -> int:
-        return int(torch.randint(high, (1,), generator=self.generator))
-
-    def open(self, slots: list[int]) -> None:
-        for p in slots:
-            self.rows[p] = [((1,), False)]
-
-    def step(self, slots: list[int]) -> Survivors:
-        """Survivors after which `rows` is the new beam; the first few of a beam have finished."""
-        capacity = self.width + 3
-        parent = torch.full((len(slots), capacity), -1, dtype=torch.int32)
-        token, log_prob = parent.clone(), torch.full((len(slots), capacity), -torch.inf)
-        first, count = torch.zeros(2, len(slots), dtype=torch.int32)
-        for a, p in enumerate(slots):
-            old, new = self.rows[p], []
-            first[a] = self.random(4)
-            num_new = self.random(self.width + 1) if old else 0
-            count[a] = first[a] + num_new
-            for j in range(int(first[a])):
-                parent[a, j], token[a, j] = self.random(max(1, len(old))), EOS
-            for j in range(int(first[a]), int(count[a])):
-                parent[a, j] = source = self.random(len(old))
-                path, is_ended = old[source]
-                token[a, j] = EOS if is_ended or self.random(5) == 0 else 3 + self.random(90)
-                log_prob[a, j] = -self.random(100) / 8
-                went_on = int(token[a, j]) != EOS
-                new.append(((*path, int(token[a, j])) if went_on else path, not went_on))
-            self.rows[p] = new
-        step = tree_survivors(token, parent, log_prob, count, first)
-        return Survivors(*[value.to(self.device) for value in step])
-
-
-def new_tree(backend: str, num_slots: int, width: int, length: int, device="cpu") -> TokenTree:
-    tree = TokenTree(backends.load(backend), torch.device(device))
-    tree.reserve(num_slots, width, length)
-    tree.reserve_pages(num_slots * (width * length // PAGE_CELLS + 1))
-    return tree
-
-
-def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
-    """Bit b of a live node is set iff row b is live and the node is on its path."""
+def assert_rows_see_ancestors(tree: TokenTree, beams: Beams) -> None:
+    """Row b sees a live node iff it is live and the node is on its path."""
     for p, rows in beams.rows.items():
-        num_nodes, num_live = int(tree.num_nodes[p]), int(tree.num_live[p])
+        num_nodes = int(tree.num_nodes[p])
         parent = tree.parent[p, :num_nodes].tolist()
         token = tree.token[p, :num_nodes].tolist()
         node_of_cell: dict[int, int] = {}
@@ -88,21 +41,15 @@ def assert_masks_are_ancestry(tree: TokenTree, beams: Beams) -> None:
                 ancestors.add(node)
                 node = parent[node]
             assert tuple(words[::-1]) == path
-            seen = [
-                int(tree.live_cell[p, u])
-                for u in range(num_live)
-                if int(tree.live_mask[p, u, b // 64]) >> b % 64 & 1
-            ]
+            seen = [int(tree.live_cell[p, u]) for u in places_seen(tree, p, b)]
             assert len(set(seen)) == len(seen) == (0 if is_ended else len(ancestors))
             if not is_ended:
                 assert int(tree.row_cell[p, b]) in seen
                 # append order is node order, so cells and nodes pair up along a path
                 for cell, ancestor in zip(seen, sorted(ancestors), strict=True):
                     assert node_of_cell.setdefault(cell, ancestor) == ancestor
-        seen_bits = tree.live_mask[p, :num_live].tolist()
-        for words in seen_bits:
-            bits = sum((word % 2**64) << 64 * w for w, word in enumerate(words))
-            assert bits < 2 ** len(rows)
+        for b in range(len(rows), tree.row_cell.shape[1]):
+            assert not places_seen(tree, p, b)
 
 
 @pytest.mark.thinned(together=2)
@@ -131,7 +78,7 @@ def test_random_beams(backend, device, width):
             tree.open(ints(opened).to(device), start_id=1)
             tree.append(ints(moving).to(device), survivors, eos_id=EOS)
             tree.check()
-            assert_masks_are_ancestry(tree, beams)
+            assert_rows_see_ancestors(tree, beams)
         assert tree_in_use(trees[0]) == tree_in_use(trees[-1])
         for p in open_slots:
             held = len(beams.rows[p])
@@ -172,12 +119,12 @@ def test_growing_keeps_what_is_there(backend, device):
     tree.open(ints([1]).to(device), start_id=1)
     beams.open([1])
     tree.append(ints([1]).to(device), beams.step([1]), eos_id=EOS)
-    tree.reserve(3, 70, 6)  # from one word of mask to two
+    tree.reserve(3, 70, 6)  # masks get a second word, paths more columns
     tree.reserve_pages(100)
-    assert_masks_are_ancestry(tree, beams)
+    assert_rows_see_ancestors(tree, beams)
     tree.append(ints([1]).to(device), beams.step([1]), eos_id=EOS)
     tree.check()
-    assert_masks_are_ancestry(tree, beams)
+    assert_rows_see_ancestors(tree, beams)
 
 
 def survivors(parent=0, token=5, first=0, count=1, capacity=1) -> Survivors:

@@ -148,7 +148,7 @@ def with_cell(name: str, index: int, value: torch.Tensor):
             ValueError,
             "`own_pool` must be float32",
         ),
-        (dict(own_cells=()), ValueError, "cells must be 4 or 6 tensors, but are 0"),
+        (dict(own_cells=()), ValueError, "cells must be 4, 6, 7 or 8 tensors, but are 0"),
         (dict(own_cells=[]), TypeError, "expected a tuple, but got list"),
         (with_cell("own_cells", 0, ints(0, 3)), RuntimeError, "`offset` must be from 0 to 2"),
         (with_cell("own_cells", 1, ints(2)), RuntimeError, "`slot` must be from 0 to 1"),

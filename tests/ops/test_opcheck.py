@@ -68,6 +68,12 @@ def attention_arguments() -> tuple:
         torch.tensor([[[1], [-1], [7]]]),
         ints([0, 1, 2]),
         0.25,
+        ints([4, 4, 5]),
+        torch.arange(8).int(),
+        torch.randn(2, 3),
+        1,
+        4,
+        2.0,
     )
 
 

@@ -17,17 +17,21 @@ def test_in_the_interpreter():
     # on a device nobody can raise for a full tree
     run_in_interpreter(
         "tests/kvcache/test_token_tree.py",
+        "tests/kvcache/test_tree_paths.py",
         "tests/ops/interpreted/test_tree_bounds.py",
         "-k",
-        "not native and not threads and not is_an_error",
+        "not native and not threads and not is_an_error and not whatever and not guesses",
     )
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_compiled_well(capability):
-    launches = distinct([x for width in (1, 5, 16, 50, 64, 128) for x in tree_launches(width)])
+    launches = [x for width in (1, 5, 16, 50, 64, 128) for x in tree_launches(width)]
+    launches += [x for width in (16, 200, 512, 4096) for x in tree_launches(width, has_paths=True)]
+    launches = distinct(launches)
     names = [launch.kernel.__name__ for launch in launches]
-    assert set(names) == {"inherit_kernel", "append_kernel", "release_kernel"}
+    kernels = {"inherit_kernel", "inherit_paths_kernel", "append_kernel", "release_kernel"}
+    assert set(names) == kernels
     assert names.count("release_kernel") == 1
     for launch in launches:
         assembly = assemble(launch, capability)

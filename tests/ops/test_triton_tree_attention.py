@@ -45,9 +45,11 @@ def test_in_the_interpreter():
     # the interpreter gets bfloat16, which is dtype1, wrong
     run_in_interpreter(
         "tests/ops/test_tree_attention.py",
+        "tests/ops/test_path_attention.py",
+        "tests/ops/test_tree_attention_distances.py",
         "tests/ops/interpreted/test_tree_attention_splits.py",
         "-k",
-        "not dtype1 and not wrong_arguments and not threads",
+        "not dtype1 and not wrong_arguments and not threads and not native and not bfloat16",
     )
 
 
@@ -71,6 +73,21 @@ def test_trees_are_compiled_well(dtype, size, capability):
         check(launch, capability)
 
 
+@pytest.mark.thinned()
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_paths_are_compiled_well(dtype, size, capability):
+    launches = [
+        attention_launch(rows, size, dtype, 0, num_splits, has_paths=True)
+        for rows in ROWS
+        for num_splits in (1, 4)
+    ]
+    for launch in distinct(launches):
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0, launch.options
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(
@@ -85,6 +102,15 @@ def test_trees_are_compiled_well(dtype, size, capability):
         pytest.param(dict(rows=5, size=128, words=1, group=4), id="grouped heads"),
         pytest.param(dict(rows=50, size=128, words=2, group=7), id="seven heads of a group"),
         pytest.param(dict(rows=5, size=80, words=1), id="a size that is no power of two"),
+        pytest.param(dict(rows=5, size=64, words=1, rules=("bias",)), id="T5"),
+        pytest.param(dict(rows=50, size=64, words=1, rules=("bias",)), id="T5, wide beam"),
+        pytest.param(
+            dict(rows=500, size=64, words=0, is_own=True, rules=("bias",)), id="T5 encoder"
+        ),
+        pytest.param(dict(rows=5, size=256, words=1, group=2, rules=("window",)), id="Gemma 3"),
+        pytest.param(
+            dict(rows=5, size=256, words=1, group=2, rules=("window", "cap")), id="Gemma 2"
+        ),
     ],
 )
 def test_uses_are_compiled_well(launch, capability):

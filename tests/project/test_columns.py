@@ -71,6 +71,7 @@ def test_there_are_as_many_stop_reasons():
     [
         ("kPageCells", contracts.PAGE_CELLS),
         ("kMaxWidth", contracts.MAX_WIDTH),
+        ("kMaskWidth", contracts.MASK_WIDTH),
         ("kPanel", PANEL),
         ("kNumActivations", len(Activation)),
     ],

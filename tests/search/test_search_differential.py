@@ -98,17 +98,22 @@ def problems(draw) -> Problem:
         table[draw(st.integers(0, CONTEXTS - 1)), 0] = one_of(math.nan, INF)
     finishing, stop = one_of(*FINISHING), one_of(*STOPS)
     most = min(1.0, stop.patience or 1.0)
-    base = draw(limits(most)) | {"scale": one_of(*SCALES)}
+    by_step = finishing in ("refill", "held")
+    base = draw(limits(most, by_step)) | {"scale": one_of(*SCALES)}
     requests, rules = [], []
     for _ in range(draw(st.integers(1, 12))):
-        own = draw(st.sampled_from([{}, {}, draw(limits(most)), {"scale": one_of(*SCALES)}]))
+        own = draw(
+            st.sampled_from([{}, {}, draw(limits(most, by_step)), {"scale": one_of(*SCALES)}])
+        )
         length = one_of(1, 2, 4, 4, 0)
         tokens = [token for token in range(vocab_size) if token not in eos_ids]
         prefix = draw(st.lists(st.sampled_from(tokens), max_size=2))
         requests.append(pybeam.Request([1] * length, prefix, **arguments(own)))
         given = {name: value for name, value in own.items() if value is not None}
         rules.append(rules_of({**base, **given}, finishing, stop, length, eos_ids))
-    widest = max([base["width"], *(rule.width for rule in rules)])
+    widest = max(
+        [*each(base["width"]), *(w for rule in rules for w in (rule.width, *rule.early_widths))]
+    )
     options = arguments(base)
     pruning = {name: options.pop(name) for name in PRUNING if name in options}
     algorithm = Algorithm(
@@ -122,9 +127,14 @@ PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold
 
 
 @st.composite
-def limits(draw, most: float) -> dict:
-    """What both an algorithm and a request may say; `n_best` is at most a share `most` of the width."""
-    width = draw(st.sampled_from([1, 2, 3, 5, 12]))
+def limits(draw, most: float, by_step: bool) -> dict:
+    """What both an algorithm and a request may say.
+
+    `n_best` is at most a share `most` of the last width. `by_step`: there may be widths by step.
+    """
+    widths = st.sampled_from([1, 2, 3, 5, 12])
+    width = draw(widths)
+    early = draw(st.lists(widths, max_size=3)) if by_step else []
     max_length = draw(st.sampled_from([1, 2, 5, 8]))
     pruning = {
         "threshold": [None, INF, 0.75, 2.0],
@@ -133,13 +143,18 @@ def limits(draw, most: float) -> dict:
         "local_threshold": [None, None, 0.3, 0.02],
     }
     return {
-        "width": width,
+        "width": [*early, width] if early else width,
         "n_best": draw(st.integers(1, math.floor(most * width + 0.5))),
         "max_length": max_length,
         "min_length": draw(st.integers(0, min(3, max_length - 1))),
         "ended_only": draw(st.booleans()),
         **{name: draw(st.sampled_from(values)) for name, values in pruning.items()},
     }
+
+
+def each(width: int | list[int]) -> list[int]:
+    """Widths by step."""
+    return width if isinstance(width, list) else [width]
 
 
 def arguments(limits: dict) -> dict:
@@ -157,7 +172,8 @@ def arguments(limits: dict) -> dict:
 def rules_of(
     limits: dict, finishing: str, stop: Stop, source_length: int, eos_ids: tuple[int, ...]
 ) -> Rules:
-    width, scale = limits["width"], limits["scale"]
+    *early, width = each(limits["width"])
+    scale = limits["scale"]
     stop_at = INF if stop.patience is None else math.floor(stop.patience * width + 0.5)
     if finishing == "held" and scale.is_raw and stop.patience == 1:
         stop_at = limits["n_best"]
@@ -182,6 +198,7 @@ def rules_of(
         needs_full_beam=stop.needs_full_beam,
         source_length=source_length,
         eos_ids=eos_ids,
+        early_widths=tuple(early),
     )
 
 

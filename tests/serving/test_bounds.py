@@ -175,6 +175,21 @@ def test_beams_are_narrow_while_many_wait():
     service.close()
 
 
+def test_widths_by_step_are_cut_step_by_step():
+    model, service, first = busy(name="power", width_by_load={1: 3})
+    request = pybeam.Request([1], width=[2, 8, 5], n_best=2, source_id=1)
+    assert service.estimate(request) == Cost(1, 8)
+    narrow, last = service.submit(request), service.submit(request)
+    model.open()
+    results = [future.result(WAIT_SECONDS) for future in (first, narrow, last)]
+    assert [one.width for one in results] == [5, 3, 5]
+    plain = decoder("power")
+    for width, served in zip(([2, 3, 3], [2, 8, 5]), results[1:], strict=True):
+        [result] = plain.decode([dataclasses.replace(request, width=width)])
+        assert told(served.result) == told(result)
+    service.close()
+
+
 def test_a_listener_hears_of_everything_and_may_fail():
     heard = []
 
@@ -198,7 +213,7 @@ def test_a_listener_hears_of_everything_and_may_fail():
         return [event async for event in service.stream(REQUESTS[3])]
 
     *_, served = asyncio.run(follow())
-    bad = service.submit(pybeam.Request([1], width=500))
+    bad = service.submit(pybeam.Request([1], width=5000))
     with pytest.raises(ValueError, match="width"):
         bad.result(WAIT_SECONDS)
     service.close()

@@ -72,6 +72,12 @@ ALGORITHMS = {
     "fairseq": compat.fairseq.beam_search(3, nbest=3, max_len_a=0.5, max_len_b=4),
     "held, two words of mask": pybeam.variable_beam(70, n_best=70, max_length=6),
     "refill, two words of mask": pybeam.fixed_beam(70, max_length=6),
+    "refill, by step": pybeam.fixed_beam([2, 5, 3], n_best=3, max_length=9),
+    "held, by step": pybeam.variable_beam([1, 6, 2, 4], threshold=4.0, n_best=2, max_length=9),
+    "held, the best, by step": pybeam.variable_beam(
+        [4, 6, 2], max_length=9, scoring=pybeam.scoring.power(1.0), stop=pybeam.stopping.end()
+    ),
+    "optimal, by step": pybeam.optimal_beam([2, 3, 4], 0.7, 1.3, n_best=2, max_length=9),
     "shrink, two words of mask": pybeam.shrinking_beam(70, max_length=6),
 }
 
@@ -113,17 +119,19 @@ class Searches:
         self.live: list[int] = []
         self.reasons: set[str] = set()
         for state in self.states:
-            state.reserve(NUM_SLOTS + 1, algorithm.width, LENGTH)
-            state.tree.reserve_pages(NUM_SLOTS * (algorithm.width * LENGTH // 16 + 1))
+            state.reserve(NUM_SLOTS + 1, algorithm.max_width, LENGTH)
+            state.tree.reserve_pages(NUM_SLOTS * (algorithm.max_width * LENGTH // 16 + 1))
 
     def random(self, high: int) -> int:
         return int(torch.randint(high, (1,), generator=self.generator))
 
     def request(self) -> pybeam.Request:
         """Sometimes with limits of its own."""
-        width = 1 + self.random(self.algorithm.width)
+        width, most = 1 + self.random(self.algorithm.last_width), self.algorithm.max_width
+        by_step = not isinstance(self.algorithm.width, int) and self.random(2)
+        early = [1 + self.random(most) for _ in range(self.random(4))] if by_step else []
         choices = dict(
-            width=width,
+            width=[*early, width] if by_step else width,
             n_best=1 + self.random(width),
             min_length=self.random(3),
             max_length=4 + self.random(6),
@@ -136,7 +144,7 @@ class Searches:
         if "width" in chosen:
             chosen["n_best"] = choices["n_best"]
         elif "n_best" in chosen:
-            chosen["n_best"] = min(choices["n_best"], self.algorithm.width)
+            chosen["n_best"] = min(choices["n_best"], self.algorithm.last_width)
         return pybeam.Request([1], **chosen)
 
     def limits(self, request: pybeam.Request) -> tuple[Algorithm, list[int]]:
@@ -227,7 +235,7 @@ def test_all_programs_do_the_same(name, targets, num_seeds):
     reasons = set()
     for seed in range(num_seeds):
         searches = Searches(ALGORITHMS[name], seed, targets=targets)
-        for _ in range(40 if searches.algorithm.width < 70 else 14):
+        for _ in range(40 if searches.algorithm.max_width < 70 else 14):
             searches.open()
             for act in (searches.step, searches.close):
                 act()
@@ -242,7 +250,7 @@ def test_all_programs_do_the_same(name, targets, num_seeds):
     stop = searches.algorithm.stop
     if stop == pybeam.stopping.count():
         assert {"max_length", "error", "empty_beam"} <= reasons
-        assert searches.algorithm.width == 70 or reasons & {"width", "n_best"}
+        assert searches.algorithm.max_width == 70 or reasons & {"width", "n_best"}
     assert not stop.top or "top_finished" in reasons
     proof = ("", "optimal", "heuristic")[stop.certificate]
     assert not proof or proof in reasons

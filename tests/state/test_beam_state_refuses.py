@@ -182,7 +182,7 @@ def test_lists_of_the_wrong_length():
             lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
         ]
         for call in calls:
-            with pytest.raises(ValueError, match=r"must have (15|10) arrays"):
+            with pytest.raises(ValueError, match=r"must have \d+ arrays"):
                 call()
     with pytest.raises(ValueError, match="`ints` must be"):
         short = lines._replace(ints=lines.ints[:, 1:])

@@ -70,6 +70,8 @@ def tree_in_use(tree) -> dict[str, list]:
     """Return the arrays of a tree without the places that nobody may read."""
     state = {name: getattr(tree, name).tolist() for name in set(TREE_LISTS.values())}
     state["free_page"] = tree.free_page[: int(tree.num_free_pages)].tolist()
+    lengths = state["path_length"] = tree.path_length.tolist()
+    state["path"] = [tree.path[p, :, :length].tolist() for p, length in enumerate(lengths)]
     for name, counter in TREE_LISTS.items():
         counts = getattr(tree, counter).tolist()
         state[name] = [getattr(tree, name)[p, :n].tolist() for p, n in enumerate(counts)]

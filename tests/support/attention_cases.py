@@ -1,4 +1,4 @@
-"""Make arguments of `tree_attention`: random trees in pools whose unused cells hold NaN."""
+"""Make arguments of `tree_attention`: random trees in pools whose unused cells hold NaN, and distances."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from itertools import accumulate
 
 import torch
+
+from pybeam.contracts import Distances
 
 
 def ints(values) -> torch.Tensor:
@@ -44,3 +46,24 @@ def random_case(
         case["mask"] = torch.randint(-(2**63), 2**63 - 1, (num_slots, max_cells, words))
         case["entry"] = torch.randint(0, 64 * words, (num_rows,), dtype=torch.int32)
     return case
+
+
+def random_distances(case: dict, which: str, columns=9, origin=0, window=5, seed=0) -> Distances:
+    """Make distances with those of "bias", "window" and "cap" that `which` names, for this case.
+
+    Rows stand behind most cells of theirs, and beside others. Cells that nobody reads have no position.
+    """
+    torch.manual_seed(seed)
+    num_rows, num_heads, _ = case["query"].shape
+    used = torch.zeros(len(case["key"]), dtype=torch.bool)
+    for p in case["slot"].tolist():
+        used[case["cell"][p, : int(case["num_cells"][p])].long()] = True
+    cell_position = torch.randint(0, 14, used.shape).masked_fill(~used, 2**31 - 1)
+    return Distances(
+        position=torch.randint(6, 16, (num_rows,), dtype=torch.int32),
+        cell_position=cell_position.int(),
+        bias=torch.randn(num_heads, columns) if "bias" in which else None,
+        origin=origin,
+        window=window if "window" in which else None,
+        soft_cap=1.5 if "cap" in which else None,
+    )

@@ -28,6 +28,7 @@ ALGORITHMS = {
         3, price=0.1, initialiser=pybeam.drafts.ngram_lookup(1), max_length=15
     ),
     "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
+    "by step": pybeam.variable_beam([2, 7, 4], threshold=3.0, n_best=4, max_length=15),
 }
 
 

@@ -6,6 +6,7 @@ import torch
 
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import tree_survivors
+from pybeam.contracts import Distances, Paths
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
@@ -19,9 +20,21 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 def attention_launch(
-    rows, size, dtype, words=1, num_splits=1, group=1, sources=8, is_own=False
+    rows,
+    size,
+    dtype,
+    words=1,
+    num_splits=1,
+    group=1,
+    sources=8,
+    is_own=False,
+    rules=(),
+    has_paths=False,
 ) -> Launch:
-    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool."""
+    """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool.
+
+    `rules`: those of "bias", "window" and "cap" that there are.
+    """
     key_heads = 2
     heads = group * key_heads
     joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
@@ -35,14 +48,28 @@ def attention_launch(
         bit = ints(rows * sources)
     offset, slot = ints(sources + 1), ints(sources)
     cell, num_cells = ints(sources, 1024), ints(sources)
+    distances = Distances(
+        position=ints(rows * sources),
+        cell_position=ints(len(key)),
+        bias=torch.empty(heads, 129) if "bias" in rules else None,
+        window=512 if "window" in rules else None,
+        soft_cap=50.0 if "cap" in rules else None,
+    )
+    paths = None
+    if has_paths:
+        bit = ints(rows * sources)
+        paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources))
     given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
+    if rules or has_paths:
+        given = (*given, distances if rules else None, paths)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
 
 
-def tree_launches(width: int) -> list[Launch]:
+def tree_launches(width: int, has_paths: bool = False) -> list[Launch]:
     """A tree of beams of this width grows by a step and is emptied."""
     tree = TokenTree(kernels, torch.device("cpu"))
+    tree.WIDEST_WITH_MASKS = 0 if has_paths else width
     tree.reserve(4, width, 20)
     tree.reserve_pages(4)
     slot, none = torch.arange(3).int(), ints(3, 2 * width)

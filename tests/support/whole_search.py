@@ -47,7 +47,7 @@ class Rules:
     """The rules of one search. Margins are in nats below the best; `stop_at` counts finished hypotheses."""
 
     finishing: str  # "refill", "held" or "shrink"
-    width: int
+    width: int  # places after a step behind the first ones
     n_best: int
     max_length: int
     min_length: int = 0
@@ -63,6 +63,11 @@ class Rules:
     needs_full_beam: bool = False
     source_length: int = 1
     eos_ids: tuple[int, ...] = (EOS,)
+    early_widths: tuple[int, ...] = ()  # places after each of the first steps
+
+    def places(self, n: int) -> int:
+        """Places of the beam after step n behind the prefix, which is the first if n is 1."""
+        return self.early_widths[n - 1] if n <= len(self.early_widths) else self.width
 
 
 @dataclass
@@ -121,7 +126,7 @@ class Search:
             candidates = self.candidates(beam, n)
             if candidates is None:
                 return Outcome([], "error", steps, expansions)
-            ends, goes_on = self.divide(candidates)
+            ends, goes_on = self.divide(candidates, rules.places(n))
             goes_on = self.prune(ends, goes_on)
             for candidate in ends:
                 self.finish(candidate.entry)
@@ -162,15 +167,17 @@ class Search:
                 found.append(Candidate(entry, (-score, parent, rank), log_prob))
         return sorted(found, key=lambda candidate: candidate.place)
 
-    def divide(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the candidates that finish now, and the next beam before pruning."""
-        width, finishing = self.rules.width, self.rules.finishing
+    def divide(
+        self, candidates: list[Candidate], width: int
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Return the candidates that finish now, and the next beam of so many places before pruning."""
+        finishing = self.rules.finishing
         if finishing == "refill":
             ends = [c for c in candidates[:width] if c.entry.ended]
             seen = (1 + len(self.rules.eos_ids)) * width
             goes_on = [c for c in candidates[:seen] if not c.entry.ended]
             return ends, goes_on[:width]
-        candidates = candidates[: width - len(self.finished)]
+        candidates = candidates[: max(width - self.num_found, 0)]
         if finishing == "shrink":
             return (
                 [c for c in candidates if c.entry.ended],

@@ -70,6 +70,10 @@ class AlgorithmOptions:
                     f"{', '.join(map(flag, ARGUMENTS[self.recipe]))}, and its own options through "
                     "--recipe-option"
                 )
+        if isinstance(self.search.width, tuple):
+            raise click.UsageError(
+                f"--width must be one number with --recipe {self.recipe}, which has no widths by step"
+            )
 
     def _given(self) -> dict[str, Any]:
         """Return all given options by name, without those for groups."""

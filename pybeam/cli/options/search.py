@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pybeam.stopping import Stop
 
 DEFAULT_ALGORITHM, DEFAULT_WIDTH, DEFAULT_DIVERSITY_PENALTY = "fixed", 5, 0.5
+# the library has the same number, but it is slow to import
+MAX_WIDTH = 4096
 THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
 STOPPING = ("stop", "patience")
 GROUPS = ("groups", "diversity_penalty")
@@ -35,6 +37,29 @@ TAKEN = {
 }
 STOPS = ("count", "top-finished", "optimal", "end")
 
+
+class Widths(click.ParamType):
+    """One width, or widths of the first steps between commas."""
+
+    name = "widths"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | tuple[int, ...]:
+        if not isinstance(value, str):
+            return value  # it has been converted
+        parts = [part.strip() for part in value.split(",")]
+        widths = tuple(int(part) for part in parts if part.isdecimal())
+        if len(widths) < len(parts) or not all(1 <= width <= MAX_WIDTH for width in widths):
+            self.fail(
+                f"{value!r} must be a number from 1 to {MAX_WIDTH}, or one for each of the first steps, "
+                "such as 128,256,512",
+                param,
+                ctx,
+            )
+        return widths if len(widths) > 1 else widths[0]
+
+
 SEARCH = Section(
     "Search",
     [
@@ -52,14 +77,16 @@ SEARCH = Section(
         ),
         option(
             "--width",
-            type=click.IntRange(1, 128),
-            metavar="K",
+            type=Widths(),
+            metavar="K[,K...]",
             show_default=str(DEFAULT_WIDTH),
-            help="Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable.",
+            help="Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable. "
+            "128,256,512: 128 after the first token, 256 after the second, 512 from then on; for fixed, "
+            "variable and optimal.",
         ),
         option(
             "--n-best",
-            type=click.IntRange(1, 128),
+            type=click.IntRange(1, MAX_WIDTH),
             metavar="N",
             show_default="1",
             help="Hypotheses to write per source, at most --width.",
@@ -138,7 +165,7 @@ VARIETY = Section(
     [
         option(
             "--samples",
-            type=click.IntRange(1, 128),
+            type=click.IntRange(1, MAX_WIDTH),
             metavar="N",
             help="Sample N different outputs instead of searching for the best (stochastic beam search); "
             "in place of --algorithm, --width and --n-best.",
@@ -199,7 +226,7 @@ class SearchOptions:
     """The options for the search; None: not given."""
 
     algorithm: str | None = None
-    width: int | None = None
+    width: int | tuple[int, ...] | None = None
     n_best: int | None = None
     min_length: int | None = None
     max_length: int | None = None
@@ -247,6 +274,7 @@ class SearchOptions:
         if self.diversity_penalty is not None and self.groups is None:
             raise click.UsageError("--diversity-penalty needs --groups G")
         width = 1 if self.has_one_hypothesis else self.width or DEFAULT_WIDTH
+        width = width[-1] if isinstance(width, tuple) else width
         if self.n_best is not None and self.n_best > width:
             if self.has_one_hypothesis:
                 raise click.UsageError(
@@ -291,7 +319,8 @@ class SearchOptions:
     def _algorithm(self, common: dict[str, Any]) -> Algorithm:
         import pybeam
 
-        width = self.width or DEFAULT_WIDTH
+        # a search that has one width refuses widths by step
+        width: Any = self.width or DEFAULT_WIDTH
         thresholds = given(self, THRESHOLDS)
         match self.kind:
             case "greedy":

@@ -24,6 +24,7 @@ class Distances(NamedTuple):
 
     def within(self, cells: Cells, window: int) -> Cells:
         """Return these cells with a mask: a row sees only those of its last `window` positions."""
+        cells = cells.with_masks()
         assert cells.mask is not None
         is_far = (self.back >= window).transpose(1, 2)  # [A, U, K]
         bit = torch.arange(is_far.shape[2], device=is_far.device) & 63

@@ -20,10 +20,11 @@ class GatheredCells:
 
     Args:
         rows: the rows of a step.
-        cells: what they attend over, with a mask and a line per source (`Cells.of_sources`).
+        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`).
     """
 
     def __init__(self, rows: Rows, cells: Cells) -> None:
+        cells = cells.with_masks()
         assert cells.mask is not None
         self._rows, self._cells, self._mask = rows, cells, cells.mask
         self._unseen: dict[torch.dtype, Tensor] = {}

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.contracts import Paths
 from pybeam.kvcache.pools import KeyValuePool, SourceCells
 from pybeam.models.cells import Cells
 from pybeam.models.huggingface.distances import Distances, by_entry
@@ -68,11 +69,16 @@ class PromptPool(KeyValuePool):
         own_cell = tree.live_cell[slot].gather(1, own) if num_live else own.int()
         prompt_cell = F.pad(self.of_prompts(prompt.cell[slot][:, :num_prompt]), (0, num_live))
         cell = torch.where(is_own, own_cell, prompt_cell)
-        num_words = tree.live_mask.shape[2]
-        mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
-        mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
         order = torch.arange(slot.numel(), dtype=torch.int32, device=slot.device)
-        cells = Cells(rows.offset, order, cell, from_prompt + live, mask, rows.entry)
+        cells = Cells(rows.offset, order, cell, from_prompt + live, entry=rows.entry)
+        if tree.has_paths:
+            paths = Paths(tree.path[slot], tree.path_length[slot], from_prompt)
+            cells = cells._replace(paths=paths)
+        else:
+            num_words = tree.live_mask.shape[2]
+            mask = tree.live_mask[slot].gather(1, own[..., None].expand(-1, -1, num_words))
+            mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
+            cells = cells._replace(mask=mask)
         distances = None
         if own_position is not None and position.numel():
             in_prompt = place + from_prompt[:, None]

@@ -11,6 +11,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Session
+from pybeam.models.cells import Cells
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
@@ -119,15 +120,17 @@ class OnnxSession(Session):
         if not num_rows:
             return logits
         row, place = places(rows.offset, num_rows)  # [A, K], [R]
-        live = tree.live_cell[slot, : max(1, int(tree.num_live[slot].max()))].long()  # [A, U]
+        seen = Cells.of_tree(rows).of_sources(max(1, int(tree.num_live[slot].max()))).with_masks()
+        assert seen.mask is not None
+        live = seen.cell.long()  # [A, U]
         cell = rows.cell[:num_rows].long()
         self._beside[cell] = place % row.shape[1]
-        is_live, beside = counted(live.shape[1], tree.num_live[slot]), self._beside[live]  # [A, U]
+        is_live, beside = counted(live.shape[1], seen.num_cells), self._beside[live]  # [A, U]
         self._beside[cell] = -1
         is_past, is_new = is_live & (beside < 0), is_live & (beside >= 0)
         bit = rows.entry[row].long()  # [A, K]
         word = (bit >> 6)[:, :, None].expand(-1, -1, live.shape[1])  # [A, K, U]
-        mask = tree.live_mask[slot, : live.shape[1]].transpose(1, 2).gather(1, word)
+        mask = seen.mask.transpose(1, 2).gather(1, word)
         is_seen = ((mask >> (bit & 63)[:, :, None]) & 1).bool()  # [A, K, U]
         # [A, K], the column of the mask that says which rows see a row; cells of older tokens go behind
         target = torch.where(is_new, beside, row.shape[1])

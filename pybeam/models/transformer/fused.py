@@ -33,7 +33,7 @@ class FusedStack:
         """Return the states [n, d] of tokens and positions [n], or of x [n, d], which is overwritten."""
         first = inputs if isinstance(inputs, Tensor) else inputs[0]
         out = torch.empty(first.shape[0], self._size)
-        self._run(out, inputs, None, None, None, cells[:4], ())
+        self._run(out, inputs, None, None, None, cells.given, ())
         return out
 
     def decode(
@@ -54,7 +54,7 @@ class FusedStack:
             cells: what rows attend over in these pools.
         """
         own, cross = cells
-        self._run(out, inputs, *pools, cell, own, cross[:4])
+        self._run(out, inputs, *pools, cell, own.given, cross.given)
         return out
 
 

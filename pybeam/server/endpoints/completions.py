@@ -84,7 +84,7 @@ def _width(calls: Calls, model: ServedModel, body: CompletionsBody) -> int | Non
     if width is not None and width < body.n:
         field = "beam_width" if body.beam_width else "best_of"
         raise APIError(400, f"`{field}` must be at least `n`, {body.n}, but is {width}", field)
-    if width is None and body.n > model.decoder.algorithm.width:
+    if width is None and body.n > model.decoder.algorithm.last_width:
         return body.n
     return width
 

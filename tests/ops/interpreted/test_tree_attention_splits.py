@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pybeam.backends import reference, triton
+from pybeam.contracts import Paths
 from pybeam.triton_kernels import counters, tree_attention
 from support.asserts import assert_close
 
@@ -89,6 +90,18 @@ def test_more_tiles_than_a_beam_needs(device):
     rows = [100, 1, 0, 2, 60]
     case = random_case(rows, [40, 3, 1, 80, 20], 2, 2, 16, torch.float32, 2, device)
     check(case, 1)
+
+
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_cells_of_all_rows_are_split_and_paths_are_not(device, num_splits):
+    case = random_case([20, 2, 1], [700, 40, 9], 2, 2, 32, torch.float32, 0, device)
+    place = torch.arange(8).repeat(3, 20, 1).int().to(device)
+    length = torch.tensor([8, 0, 4], dtype=torch.int32, device=device)
+    shared = torch.tensor([690, 40, 1], dtype=torch.int32, device=device)
+    case[8] = torch.tensor([*range(20), 3, 1, 7], dtype=torch.int32, device=device)
+    paths = Paths(place, length, shared)
+    actual = triton.tree_attention(*case, 0.3, paths, num_splits=num_splits)
+    assert_close(actual.cpu(), reference.tree_attention(*case, 0.3, paths).cpu())
 
 
 def test_many_sources(device):

@@ -1,0 +1,47 @@
+"""How attention turns products of queries and keys into scores."""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def capped(b_score, cap):
+    """``cap * tanh(score / cap)``; a score far beyond the cap becomes the cap."""
+    return cap - 2 * cap / (1 + tl.exp2(b_score * (2 * LOG2_E / cap)))
+
+
+@triton.jit
+def logits_of(
+    b_product,
+    m_sees,
+    b_back,  # positions from each cell to its row; without bias and window anything
+    o_head,
+    scale,
+    soft_cap,
+    p_bias,
+    bias_size,
+    bias_origin,
+    window,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+):
+    """Logits to base 2 of products [rows, cells], -inf where a row does not see a cell."""
+    if HAS_CAP:
+        b_logit = capped(b_product * scale, soft_cap) * LOG2_E
+    else:
+        b_logit = b_product * (scale * LOG2_E)
+    if HAS_BIAS:
+        o_column = tl.minimum(tl.maximum(b_back + bias_origin, 0), bias_size - 1)
+        b_logit += tl.load(p_bias + o_head[:, None] * bias_size + o_column) * LOG2_E
+    if HAS_WINDOW:
+        m_sees = m_sees & (b_back >= 0) & (b_back < window)
+    return tl.where(m_sees, b_logit, -float("inf"))
+
+
+@triton.jit
+def finite_or_zero(b_peak):
+    """Return what to subtract from logits: the peak, or 0 for a row that has seen nothing."""
+    return tl.where(b_peak == -float("inf"), 0.0, b_peak)

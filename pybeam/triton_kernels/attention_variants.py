@@ -1,0 +1,58 @@
+"""What the launches of `tree_attention` are compiled for, and into how many parts they split a tree."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+MAX_SPLITS = 32
+# a part of fewer blocks costs more to merge than it saves
+MIN_BLOCKS = tl.constexpr(4)
+
+
+class Variant(NamedTuple):
+    """Constants that a launch is compiled for, beside dtypes and strides."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_D: int
+    num_warps: int
+    num_stages: int
+    maxnreg: int
+
+
+def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int) -> Variant:
+    """Choose the variant for so many query rows (rows times heads that share a key) of so many sources.
+
+    No variant may spill registers to memory: `tests/ops/test_triton_tree_attention.py` checks that.
+    """
+    block_d = max(16, triton.next_power_of_2(head_size))
+    # float32 does not go through tensor cores, so a taller tile only takes longer; the sums of a
+    # tile of more than 8192 numbers do not fit the registers
+    tallest = 16 if itemsize == 4 else min(64, 8192 // block_d)
+    block_m = 16
+    while block_m < tallest and num_queries > block_m * num_sources:
+        block_m *= 2
+    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
+    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
+    # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
+    num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
+    # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
+    maxnreg = 128 if block_m == 16 and block_d * itemsize <= 512 else 255
+    return Variant(block_m, block_n, block_d, num_warps, num_stages=2, maxnreg=maxnreg)
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def splits_of(num_units: int, max_cells: int, block_n: int, device: torch.device) -> int:
+    """Choose into how many parts a tree is split: enough to give every multiprocessor two programs."""
+    wanted = triton.cdiv(2 * num_multiprocessors(device), num_units)
+    useful = triton.cdiv(max_cells, block_n * MIN_BLOCKS.value)
+    return max(1, min(wanted, useful, MAX_SPLITS))

@@ -1,0 +1,67 @@
+"""Slots have room for what their sources may need, and not for the widest beam of the longest outputs."""
+
+from __future__ import annotations
+
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.workspace import Workspace
+from support.laws import decoded, essence
+from support.search_models import random_model
+
+ENDLESS = random_model(1, 9, eos_bonus=-99.0)
+
+
+def workspace(algorithm) -> Workspace:
+    return Workspace(ENDLESS, algorithm, backends.load("reference"))
+
+
+@pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
+def test_short_outputs_reserve_no_room_for_long_ones(build):
+    algorithm = build(100, max_length=4)
+    work = workspace(algorithm)
+    decoded(ENDLESS, algorithm, pybeam.Fifo(2), "reference", [[1]] * 5, work)
+    assert work.tree.length == 5  # the start token counts
+    assert work.tree.token.shape[1] == 100 * 5
+    assert work.state.width_capacity == 100
+
+
+def test_wide_and_long_at_once():
+    """Wide beams have short outputs and narrow ones long ones, so neither needs room for both."""
+    algorithm = pybeam.fixed_beam(2, max_length=90)
+    requests = [[1], pybeam.Request([1], width=80, max_length=3), [1]]
+    work = workspace(algorithm)
+    results = decoded(ENDLESS, algorithm, pybeam.Fifo(3), "reference", requests, work)
+    assert work.tree.length == 91 and work.state.width_capacity == 80
+    assert work.tree.token.shape[1] == max(80 * 4, 2 * 91)
+    alone = decoded(ENDLESS, algorithm, pybeam.Batch(1), "reference", requests)
+    assert essence(results) == essence(alone)
+
+
+def test_room_that_is_there_may_be_too_small_for_a_newcomer():
+    """Width and length have been reserved before, but never for the same source."""
+    algorithm = pybeam.fixed_beam(2, max_length=40)
+    wide, both = (pybeam.Request([1], width=50, max_length=n) for n in (2, 12))
+    work = workspace(algorithm)
+    for request in ([1], wide, both):
+        (result,) = decoded(ENDLESS, algorithm, pybeam.Batch(1), "reference", [request], work)
+        (fresh,) = decoded(ENDLESS, algorithm, pybeam.Batch(1), "reference", [request])
+        assert essence([result]) == essence([fresh])
+    assert work.tree.token.shape[1] == 50 * 13
+
+
+def test_widths_by_step_reserve_the_widest():
+    algorithm = pybeam.fixed_beam([3, 60, 5], max_length=4)
+    work = workspace(algorithm)
+    decoded(ENDLESS, algorithm, pybeam.Fifo(2), "reference", [[1]], work)
+    assert work.state.width_capacity == 60
+
+
+def test_a_wide_beam_under_a_row_budget():
+    """The budget counts the widest step, whichever that is."""
+    algorithm = pybeam.fixed_beam([2, 9, 3], max_length=4)
+    results = decoded(
+        ENDLESS, algorithm, pybeam.Fifo(4, row_budget=8), "reference", [[1]], workspace(algorithm)
+    )
+    assert "`row_budget` must be at least the width 9, but is 8" in str(results[0].error)
