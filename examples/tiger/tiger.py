@@ -37,6 +37,7 @@ FOLDERS = ROOT / ".data" / "bible-es-en", ROOT.parent / "shared" / "data" / "bib
 CODES, DEPTH = 16, 4
 START, PAD, EOS, FIRST = 0, 1, 2, 3
 HISTORY, NEIGHBOURS = 6, 5
+BATCH = 128
 WALKS = 10  # from every verse, to train on
 DIMENSIONS, MOST_WORDS = 64, 4000
 WIDTHS = 1, 4, 16, 64, 128, 512
@@ -155,7 +156,7 @@ def train(
     end, steps = time.perf_counter() + 60 * minutes, 0
     model.train()
     while time.perf_counter() < end:
-        own = torch.randint(len(source), (256,))
+        own = torch.randint(len(source), (BATCH,))
         share = 1 - (end - time.perf_counter()) / (60 * minutes)
         optimiser.param_groups[0]["lr"] = 2e-3 * min(1.0, 10 * share) * (1 - share)
         logits = model(input_ids=source[own], decoder_input_ids=inputs[own]).logits
