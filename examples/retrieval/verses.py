@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="default: what `make data` wrote")
     parser.add_argument("--split", default="test", choices=("dev", "test"))
-    parser.add_argument("--queries", type=int, default=100, help="so many lines of the split")
+    parser.add_argument("--queries", type=int, default=30, help="so many lines of the split")
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--renormalize", action="store_true", help="see processors.allowed_items")
     options = parser.parse_args()

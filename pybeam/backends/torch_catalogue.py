@@ -76,7 +76,7 @@ def catalogue_token(
 ) -> Tensor:
     """The tokens [...] of these columns of the rows at these nodes, of `width` columns in all."""
     eos_column = 0 if rules.eos_first else width - 1
-    begin, _ = edges_of(arrays, node)
+    begin = arrays.first[node.long().clamp(0, arrays.first.numel() - 1)].long()
     edge = begin + column - int(rules.eos_first)
     token = arrays.token[edge.clamp(0, arrays.token.numel() - 1)]
     return torch.where(column == eos_column, rules.eos_id, token)

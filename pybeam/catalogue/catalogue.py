@@ -167,27 +167,27 @@ class Catalogue:
 
     def _items_of(self, tokens: Sequence[int]) -> np.ndarray:
         node, none = ROOT, self._built.items[:0]
-        token = self._token_view
+        token, first, end = self._views
+        num_inner = len(first) - 1
         for one in tokens:
-            first, last = self._levels.edges(node)
-            edge = bisect_left(token, one, first, last)
+            if node >= num_inner:
+                return none
+            last = first[node + 1]
+            edge = bisect_left(token, one, first[node], last)
             if edge == last or token[edge] != one:
                 return none
             node = edge + 1
-        place = bisect_left(self._end_view, node)
-        if place == self.num_sequences or self._end_view[place] != node:
+        place = bisect_left(end, node)
+        if place == len(end) or end[place] != node:
             return none
         first_item = self._built.first_item
         return self._built.items[first_item[place] : first_item[place + 1]]
 
     @cached_property
-    def _token_view(self) -> memoryview:
+    def _views(self) -> tuple[memoryview, memoryview, memoryview]:
         # numbers of an array are objects of numpy, which are slow to compare
-        return self._levels.token.data
-
-    @cached_property
-    def _end_view(self) -> memoryview:
-        return self._levels.end.data
+        levels = self._levels
+        return levels.token.data, levels.first.data, levels.end.data
 
     def filter(self, *, allow: Any = None, deny: Any = None) -> Filter:
         """Return a filter for `pybeam.processors.allowed_items`.
@@ -213,8 +213,9 @@ class Catalogue:
             left = self.num_items - len(denied), self.num_sequences - len(lost)
             return Filter(self, node_bits, denied, left, are_allowed=False)
         allowed = filters.chosen_items("allow", allow, self.num_items)
-        allowed = np.setdiff1d(allowed, denied, assume_unique=True)
-        sequences = np.unique(self._sequence_of[allowed])
+        if len(denied):
+            allowed = np.setdiff1d(allowed, denied, assume_unique=True)
+        sequences = filters.distinct(self._sequence_of[allowed], self.num_sequences)
         node_bits = bits.of_only(self._levels, sequences)
         left = len(allowed), len(sequences)
         return Filter(self, node_bits, allowed, left, are_allowed=True)

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from pybeam.catalogue.bits import NodeBits
 
+# fewer numbers than this share of all are sorted; more are marked in an array of all
+FEW = 1 / 64
+
 
 class Filter:
     """Which items a request may return, made by `pybeam.Catalogue.filter` once for any number of requests.
@@ -47,7 +50,9 @@ class Filter:
         """Return those of these items [n] that are allowed."""
         if not len(self._ids):
             return items[:0] if self._are_allowed else items
-        place = np.searchsorted(self._ids, items).clip(max=len(self._ids) - 1)
+        place = np.searchsorted(self._ids, items.astype(self._ids.dtype)).clip(
+            max=len(self._ids) - 1
+        )
         return items[(self._ids[place] == items) == self._are_allowed]
 
 
@@ -86,4 +91,13 @@ def chosen_items(name: str, given: Any, num_items: int) -> np.ndarray:
     if array.min() < 0 or array.max() >= num_items:
         wrong = int(array.min() if array.min() < 0 else array.max())
         raise ValueError(f"`{name}` must hold ids from 0 to {num_items - 1}, but holds {wrong}")
-    return np.unique(array)
+    return distinct(array, num_items)
+
+
+def distinct(numbers: np.ndarray, num: int) -> np.ndarray:
+    """Return the different ones of these numbers [n] below `num`, ascending."""
+    if len(numbers) < FEW * num:
+        return np.unique(numbers)
+    is_there = np.zeros(num, dtype=bool)
+    is_there[numbers] = True
+    return np.flatnonzero(is_there)

@@ -40,7 +40,9 @@ class Levels(NamedTuple):
 
     def parents(self, node: np.ndarray) -> np.ndarray:
         """The parents [n] of these nodes [n], none of them the root."""
-        return np.searchsorted(self.first, node - 1, side="right") - 1
+        # of the same dtype, or numpy would copy all of `first`
+        edge = (node - 1).astype(self.first.dtype)
+        return np.searchsorted(self.first, edge, side="right") - 1
 
 
 class Built(NamedTuple):

@@ -12,8 +12,9 @@ from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
 from pybeam.engine.failures import Interrupted, failed
 from pybeam.engine.groups import choices_of, next_group
-from pybeam.engine.items import catalogue_rule, with_items
+from pybeam.engine.items import catalogue_rule, has_all_items
 from pybeam.engine.source import Source
+from pybeam.processors.items import AllowedItems
 from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import Found, Report
@@ -83,7 +84,8 @@ class FinishedBatch(NamedTuple):
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
-            result = with_items(source, result)
+            if has_all_items(source, result):
+                result = dataclasses.replace(result, has_all_items=True)
             yield result if choices is None else next_group(source, result, choices[i])
 
     def _without_hypotheses(self, i: int) -> Result:
@@ -114,18 +116,24 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
 
 def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:
     """Return all hypotheses that a source has found, best first."""
-    hypotheses = [_hypothesis(source, one, wants_log_probs) for one in found]
+    rule = catalogue_rule(source.algorithm)
+    hypotheses = [_hypothesis(source, one, wants_log_probs, rule) for one in found]
     # stable, so that ties stay in the order of finishing
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score)
 
 
-def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothesis:
+def _hypothesis(
+    source: Source, found: Found, wants_log_probs: bool, rule: AllowedItems | None
+) -> Hypothesis:
     algorithm, has_ended = source.algorithm, found.eos_id is not None
     score, log_probs = found.score, found.log_probs
     if log_probs is not None and not algorithm.prefix.is_scored:
         log_probs = log_probs[len(source.prefix) :]
     if log_probs is not None and algorithm.perturbs:
         score = sum(log_probs)
+    items = None
+    if rule is not None:
+        items = rule.catalogue.items_of(found.tokens[len(source.prefix) :], rule.filter)
     return Hypothesis(
         found.tokens,
         score,
@@ -133,4 +141,5 @@ def _hypothesis(source: Source, found: Found, wants_log_probs: bool) -> Hypothes
         has_ended,
         log_probs if wants_log_probs else None,
         eos_id=found.eos_id,
+        items=items,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -123,6 +124,8 @@ class EnsembleSession(Session):
             member.encode(own, indices, slots)
 
     def step(self, rows: Rows) -> Tensor:
+        # a mixture normalises what members give
+        rows = dataclasses.replace(rows, wanted=None) if rows.wanted is not None else rows
         logits = [member.step(rows) for member in self._members]  # n times [R, V]
         if len(logits) == 1:
             return logits[0]

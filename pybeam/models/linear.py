@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.backends import Backend, torch_layers
-from pybeam.backends.packing import Quantised, pack, pack_int8, unpack
+from pybeam.backends.packing import PANEL, Quantised, pack, pack_int8, unpack
 from pybeam.backends.torch_layers import FUNCTIONS, Activation
 
 # by their names in config.json
@@ -106,6 +106,25 @@ class PackedLinear:
         y = x.new_empty(n, self.num_columns) if memory is None else memory[:n]
         self._multiply(y, x, self.activation_id, False)
         return y
+
+    def some(self, x: Tensor, column: Tensor, memory: Tensor) -> Tensor:
+        """x W^T + b [n, out] in `memory` [at least n, out]; columns other than these [m] may be missing.
+
+        Those that are there have the bits that `__call__` gives them.
+        """
+        out = memory[: x.shape[0]]
+        panel = torch.unique(column.long() // PANEL)
+        # their weights are copied first, so most of them are no gain
+        if 2 * panel.numel() > self._weight.shape[0]:
+            return self(x, memory)
+        own = (panel[:, None] * PANEL + torch.arange(PANEL)).view(-1)  # [m * PANEL]
+        place = own.clamp(max=self.num_columns - 1)
+        scale, bias = (None if v is None else v[place] for v in (self._scale, self.bias))
+        y = x.new_empty(x.shape[0], own.numel())
+        self._backend.linear(y, x, self._weight[panel], scale, bias, self.activation_id, False)
+        is_column = own < self.num_columns
+        out[:, own[is_column]] = y[:, is_column]
+        return out
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""

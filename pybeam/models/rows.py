@@ -37,6 +37,8 @@ class Rows:
     beam_score: Tensor | None = None  #: [S, K] float32, by slot and entry: what ranks it
     #: [S, P] int32, by slot: `Model.prompt`, padded with -1 on the left; kept where there are processors
     prompt: Tensor | None = None
+    #: [U] int32, the only tokens whose logits anybody reads; a session may leave out others. None: all are
+    wanted: Tensor | None = None
 
     @property
     def eos_id(self) -> int:

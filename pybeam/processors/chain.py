@@ -97,6 +97,14 @@ class ProcessorChain:
         last = self._processors[-1].processor if self._processors else None
         return isinstance(last, AllowedItems) and last.can_narrow(eos_id)
 
+    def wanted(self, rows: Rows) -> Tensor | None:
+        """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""
+        if len(self._processors) != 1 or self.prompts.is_cuda:
+            return None
+        kept = self._processors[0]
+        assert isinstance(kept.processor, AllowedItems)
+        return kept.processor.wanted(self._backend, rows, kept.data(rows))
+
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
         """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend, load
 from pybeam.backends.arrays import CatalogueArrays
-from pybeam.backends.torch_catalogue import catalogue_token
+from pybeam.backends.torch_catalogue import catalogue_token, edges_of
 from pybeam.catalogue.catalogue import ROOT, Catalogue
 from pybeam.catalogue.filters import Filter
 from pybeam.contracts import ColumnRules, Normalise, Survivors
@@ -113,14 +113,7 @@ class AllowedItems(Processor):
             data: words [T, 2 * W] of all filters in use; the filter of every row [R]; the tree's tokens and
                 first edges; the nodes [S, N] of all nodes of token trees.
         """
-        words, line, token, first, state = data
-        arrays = CatalogueArrays(token, first, words)
-        slot, node = rows.row_slot.long(), rows.node.long()
-        parent = rows.tree.parent[slot, node].long().clamp(min=0)
-        here = backend.catalogue_child(arrays, state[slot, parent], rows.token)
-        # items begin behind the prefix
-        here = torch.where(rows.num_generated > 0, here, ROOT)  # [R]
-        state[slot, node] = here
+        arrays, here = self._walked(backend, rows, data)
         normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
         rules = ColumnRules(
             rows.eos_id,
@@ -129,8 +122,38 @@ class AllowedItems(Processor):
             num_columns=self.catalogue.max_children if logits.is_cuda else 0,
             normalise=Normalise.COLUMNS if self.renormalize else normalise,
         )
-        log_probs = backend.catalogue_columns(arrays, logits, here, line, rules)
+        log_probs = backend.catalogue_columns(arrays, logits, here, data[1], rules)
         return Columns(log_probs, arrays, here, rules)
+
+    def _walked(
+        self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]
+    ) -> tuple[CatalogueArrays, Tensor]:
+        """Go on to the nodes [R] of the rows, and note them."""
+        words, _, token, first, state = data
+        arrays = CatalogueArrays(token, first, words)
+        slot, node = rows.row_slot.long(), rows.node.long()
+        parent = rows.tree.parent[slot, node].long().clamp(min=0)
+        here = backend.catalogue_child(arrays, state[slot, parent], rows.token)
+        # items begin behind the prefix
+        here = torch.where(rows.num_generated > 0, here, ROOT)
+        state[slot, node] = here
+        return arrays, here
+
+    def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
+        """The tokens [U] whose logits `columns` reads, repeated or not; None: all.
+
+        `data` are as for `columns`, on a CPU.
+        """
+        if not self.renormalize:
+            return None
+        arrays, here = self._walked(backend, rows, data)
+        begin, end = edges_of(arrays, here)
+        num = end - begin
+        behind = num.cumsum(0)
+        # edges of each row, one after another
+        edge = torch.arange(int(num.sum())) + (end - behind).repeat_interleave(num)
+        eos = torch.tensor([rows.eos_id], dtype=INT)
+        return torch.cat((arrays.token[edge], eos))
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         columns = self.columns(load("reference"), logits, rows, data, are_logits=False)

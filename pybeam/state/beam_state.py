@@ -121,6 +121,7 @@ class BeamState:
         self._program = self._step.program()
         if self._program is None:
             rows, self._inputs = self.read(slot, num_rows, longest)
+            rows.wanted = self._step.wanted(rows)
             return rows
         read = RowArrays(*self._program.read(slot, num_rows))
         return self._arrays.rows(slot, read, self._step.position(read), longest)

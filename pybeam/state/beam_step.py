@@ -88,6 +88,10 @@ class BeamStep:
         """Whether steps see the columns of a catalogue. A target may be any token."""
         return self._can_narrow and not self._arrays.uses.target
 
+    def wanted(self, rows: Rows) -> Tensor | None:
+        """The tokens [U] whose logits the step reads; None: all."""
+        return self._arrays.processors.wanted(rows) if self._narrows else None
+
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         return self._arrays.processors(logits, rows, narrows=self._narrows)
 

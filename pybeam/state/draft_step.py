@@ -91,6 +91,9 @@ class DraftStep:
     def position(self, read: RowArrays) -> Tensor:
         return read.depth + read.entry
 
+    def wanted(self, rows: Rows) -> None:
+        """All logits are."""
+
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         chain = self._arrays.processors
         if not chain.has_state:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
@@ -16,10 +17,10 @@ from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
 from pybeam.models.cells import Cells
-from pybeam.models.linear import Linear
+from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.config import TransformerConfig
-from pybeam.models.transformer.fused import fused
+from pybeam.models.transformer.fused import FusedStack, fused
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
 from pybeam.models.transformer.sources import TextSources
 
@@ -151,6 +152,13 @@ class TransformerSession(Session):
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
+    @cached_property
+    def _fused_states(self) -> FusedStack:
+        """The decoder without its output layer."""
+        states = fused(self._backend, self.model.decoder, None, self._is_pre_norm)
+        assert states is not None, "there is one with the output layer"
+        return states
+
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
@@ -186,8 +194,13 @@ class TransformerSession(Session):
         if self._fused_decoder is not None:
             out = self._logits_of(rows.token.shape[0])  # [R, V]
             inputs, pools = (rows.token, rows.position), (pool.memory, self._cross.memory)
-            cells = own, cross
-            return self._fused_decoder.decode(out, inputs, pools, rows.cell, cells, places[1])
+            given = inputs, pools, rows.cell, (own, cross), places[1]
+            if rows.wanted is None:
+                return self._fused_decoder.decode(out, *given)
+            x = torch.empty(rows.token.shape[0], model.config.hidden_size)
+            x = self._fused_states.decode(x, *given)  # [R, d]
+            assert isinstance(model.output, PackedLinear), "others are not fused"
+            return model.output.some(x, rows.wanted, out)
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)

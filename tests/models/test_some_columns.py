@@ -1,0 +1,69 @@
+"""Output layers that compute few columns: the bits of all columns, and fewer products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import processors
+from pybeam.backends.packing import PANEL, quantise
+from pybeam.models.linear import PackedLinear
+from pybeam.processors.items import AllowedItems
+from support.item_lists import random_items
+
+
+@pytest.fixture(autouse=True, scope="module")
+def native():
+    return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_some_columns_have_the_bits_of_all(dtype, has_bias):
+    torch.manual_seed(0)
+    weight, bias = torch.randn(10 * PANEL + 7, 33), torch.randn(10 * PANEL + 7)
+    packed = quantise(weight) if dtype == torch.int8 else weight.to(dtype)
+    layer = PackedLinear(packed, bias if has_bias else None)
+    for num_rows in (1, 5, 70):
+        x = torch.randn(num_rows, 33)
+        expected = layer(x)
+        for column in ([0], [PANEL, PANEL + 1, 3 * PANEL - 1], [10 * PANEL + 6, 5], range(640)):
+            column = torch.tensor(list(column), dtype=torch.int32)
+            memory = torch.full((num_rows + 2, len(bias)), torch.nan)
+            found = layer.some(x, column, memory)
+            assert found.shape == expected.shape
+            assert torch.equal(found[:, column], expected[:, column])
+            if len(column) == 1:
+                assert found[:, 2 * PANEL :].isnan().all()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_search_reads_only_what_is_wanted(tmp_path, monkeypatch, seed):
+    pytest.importorskip("transformers")
+    from support.tiny_models import save_tiny_model
+
+    save_tiny_model(tmp_path, "bart", vocab_size=900)
+    model = pybeam.load_model(tmp_path)
+    items = random_items(seed, 200, range(300, 420), range(1, 5))
+    catalogue = pybeam.Catalogue.build(items)
+    rule = processors.allowed_items(catalogue, renormalize=True)
+    search = pybeam.fixed_beam(8, n_best=8, processors=[rule])
+    sources = [[5, 9, 7, 2], [4, 2], [8, 8, 3, 9, 2]]
+    calls, some = [], PackedLinear.some
+
+    def counted(self, x, column, memory):
+        memory.fill_(torch.nan)
+        calls.append(len(column))
+        return some(self, x, column, memory)
+
+    monkeypatch.setattr(PackedLinear, "some", counted)
+    found = pybeam.Decoder(model, search).decode(sources)
+    assert calls
+    ensemble = pybeam.Decoder(pybeam.load_model([tmp_path, tmp_path]), search).decode(sources)
+    num = len(calls)
+    monkeypatch.setattr(AllowedItems, "wanted", lambda *_: None)
+    assert pybeam.Decoder(model, search).decode(sources) == found
+    assert len(calls) == num
+    for one, other in zip(ensemble, found, strict=True):
+        assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]
