@@ -101,7 +101,7 @@ class Paths(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """Distances between rows and cells, and what they change in attention: see `pybeam.ops.tree_attention`."""
+    """Distances of rows and cells, and their part in attention: see `pybeam.ops.tree_attention`."""
 
     position: Tensor | None = None  #: [R] int32, of each row
     cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
