@@ -66,7 +66,7 @@ struct Buffers {
     size_t size = 0;  // of all
 };
 
-// Memory of a call, without meaning at first. What is not large is kept for this thread's next
+// Memory of a call, without meaning at first. Small blocks are kept for this thread's next
 // call, because fresh memory costs a page fault every few rows.
 class Memory {
   public:
@@ -91,7 +91,7 @@ class Memory {
     char* data_;
 };
 
-// What one member of the team does: the same as the others, with some of the tasks.
+// The work of one member of the team: the same as that of the others, with some of the tasks.
 class Member {
   public:
     Member(const LayersParams& params, const Buffers& buffers, const Team& team)

@@ -125,7 +125,7 @@ struct StackShape {
     int64_t num_tokens;  // of the token table, 0: there is none
 };
 
-// What rows attend over in one call.
+// The cells that rows attend over in one call.
 struct StackCells {
     OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, heads, head size]
     OptionalTensor cell;                  // [rows], where each row's key and value go

@@ -128,7 +128,7 @@ PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold
 
 @st.composite
 def limits(draw, most: float, by_step: bool) -> dict:
-    """What both an algorithm and a request may say.
+    """The options of both an algorithm and a request.
 
     `n_best` is at most a share `most` of the last width. `by_step`: there may be widths by step.
     """
@@ -216,7 +216,7 @@ def schedules(draw, widest: int) -> pybeam.Schedule:
 
 
 def ranked_rows(table: torch.Tensor, backend: str) -> list:
-    """Of every context: its ``(token, log_prob)`` in order, or None if it holds a NaN or +inf."""
+    """Each context's candidates ``(token, log_prob)`` in order, or None if it holds a NaN or +inf."""
     num, vocab_size = table.shape
     rows = ops.select(
         table,
