@@ -21,6 +21,10 @@ A_LITTLE = {
         "test_no_rows",
         "test_rows_behind_the_last_offset_change_nothing",
     ),
+    "ops/interpreted/test_select_slices.py": (
+        "test_equal_candidates_of_a_wide_beam",
+        "test_lists_fit_the_widest_beams",
+    ),
     "ops/interpreted/test_tree_attention_splits.py": ("test_counters_are_shared_along_a_stream",),
     "ops/test_gather_rows.py": ("test_overlaps", "test_no_tensors_raise_nothing"),
     "ops/interpreted/test_rows_in_two_launches.py": (),
@@ -39,7 +43,8 @@ A_LITTLE = {
         "test_a_row_that_is_not_sound_is_nan",
     ),
     "kvcache/test_token_tree.py": (
-        "test_random_beams[triton-5]",
+        "test_random_beams[masks-triton-5]",
+        "test_random_beams[paths-triton-5]",
         "test_release_returns_every_page",
         "test_growing_keeps_what_is_there",
     ),

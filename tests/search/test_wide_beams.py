@@ -145,7 +145,7 @@ def test_many_samples_are_drawn_as_few_are(backend):
 
 
 def test_groups_targets_and_prefixes_of_wide_beams(backend):
-    """What happens around a search happens around a wide one."""
+    """Groups, prefixes, targets and forced ends go with wide beams, too."""
     model = random_model(17, 8, eos_bonus=0.5)
     wide = pybeam.fixed_beam(140, n_best=3, max_length=4)
     decoder = pybeam.Decoder(model, pybeam.diverse(wide, 2, 0.6), backend=backend)
