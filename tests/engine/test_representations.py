@@ -8,13 +8,14 @@ import pybeam
 from pybeam.contracts import MASK_WIDTH
 from pybeam.kvcache import token_tree
 from pybeam.models import load_model
+from support.causal_models import KINDS, save_tiny_causal
 from support.front_ends import onnx_model, sources, wrapped
 from support.laws import ALGORITHMS, decoded, essence, some_schedules
 from support.search_models import random_model
 from support.tiny_models import save_tiny_model
 
 # attention in one object, attention by operators, caches of every kind
-BUILT_IN = ("m2m_100", "marian", "bart")
+BUILT_IN = ("m2m_100", "marian", "bart", "t5", "qwen3", "gemma3", "mistral")
 WRAPPED = ("nllb", "gpt2", "mistral", "t5", "gemma", "gptoss", "bloom")
 
 
@@ -43,7 +44,7 @@ def outputs(model, backend: str, algorithm=None) -> list:
     algorithm = algorithm or pybeam.variable_beam(6, threshold=4.0, n_best=6, max_length=9)
     decoder = pybeam.Decoder(model, algorithm, pybeam.Streaming(3), backend=backend)
     requests = [
-        pybeam.Request(source, prefix=[5, 7] if i == 2 else None, target=[4, 9] if i == 3 else None)
+        pybeam.Request(source, prefix=[5, 8] if i == 2 else None, target=[4, 9] if i == 3 else None)
         for i, source in enumerate(sources(6))
     ]
     return [
@@ -56,7 +57,8 @@ def outputs(model, backend: str, algorithm=None) -> list:
 def test_built_in_models(backend, kind, with_paths, tmp_path):
     if backend == "triton":
         pytest.skip("a GPU is not asked for bits")
-    save_tiny_model(tmp_path, kind)
+    save = save_tiny_causal if kind in KINDS else save_tiny_model
+    save(tmp_path, kind)
     model = load_model(tmp_path, device="cpu")
     expected = outputs(model, backend)
     with_paths()
