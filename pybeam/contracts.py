@@ -25,7 +25,7 @@ class Finishing(IntEnum):
 
 
 class Certificate(IntEnum):
-    """What a stop rule compares finished hypotheses with (kernel data of a commit)."""
+    """The bound that a stop rule compares finished hypotheses with (kernel data of a commit)."""
 
     NONE = 0
     BOUND = 1  # the most that any continuation of the beam can still reach

@@ -1,4 +1,4 @@
-// What the inner kernels need, whatever the instruction set. It comes before the target pragma: no
+// The headers that the inner kernels need, whatever the instruction set. It comes before the target pragma: no
 // inline function that other files share may get that target's instructions.
 #pragma once
 

@@ -29,7 +29,7 @@ struct StackShape {
     int64_t bias_origin;  // the column of position biases for distance 0
 };
 
-// What rows attend over in one call.
+// The cells that rows attend over in one call.
 struct StackCells {
     OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, heads, head size]
     OptionalTensor cell;                  // [rows], where each row's key and value go

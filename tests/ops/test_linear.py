@@ -15,7 +15,7 @@ from support.threads import THREAD_COUNTS, every_thread_count
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Of the weights: bfloat16 rounds the inputs too."""
+    """The dtypes of the weights: bfloat16 rounds the inputs too."""
     return request.param
 
 
