@@ -1,4 +1,4 @@
-"""What the rows of one call attend over, with the windows of the layers."""
+"""Attention of the rows of one call, with the windows of the layers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ OLD_THETAS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_b
 
 
 class Frequencies(NamedTuple):
-    """What turns the pairs of a head.
+    """The speeds at which the pairs of a head turn.
 
     Attributes:
         short: [D / 2] float32, radians per position.
@@ -41,7 +41,7 @@ class Frequencies(NamedTuple):
 
 @dataclass(frozen=True)
 class _Given:
-    """What a scaling depends on."""
+    """The facts that a scaling depends on."""
 
     fields: Fields
     head_size: int

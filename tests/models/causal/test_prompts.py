@@ -38,7 +38,7 @@ def prompts(num: int, seed: int, longest: int = 60) -> list[list[int]]:
 
 
 def alone(model, requests, backend="native", algorithm=BEAM):
-    """What each request gets in a workspace of its own, where nothing can be shared."""
+    """Return what each request gets in a workspace of its own, where nothing can be shared."""
     found = [
         essence(decoded(model, algorithm, pybeam.Batch(1), backend, [one]))[0] for one in requests
     ]
@@ -156,7 +156,7 @@ def test_scores_and_prefixes(model, backend):
 
 
 def test_processors_see_the_prompt(model):
-    """What may not come again counts from the prompt on."""
+    """Tokens that may not come again count from the prompt on."""
     prompt = list(range(3, 40))
     ban = pybeam.processors.no_repeat_ngram(1, counts_start=True)
     algorithm = pybeam.fixed_beam(3, max_length=5, processors=[ban])
