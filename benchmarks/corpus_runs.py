@@ -7,6 +7,7 @@ the case `processes` the column `model` is what `pybeam.corpus.plan` expects of 
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
 import json
 import random
@@ -26,7 +27,8 @@ from benchmarks.data import ROOT, folder_with
 from benchmarks.memory import in_process
 from benchmarks.meter import resident_bytes
 from benchmarks.setup import Setup
-from benchmarks.tasks import Task, in_turn
+from benchmarks.tasks import Task
+from benchmarks.turns import READY, in_turns
 from pybeam.corpus import Corpus, FinishedPart, Here, Job, Run
 from pybeam.corpus.plan import Plan, relative_seconds
 from pybeam.corpus.processes import Processes
@@ -42,41 +44,70 @@ PART_LINES = 10_000
 
 def corpus_runs(setup: Setup) -> Iterator[list[Task]]:
     """A corpus in parts: throughput, memory, what a kill costs, and several processes."""
-    yield throughput(setup)
+    yield [Task("throughput", "in parts", lambda: throughput(setup))]
     yield [Task("memory", "in parts", lambda: memory(setup))]
     yield [Task("kill", "in parts", lambda: kills(setup))]
     yield processes(setup)
 
 
-def throughput(setup: Setup) -> list[Task]:
-    source = write_corpus(setup, setup.lines or NUM_LINES)
-    job = Job((str(corpus.MODEL),), ALGORITHM, device="cpu", threads=setup.threads)
+def throughput(setup: Setup) -> dict:
+    """Two processes that take turns: all lines in memory, and the same lines in parts."""
+    num_lines = setup.lines or NUM_LINES
+    options = {
+        "source": str(write_corpus(setup, num_lines)),
+        "threads": setup.threads,
+        "part_lines": min(PART_LINES, max(1, num_lines // 4)),
+        "folder": str(setup.folder / "throughput"),
+    }
+    kinds = ("in memory", "in parts")
+    found = in_turns("benchmarks.corpus_runs", {kind: options | {"what": kind} for kind in kinds})
+    (memory_seconds, memory), (seconds, parts) = (found[kind] for kind in kinds)
+    return {
+        "lines": num_lines,
+        "lines/s": num_lines / seconds,
+        "times decode in memory": memory_seconds / seconds,
+        "cpu of decode in memory": parts["cpu_seconds"] / memory["cpu_seconds"],
+        "same outputs": memory["checksum"] == parts["checksum"],
+    }
 
-    def in_memory():
-        tokenizer = pybeam.load_tokenizer(corpus.MODEL)
-        requests = [tokenizer.encode(line) for line in source.read_text("utf-8").splitlines()]
-        decoder = pybeam.Decoder(job.load(), ALGORITHM)
-        # the kernels of all sizes are chosen, and the memory is there
-        decoder.decode(requests[:100])
-        return lambda: [
-            tokenizer.decode(result.hypotheses[0].tokens) for result in decoder.decode(requests)
-        ]
 
-    def in_parts():
-        executor = Here(job.open())
-        part_lines = min(PART_LINES, max(1, (setup.lines or NUM_LINES) // 4))
+def decode_in_memory(options: dict) -> dict:
+    tokenizer, lines = (
+        pybeam.load_tokenizer(corpus.MODEL),
+        Path(options["source"]).read_text("utf-8"),
+    )
+    requests = [tokenizer.encode(line) for line in lines.splitlines()]
+    decoder = pybeam.Decoder(job_of(options["threads"]).load(), ALGORITHM)
+    # the kernels of all sizes are chosen, and the memory is there
+    decoder.decode(requests[:100])
+    cpu = begin()
+    results = decoder.decode(requests)
+    texts = [tokenizer.decode(result.hypotheses[0].tokens) + "\n" for result in results]
+    return {"cpu_seconds": time.process_time() - cpu, "checksum": checksum("".join(texts))}
 
-        def run() -> list[str]:
-            folder = setup.folder / "parts"
-            shutil.rmtree(folder, ignore_errors=True)
-            work = Run(folder, job, Corpus([str(source)]), part_lines=part_lines)
-            work.execute(lambda num_parts: executor)
-            return text_of(folder).splitlines()
 
-        return run
+def decode_in_parts(options: dict) -> dict:
+    job, folder = job_of(options["threads"]), Path(options["folder"])
+    executor = Here(job.open())
+    shutil.rmtree(folder, ignore_errors=True)
+    work = Run(folder, job, Corpus([options["source"]]), part_lines=options["part_lines"])
+    cpu = begin()
+    work.execute(lambda num_parts: executor)
+    return {"cpu_seconds": time.process_time() - cpu, "checksum": checksum(text_of(folder))}
 
-    makers = {"decode in memory": in_memory, "in parts": in_parts}
-    return in_turn("throughput", makers, repeats=1)
+
+def job_of(threads: int, algorithm: pybeam.Algorithm = ALGORITHM) -> Job:
+    return Job((str(corpus.MODEL),), algorithm, device="cpu", threads=threads)
+
+
+def begin() -> float:
+    """Say that the work begins. Returns the seconds of CPU so far."""
+    print(READY, flush=True)
+    return time.process_time()
+
+
+def checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def memory(setup: Setup) -> dict:
@@ -96,7 +127,7 @@ def memory(setup: Setup) -> dict:
 
 
 def kills(setup: Setup) -> dict:
-    """What kills at random moments cost: seconds since the latest part was whole."""
+    """The cost of kills at random moments: seconds since the latest part was whole."""
     num_lines = setup.lines or NUM_KILL_LINES
     source, folder = write_corpus(setup, num_lines), setup.folder / "killed"
     rng, part_lines = random.Random(0), max(1, num_lines // 20)
@@ -212,11 +243,20 @@ class _Watch(Listener):
 
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
+    sides = {"in memory": decode_in_memory, "in parts": decode_in_parts}
+    if options["what"] in sides:
+        print(json.dumps(sides[options["what"]](options)))
+    else:
+        watched(options)
+
+
+def watched(options: dict[str, Any]) -> None:
+    """A run whose memory and processes are watched."""
     watch = _Watch()
     is_memory = options["what"] == "memory"
     plan = Plan(1, 1) if is_memory else Plan(*options["plan"])
     algorithm = ONE_STEP if is_memory else ALGORITHM
-    job = Job((str(corpus.MODEL),), algorithm, device="cpu", threads=plan.threads)
+    job = job_of(plan.threads, algorithm)
     executor: Here | Processes
     if plan.processes > 1:
         executor = watch.pool = Processes(job, plan.processes, plan.threads)

@@ -60,7 +60,7 @@ class DataError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A public file. Of an archive the members are checked, because servers pack it anew."""
+    """A public file. The members of an archive are checked, because servers pack it anew."""
 
     url: str
     sha256: str

@@ -52,7 +52,7 @@ def environment() -> dict:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of this checkout; None where there is no git or no history."""
+    """The commit of this checkout by git; None where there is no git or no history."""
     command = ["git", "-C", str(RESULTS.parent), *arguments]
     try:
         run = subprocess.run(command, capture_output=True, text=True)
@@ -71,7 +71,7 @@ def results_folder(device: str) -> Path:
 
 
 class Journal:
-    """What has been measured so far, and how much time is left.
+    """The rows that have been measured so far, and the time that is left.
 
     Rows stand in `<name>.json` of the folder, what was said in `<name>.log`. The file is written after
     every row, so that an interrupted run keeps what it has. `identity` names the columns that tell rows

@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request.
+    """The outcome of a request.
 
     Attributes:
         latency: seconds from when it was due to the end of the answer, or until nobody waited any more.

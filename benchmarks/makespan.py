@@ -86,7 +86,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one simulated run: its seconds, and how many nodes were lost."""
+    """One simulated run: its seconds, and how many nodes were lost."""
 
     seconds: float
     num_lost: int

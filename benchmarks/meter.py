@@ -1,4 +1,4 @@
-"""What a run takes besides time: memory and energy."""
+"""The costs of a run besides time: memory and energy."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Meter:
         return handle
 
 
-def resident_bytes(line: str = "VmRSS") -> int:
-    """Memory this process occupies, or has at most occupied (``VmHWM``).
+def resident_bytes(line: str = "VmRSS", status: Path = STATUS) -> int:
+    """Memory that this process, or the one of a `status` file, occupies or has at most occupied (``VmHWM``).
 
     `getrusage` would not do: its peak includes that of the process that started this one.
 
     Raises:
         OSError: there is no /proc, which Linux alone has.
     """
-    lines = STATUS.read_text().splitlines()
+    lines = status.read_text().splitlines()
     return next(1024 * int(text.split()[1]) for text in lines if text.startswith(f"{line}:"))

@@ -1,4 +1,4 @@
-"""What a step of one row costs, and how much of it neither arithmetic nor reading memory explains.
+"""The cost of a step of one row, and how much of it neither arithmetic nor reading memory explains.
 
 A step multiplies one row by every weight of the decoder and reads the keys and values of the tokens
 before it and of the source:
@@ -99,7 +99,7 @@ def _greedy(model: Model, length: int) -> Decoding:
 
 
 def weight_bytes(model: Model) -> int:
-    """Of all weights that a step multiplies by, biases included."""
+    """The bytes of all weights that a step multiplies by, biases included."""
     products = [model.output]
     for layer in model.decoder.layers:
         products += [layer.qkv, layer.self_out, layer.cross_query, layer.cross_out]

@@ -48,7 +48,7 @@ class Waiting:
 
 
 class PeerService:
-    """What the shell asks of a `pybeam.Service`, with CTranslate2 behind it.
+    """The methods that the shell asks of a `pybeam.Service`, with CTranslate2 behind it.
 
     Args:
         directory: CTranslate2's model.

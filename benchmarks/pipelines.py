@@ -1,4 +1,4 @@
-"""What is done around a search: choosing among its outputs, and translating in pieces.
+"""The work around a search: choosing among its outputs, and translating in pieces.
 
 `choice` translates the first lines of test. Does minimum Bayes risk beat beam 5? Its hypotheses are 32-best
 lists, independent samples, or those of `stochastic_beam`; the utility is chrF. There is no model that

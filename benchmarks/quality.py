@@ -1,4 +1,4 @@
-"""What fewer bits cost: every example model in float32, bfloat16 and int8, by its own measure.
+"""The cost of fewer bits: every example model in float32, bfloat16 and int8, by its own measure.
 
 BLEU of the translator on dev.es, word error rate of the recogniser on spoken numbers that espeak-ng
 synthesises, exact match of the logical forms of GEO and ATIS. "same outputs" is the share of outputs that

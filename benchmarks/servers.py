@@ -14,6 +14,7 @@ import pybeam
 from benchmarks import corpus
 from benchmarks.data import ROOT
 from benchmarks.load import Address
+from benchmarks.meter import resident_bytes
 from benchmarks.peers import PEER
 from benchmarks.plans import CHOSEN_ON_DEV, chosen
 from benchmarks.setup import Setup
@@ -100,7 +101,7 @@ def peers(width: int, threads: int) -> list[System]:
 
 
 def offline(setup: Setup, system: System, lines: int) -> dict[str, float]:
-    """What `offline.decode` returns, from a process like the server's.
+    """The return value of `offline.decode`, from a process like the server's.
 
     Raises:
         RuntimeError: the process failed.
@@ -146,13 +147,21 @@ class Servers:
         return self._addresses[system]
 
     def cpu_seconds(self, system: System) -> float | None:
-        """What all threads of its process have computed so far; None where there is no /proc."""
+        """The seconds that all threads of its process have computed so far; None where there is no /proc."""
         stat = Path(f"/proc/{self._processes[system].pid}/stat")
         if not stat.exists():
             return None
         # the name of the process, in parentheses, may have spaces
         user, kernel = stat.read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(kernel)) / os.sysconf("SC_CLK_TCK")
+
+    def held(self, system: System) -> dict[str, int]:
+        """Its memory and open files; empty where there is no /proc."""
+        process = Path(f"/proc/{self._processes[system].pid}")
+        if not process.exists():
+            return {}
+        memory = resident_bytes(status=process / "status")
+        return {"resident_bytes": memory, "descriptors": len(os.listdir(process / "fd"))}
 
     def _start(self, system: System) -> None:
         # its log goes to a file, so that nobody has to read it meanwhile

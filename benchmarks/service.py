@@ -35,6 +35,8 @@ CLIENTS, MANY_CLIENTS = 16, 64
 GOOD_MS = (200, 500)
 OVERLOAD, DEADLINE = 2.0, 0.5
 STREAM_LOAD = 0.6
+# ten minutes in quarters, at a share of what it answers
+STEADY_SECONDS, STEADY_LOAD = 600.0, 0.8
 OFFLINE_LINES = 512
 TEXTS_PER_REQUEST = 16
 # seconds after which the threads of the system before have stopped spinning
@@ -67,6 +69,8 @@ def _cases(bench: Bench) -> Iterator[list[Task]]:
     yield bench.tasks(f"overload-{width}", bench.systems, bench.overload)
     yield bench.tasks(f"first-{width}", own, bench.first)
     yield bench.tasks(f"offline-{width}", own, bench.offline)
+    if width > 1:
+        yield bench.tasks(f"steady-{width}", own[1:2], bench.steady)
 
 
 @dataclass
@@ -100,6 +104,10 @@ class Bench:
     def seconds(self) -> float:
         return 1.0 if self.setup.is_tiny else ROW_SECONDS
 
+    @property
+    def seconds_steady(self) -> float:
+        return 4.0 if self.setup.is_tiny else STEADY_SECONDS
+
     @cached_property
     def texts(self) -> list[str]:
         data = self.setup.corpus()
@@ -111,7 +119,7 @@ class Bench:
         ]
 
     def rows(self, system: System, case: str = "load") -> list[dict]:
-        """What this run has measured of it, lowest load first."""
+        """The rows that this run has measured of it, lowest load first."""
         found = [
             row
             for row in self.setup.journal.own_rows
@@ -125,7 +133,7 @@ class Bench:
         return bool(rows) and rows[-1]["p50_ms"] > COLLAPSED_MS
 
     def peer(self, system: System) -> dict:
-        """What a layout of the peer can answer; the better one of a type goes on."""
+        """The requests that a layout of the peer can answer; the better one of a type goes on."""
         return {"answered/s": self.capacity(system), "cpu_ms": 1e3 * self._cpu_of[system]}
 
     def closed(self, system: System) -> dict:
@@ -160,6 +168,19 @@ class Bench:
         """Time to the first certain token of streams, at a load that all can bear."""
         rate = STREAM_LOAD * self.capacity(self.systems[0])
         return self._arrivals(system, rate, {"stream": True})
+
+    def steady(self, system: System) -> dict:
+        """Ten minutes at a load it can bear: latency, memory and open files of each quarter."""
+        rate = STEADY_LOAD * self.capacity(system)
+        quarters = []
+        for _ in range(4):
+            answers = self._arrivals(system, rate, seconds=self.seconds_steady / 4)
+            quarters.append(answers | self.servers.held(system))
+        names = ("p50_ms", "p99_ms", "resident_bytes", "descriptors")
+        lists = {name: [one.get(name) for one in quarters] for name in names}
+        failed = sum(v for one in quarters for key, v in one.items() if key.startswith("status"))
+        number = sum(one["requests"] for one in quarters)
+        return {"req/s": rate, "requests": number, "not 200": failed} | lists
 
     def offline(self, system: System) -> dict:
         """The server with many clients, alone and with many texts a request, beside `decoder.decode`."""
@@ -203,8 +224,10 @@ class Bench:
         after = self.servers.cpu_seconds(system)
         return answers, seconds, after - before if after is not None else math.nan
 
-    def _arrivals(self, system: System, rate: float, more: dict | None = None) -> dict:
-        due = arrivals(rate, max(10, int(rate * self.seconds)), SEED)
+    def _arrivals(
+        self, system: System, rate: float, more: dict | None = None, seconds: float | None = None
+    ) -> dict:
+        due = arrivals(rate, max(10, int(rate * (seconds or self.seconds))), SEED)
         chosen = numpy.random.default_rng(SEED).integers(len(self.texts), size=len(due))
         contents = [post(PATH, {"text": self.texts[i], **(more or {})}) for i in chosen]
         answers = open_loop(self._address(system), contents, due)

@@ -1,4 +1,4 @@
-"""What all benchmarks of one run share: the device, the data, the networks, and how much is measured."""
+"""Things that all benchmarks of a run share: the device, the data, the networks, and how much is measured."""
 
 from __future__ import annotations
 

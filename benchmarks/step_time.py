@@ -1,4 +1,4 @@
-"""What one step costs at a length: Figure 2 of Yang et al. 2020, a token tree beside padded caches.
+"""The cost of one step at a length: Figure 2 of Yang et al. 2020, a token tree beside padded caches.
 
 Searches that cannot end before T tokens, nor go on after them, are timed for several T; what two of
 them differ by, divided by the tokens between, is the mean time of a step there. Nothing looks into

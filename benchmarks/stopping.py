@@ -65,7 +65,7 @@ class Search:
 def searches(
     width: int, rewards: tuple[float, ...], ratio: float, only: str | None
 ) -> Iterator[Search]:
-    """What to decode for every decoder, or `only` for one."""
+    """The tasks for every decoder, or `only` for one."""
     # what is cut is an output too, so that every decoder has one for every line
     limit = {"max_length": MAX_LENGTH, "ended_only": False}
     if only in (None, TOP):

@@ -1,4 +1,4 @@
-"""What is measured, and the one timer: systems take turns, so that noise of the machine is shared."""
+"""The tasks to measure, and the one timer: systems take turns, so that noise of the machine is shared."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Timed:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all threads; while they do not spin, other programs change it less than they do seconds."""
+        """Seconds of all threads. Other programs change `seconds` more, while threads do not spin."""
         return statistics.median(self._cpu_seconds)
 
     @property

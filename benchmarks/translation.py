@@ -37,7 +37,7 @@ class Ours:
         return self.schedule.n
 
     def key(self, network: str) -> tuple:
-        """Of its weights."""
+        """The dtype of its weights."""
         return "pybeam", network, self.dtype, self.kept
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
@@ -149,11 +149,11 @@ class Decoding:
 
     @property
     def num_steps(self) -> int:
-        """Of all sources; those of the decoder are fewer, as it steps many sources at once."""
+        """The steps of all sources; those of the decoder are fewer, as it steps many sources at once."""
         return sum(result.steps for result in self.results)
 
     def search(self) -> dict:
-        """What the search did; steps, expansions and pages are exact."""
+        """The work of the search; steps, expansions and pages are exact."""
         stats = self.decoder.stats
         return {
             "steps": stats.steps,
@@ -165,7 +165,7 @@ class Decoding:
         }
 
     def flops(self, sources: list[list[int]]) -> int | None:
-        """Of the matrix products; None for an ensemble, whose members are not asked."""
+        """The operations of the matrix products; None for an ensemble, whose members are not asked."""
         config = getattr(self.decoder.model, "config", None)
         if config is None:
             return None

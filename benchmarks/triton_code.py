@@ -25,7 +25,7 @@ COLUMNS = ("triton", "kernel", "case")
 
 
 def launches() -> Iterator[tuple[str, aot.Launch]]:
-    """What the launchers choose for typical calls, and a name for each."""
+    """The constants that the launchers choose for typical calls, and a name for each."""
     for dtype in DTYPES:
         short = str(dtype).removeprefix("torch.")
         yield short, select_launch(dtype, num_rows=1000)

@@ -24,7 +24,7 @@ inline void check_torch(AOTITorchError error, const char* what) {
     PYBEAM_CHECK(error == 0, "torch could not ", what);
 }
 
-// What operators see of a tensor.
+// A tensor as operators see it.
 Tensor describe(AtenTensorHandle handle, std::shared_ptr<void> owner = nullptr);
 
 // How a value of an operator travels: what keeps it, how it is taken, and how it is given.

@@ -25,7 +25,7 @@ class Finishing(IntEnum):
 
 
 class Certificate(IntEnum):
-    """What a stop rule compares finished hypotheses with (kernel data of a commit)."""
+    """The bound that a stop rule compares finished hypotheses with (kernel data of a commit)."""
 
     NONE = 0
     BOUND = 1  # the most that any continuation of the beam can still reach
@@ -57,7 +57,7 @@ class SelectOptions(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """What distances between rows and cells change in attention; `pybeam.ops.tree_attention` says how."""
+    """The changes that distances between rows and cells make in attention; `pybeam.ops.tree_attention` says how."""
 
     position: Tensor | None = None  #: [R] int32, of each row
     cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool

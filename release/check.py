@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Failed(Exception):
-    """What is wrong, and what to do."""
+    """The fault, and what to do."""
 
 
 def version() -> str:
@@ -35,7 +35,7 @@ def version() -> str:
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
-    """What a command prints. Raises Failed with the end of it if the command fails."""
+    """The output of a command. Raises Failed with the end of it if the command fails."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,

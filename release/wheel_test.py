@@ -123,7 +123,7 @@ def smoke() -> list[str]:
 
 
 def matrix(rows: list[dict]) -> str:
-    """What passed, a line per version of Python and a column per torch."""
+    """The tests that passed, a line per version of Python and a column per torch."""
     torches = list(dict.fromkeys(row["torch"] for row in rows))
     lines = ["python    " + "".join(f"{f'torch {torch}':<16}" for torch in torches)]
     for python in dict.fromkeys(row["python"] for row in rows):

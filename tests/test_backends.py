@@ -51,7 +51,7 @@ def test_native_cannot_decode_on_a_gpu():
 
 
 def test_a_decoder_asks():
-    """Of the device that its model is on."""
+    """The backend is that of its model's device."""
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     model = random_model(1)
     model.device = torch.device("cuda")

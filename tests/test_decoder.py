@@ -1,4 +1,4 @@
-"""What callers rely on: results, limits, overrides, errors of single requests, streaming, statistics."""
+"""Callers rely on this: results, limits, overrides, errors of single requests, streaming, statistics."""
 
 import math
 import re

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--minutes 8] [--only select] [--dry-run]
 
 A time is that of one call among calls that follow one another in a CUDA graph, on inputs that the L2
-does not hold. What is measured is kept after every row in gpu-bench.json and gpu-bench.log, in $OUT
+does not hold. Every number is kept after every row in gpu-bench.json and gpu-bench.log, in $OUT
 if that is set, else in benchmarks/results/<gpu>/. A complete run also rewrites the table by which
 ``backend="auto"`` chooses.
 """

@@ -1,4 +1,4 @@
-"""What the machine itself can do: copy rate, L2 read rate, latency of a graph's nodes."""
+"""The machine's own limits: copy rate, L2 read rate, latency of a graph's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What follows a product, from the sums in registers. Included inside a namespace, before the
+// The steps behind a product, from the sums in registers. Included inside a namespace, before the
 // products.
 
 // Numbers of the columns of one panel, with zeros behind the last column, where memory belongs to

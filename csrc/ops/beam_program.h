@@ -28,7 +28,7 @@ struct BeamRules {
 template <class T>
 class Scratch {
   public:
-    // Returns room for so many. What is in it has no meaning.
+    // Returns room for so many. Its contents have no meaning.
     T* room(int64_t size) {
         if (size > size_) {
             items_ = std::make_unique<T[]>(size);

@@ -29,7 +29,7 @@ struct StackShape {
     int64_t bias_origin;  // the column of position biases for distance 0
 };
 
-// What rows attend over in one call.
+// The cells that rows attend over in one call.
 struct StackCells {
     OptionalTensor own_pool, cross_pool;  // [layers, cells, 2, heads, head size]
     OptionalTensor cell;                  // [rows], where each row's key and value go
@@ -106,7 +106,7 @@ class LayerProgram {
                           shape_.embedding_scale);
     }
 
-    // What self-attention adds to scores, [heads, distances].
+    // Reads the numbers [heads, distances] that self-attention adds to scores.
     void read_bias(WeightReader& reader) {
         const Tensor& bias = reader.next();
         if (bias.numel() == 0) return;

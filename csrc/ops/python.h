@@ -85,7 +85,7 @@ inline std::string type_name(PyObject* object) {
     return text;
 }
 
-// What is needed of torch.
+// The parts of torch that are needed.
 struct Torch {
     Ref tensor_type, empty, int32, storage_use_count;
     Ref profiler, is_on;  // torch.autograd.profiler, and the name of what says whether one is on

@@ -96,7 +96,7 @@ inline TensorList checked_survivors(TensorList arrays) {
     return arrays;
 }
 
-// What the tree takes of survivors [A, C] of slots [A], checked.
+// The arrays that the tree takes of survivors [A, C] of slots [A], checked.
 struct SurvivorArguments {
     using A = SurvivorArrays;
     Argument<int32_t> slot, first, count, parent, token;

@@ -16,7 +16,7 @@ enum class DType { kFloat32, kBFloat16, kFloat16 };
 // Most rows of a beam; `MAX_WIDTH` in Python.
 constexpr int kMaxWidth = 128;
 
-// What happens to a candidate that ends in EOS; `Finishing` in Python.
+// The fate of a candidate that ends in EOS; `Finishing` in Python.
 enum class Finishing { kNone, kHeld, kRefill, kShrink };
 
 constexpr int kMaxEos = 8;

@@ -33,7 +33,7 @@ def cpu_flags() -> list[str]:
 
 
 def _cpuinfo(*names: str) -> list[str]:
-    """What stands behind these names, core by core."""
+    """The values behind these names, core by core."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     return [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """What a command line asks for.
+    """The options of a command line, as one value.
 
     Attributes:
         setup: models, search and device.

@@ -1,4 +1,4 @@
-"""What signals do: before the work begins the process leaves, later the work ends in good order."""
+"""The effect of signals: before the work begins the process leaves, later the work ends in good order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both clients share: the bodies of requests, answers and errors."""
+"""The parts that both clients share: the bodies of requests, answers and errors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ ATTENTION_DIGITS = 4
 
 @dataclass(frozen=True)
 class Form:
-    """What is written of every result: its best text, with a score, or a JSON object."""
+    """The form in which every result is written: its best text, with a score, or a JSON object."""
 
     has_scores: bool = False
     is_json: bool = False

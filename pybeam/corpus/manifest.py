@@ -54,7 +54,7 @@ class PartEntry:
 
 @dataclass
 class Manifest:
-    """What a run is, and what it has done.
+    """The facts of a run, and the parts that are done.
 
     Attributes:
         pybeam: its version.

@@ -14,7 +14,7 @@ LINE_BYTES = 16
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What stands in a line's place if its file holds no text there, such as JSON without the field."""
+    """The mark in a line's place if its file holds no text there, such as JSON without the field."""
 
     reason: str
 
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def cost(self) -> int:
-        """What decoding it takes, beside other parts: a step for every few bytes, and some for every line."""
+        """Its cost beside other parts: a step for every few bytes, and some for every line."""
         return self.num_bytes + LINE_BYTES * self.num_lines
 
     @property
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass
 class Counts:
-    """What decoding some lines took, to be added up."""
+    """The cost of decoding some lines, to be added up."""
 
     lines: int = 0
     tokens: int = 0  # of the best hypotheses

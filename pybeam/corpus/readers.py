@@ -31,7 +31,7 @@ Text = bytes | Unreadable
 class Corpus:
     """Files as one stream of lines. Each iteration reads them from the beginning, a little at a time.
 
-    What a file is follows from its name: `.parquet` is Parquet, `.jsonl` and `.ndjson` are JSON Lines, and
+    The name of a file says how it is read: `.parquet` is Parquet, `.jsonl` and `.ndjson` are JSON Lines, and
     anything else is text with a line end behind every line. Text and JSON Lines may be compressed as `.gz`
     or `.zst`.
 

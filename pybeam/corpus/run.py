@@ -37,7 +37,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run has done.
+    """The outcome of a run.
 
     Attributes:
         counts: what was decoded now.

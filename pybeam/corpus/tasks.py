@@ -1,4 +1,4 @@
-"""What is done with a line: it is translated, scored or, as the name of a recording, transcribed."""
+"""The tasks of a line: it is translated, scored or, as the name of a recording, transcribed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MakeRequest = Callable[[Line], tuple[Request | Joined, str]]
 
 
 class Task(ABC):
-    """What is done with every line. A subclass is a frozen dataclass, which pickles."""
+    """The task for every line. A subclass is a frozen dataclass, which pickles."""
 
     num_fields: ClassVar[int] = 1
     takes_sound: ClassVar[bool] = False

@@ -21,7 +21,7 @@ from pybeam.request import Request, Result
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one line.
+    """The outcome of one line.
 
     Attributes:
         result: with the line's number in the whole input, from 0, as its `index`.
@@ -37,7 +37,7 @@ class Answer:
 
 
 class _Ticket(NamedTuple):
-    """What a request carries through the decoder."""
+    """The marks that a request carries through the decoder."""
 
     number: int
     id: object

@@ -170,7 +170,7 @@ class Admission:
         return overridden(self._algorithm, request, room, source_length)
 
     def _watch(self, index: int, algorithm: Algorithm, target: list[int]) -> Watch:
-        """What the source hears: nothing is certain of several groups, or if coverage ranks in the end."""
+        """The source's news: nothing is certain of several groups, or if coverage ranks in the end."""
         if target or algorithm.num_groups > 1 or algorithm.scoring.coverage:
             return Watch.NOTHING
         return max(self._arrivals.watch(index), Watch(self._wants_partials))

@@ -14,7 +14,7 @@ Phase = Literal["encode", "wait", "decode"]
 
 
 class Watch(IntEnum):
-    """What a request hears before its result; each level has what is before it."""
+    """The news that a request hears before its result; each level has what is before it."""
 
     NOTHING = 0
     CERTAIN = 1  # a `Partial` whenever more tokens are certain

@@ -27,7 +27,7 @@ INF = float("inf")
 
 
 class Glance(NamedTuple):
-    """What is read of the sources that are watched after a step, behind the report on all live ones."""
+    """Numbers of watched sources, read after a step behind the report on all live ones."""
 
     sources: list[Source]
     slot: Tensor  # [W] int32, theirs

@@ -95,7 +95,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 def passing_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return a tensor of zeros for what is soon freed again, and then goes back to the system at once.
 
-    What a heap is given back in the middle stays resident.
+    Memory that is freed in the middle of a heap stays resident.
     """
     size = math.prod(shape)
     if size * dtype.itemsize < CHUNK_BYTES:

@@ -102,7 +102,7 @@ def translate(
 
 
 class Translator:
-    """What an actor does: tables in, tables with more columns out. Arguments are those of `translate`."""
+    """The work of an actor: tables in, tables with more columns out. Arguments are those of `translate`."""
 
     def __init__(
         self,

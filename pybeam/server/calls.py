@@ -1,4 +1,4 @@
-"""What endpoints share: from the body of a request to its results."""
+"""The steps that endpoints share: from the body of a request to its results."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def load_any_tokenizer(directory: str) -> Tokenizer | None:
 
 
 class Languages(NamedTuple):
-    """What a model translates. None: any language, or unknown."""
+    """The languages that a model translates. None: any language, or unknown."""
 
     sources: tuple[str, ...] | None
     targets: tuple[str, ...] | None

@@ -73,7 +73,7 @@ class Processor(BaseModel):
 
 
 class Search(Serving):
-    """What a request changes about the server's search; null: nothing."""
+    """The options that a request changes about the server's search; null: nothing."""
 
     width: Count | None = Field(default=None, description="Beam width.")
     n_best: Count | None = Field(default=None, description="Outputs to return.")

@@ -1,4 +1,4 @@
-"""What a server is told beside its models: where it listens, and what one request may ask for."""
+"""The settings of a server beside its models: where it listens, and what one request may ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service says about requests: costs, results with their times, events, its status."""
+"""The answers of a service about requests: costs, results with their times, events, its status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reason = Literal["finished", "deadline", "cancelled", "error"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a request costs, as far as it is known before it begins.
+    """The cost of a request, as far as it is known before it begins.
 
     Attributes:
         source_tokens: ids, or frames, of its source.
@@ -78,21 +78,21 @@ class ServedResult:
 
 @dataclass(frozen=True)
 class Certain:
-    """What is certain: the best hypothesis begins with these `tokens`, prefix included; see `Partial`."""
+    """The certain tokens: the best hypothesis begins with these `tokens`, prefix included; see `Partial`."""
 
     tokens: list[int]
 
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """The `tokens` of the beam's best row, prefix included. What is behind the certain ones may change."""
+    """The `tokens` of the beam's best row, prefix included. The tokens behind the certain ones may change."""
 
     tokens: list[int]
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """What a model of a service does now.
+    """The state of a model of a service.
 
     Attributes:
         is_ready: whether it takes requests and its engine is running.
@@ -119,7 +119,7 @@ class ServiceStatus:
 class Listener:
     """Hooks for metrics, which do nothing; subclasses override those that they need.
 
-    They are called in the threads of the engines and of callers, and must be quick. What they raise is
+    They are called in the threads of the engines and of callers, and must be quick. An error in them is
     logged, and changes nothing.
     """
 

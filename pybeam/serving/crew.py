@@ -75,7 +75,7 @@ class Crew:
         return is_alive and not lane.is_closed and not lane.is_stalled
 
     def status(self) -> ServiceStatus:
-        """What the model does now."""
+        """The state of the model."""
         lane, engines = self.lane, self._engines
         with lane.changed:
             stats = [engine.stats for engine in engines]

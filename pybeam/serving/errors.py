@@ -1,4 +1,4 @@
-"""What a service answers if it has no result."""
+"""The answers of a service if it has no result."""
 
 from __future__ import annotations
 

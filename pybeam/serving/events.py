@@ -61,7 +61,7 @@ class Mailbox:
 
 
 class ServedStream(AsyncIterator[Event]):
-    """What a request says while it is decoded, and its `ServedResult` at the end; see `Service.stream`.
+    """The events of a request while it is decoded, and its `ServedResult` at the end; see `Service.stream`.
 
     One task iterates over it. To close it or to drop it cancels the request.
 

@@ -187,7 +187,7 @@ class Lane:
     def is_hopeless(self, ticket: Ticket, now: float) -> bool:
         """Whether a request is not expected to meet its deadline if it begins now.
 
-        What is alone begins in any case: expectations come from others and may be wrong.
+        A request that is alone begins in any case: expectations come from others and may be wrong.
         """
         if ticket.deadline is None or ticket.wants_best or not (self.taken or self.waiting):
             return False

@@ -25,7 +25,7 @@ OnDeadline = Literal["raise", "best"]
 
 
 class Options(TypedDict, total=False):
-    """What a caller says about a request beside it; see `Service.submit`."""
+    """The wishes of a caller beside the request; see `Service.submit`."""
 
     model: str | None
     timeout: float | None

@@ -11,9 +11,9 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 class TextDeltas:
     """The text that every longer beginning of an output adds.
 
-    All deltas joined are the text of the whole output. What is no character yet is held back, and so is a
-    text that does not begin with what was given before. If a tokenizer changes the first words when later
-    ones come, and leaves it so, the deltas end there::
+    All deltas joined are the text of the whole output. Bytes that are no character yet are held back,
+    and so is a text that does not begin with what was given before. If a tokenizer changes the first
+    words when later ones come, and leaves it so, the deltas end there::
 
         deltas = pybeam.TextDeltas(tokenizer.decode)
         async for event in service.stream(request):

@@ -198,7 +198,7 @@ def _template(parts: Iterable[tuple[str, bool]]) -> Template:
 
 
 def _gap(text: str) -> list[tuple[str, bool]]:
-    """What stands between two matches, as parts."""
+    """The texts between two matches, as parts."""
     closing = CLOSING.match(text)
     assert closing is not None, "it matches an empty text too"
     return [(closing.group(), False), (text[closing.end() :], True)]

@@ -73,7 +73,7 @@ def assert_same_hypotheses(small: Path, large: Path, name: str) -> None:
 
 
 def logits_of(directory: Path, sources: list[list[int]]) -> list[torch.Tensor]:
-    """What transformers computes for fixed targets [T, V], one per source."""
+    """The logits that transformers computes for fixed targets [T, V], one per source."""
     model = peers.transformers_model(directory)
     target = torch.tensor([[2, 9, 30, 4, 17, 11, 25]])
     with torch.inference_mode():

@@ -24,7 +24,7 @@ TARGETS = [
 
 @pytest.fixture(scope="module")
 def expected():
-    """What the library itself gives."""
+    """The scores of the library itself."""
     tokenizer = pybeam.load_tokenizer(MODEL)
     search = pybeam.greedy(scoring=pybeam.scoring.power(1.0))
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), search)

@@ -59,7 +59,7 @@ def pieces(tokens) -> list[str]:
 
 
 def prefixes_of(kind: str, rng: random.Random) -> list[list[int]]:
-    """Of lengths 0 to 3 or 1 to 3; none that would leave nothing to generate."""
+    """Sources of lengths 0 to 3 or 1 to 3; none that would leave nothing to generate."""
     least = {"none": 0, "some": 0, "all": 1}[kind]
     most = 0 if kind == "none" else 3
     return [[rng.randrange(4, 40) for _ in range(rng.randint(least, most))] for _ in sources()]

@@ -240,7 +240,7 @@ def _interrupt_after_a_part(path, folder, log) -> None:
 
 
 def test_a_file_that_is_cut(source, expected, tmp_path):
-    """What comes before the cut is kept, and the run goes on when the file is whole."""
+    """The lines before the cut are kept, and the run goes on when the file is whole."""
     path, folder, log = tmp_path / "corpus.es.gz", tmp_path / "out", tmp_path / "log"
     # stored and not packed, so that the first lines can be read
     whole = gzip.compress(corpus_bytes(), compresslevel=0, mtime=0)

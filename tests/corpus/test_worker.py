@@ -27,7 +27,7 @@ def lines(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(lines):
-    """Of the library itself."""
+    """The outputs of the library itself."""
     tokenizer = pybeam.load_tokenizer(MODEL)
     texts = ["" if i == BROKEN else line for i, line in enumerate(CORPUS)]
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), JOB.algorithm)

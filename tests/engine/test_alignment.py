@@ -43,7 +43,7 @@ def original_attention(original, start: int, source, tokens, layer: int = -1) ->
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_equals_the_originals(tmp_path, family):
-    """Of every hypothesis, forced prefix included; and hypotheses are what they are without."""
+    """The attention of every hypothesis, forced prefix included; and hypotheses are what they are without."""
     original = save_tiny_model(tmp_path, family)
     model = pybeam.load_model(tmp_path)
     algorithm = pybeam.fixed_beam(4, n_best=3, max_length=9)

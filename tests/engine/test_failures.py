@@ -30,11 +30,11 @@ BEAM = dict(n_best=3, max_length=9)
 
 
 class Oops(Exception):
-    """Of no kind that the library knows."""
+    """An error of no kind that the library knows."""
 
 
 class Fault(NamedTuple):
-    """What goes wrong for a request, and only if `switch.is_on`."""
+    """The failure of a request, only if `switch.is_on`."""
 
     algorithm: pybeam.search.algorithms.Algorithm
     model: FunctionModel = GOOD

@@ -137,7 +137,7 @@ def test_it_may_leave_before_every_step(error, late):
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("prefix", [[], [3, 2]], ids=["", "prefix"])
 def test_the_best_so_far(name, late, prefix):
-    """What has finished; or else the best row, which was the last one that was heard of."""
+    """The hypotheses that have finished; or else the best row, which was the last one that was heard of."""
     algorithm, num_cut = EVERY[name], 0
     requests = [pybeam.Request([1, 1], prefix=prefix, source_id=i) for i in range(6)]
     for n in range(1, 9):

@@ -1,4 +1,4 @@
-"""What a stream says while a search still runs is never taken back, and is all that can be said."""
+"""The news of a stream while a search still runs is never taken back, and is all that can be said."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def seconds() -> dict[str, float]:
 
 @pytest.fixture
 def ticks(monkeypatch) -> list[float]:
-    """What the clock reads, one after another."""
+    """The times that the clock reads, one after another."""
     times: list[float] = []
     monkeypatch.setattr("pybeam.engine.stats.perf_counter", lambda: times.pop(0))
     return times

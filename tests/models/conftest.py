@@ -1,4 +1,4 @@
-"""What several tests of models share."""
+"""Fixtures that several tests of models share."""
 
 import pytest
 

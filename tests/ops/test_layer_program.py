@@ -24,7 +24,7 @@ def linear(columns: int, depth: int) -> list[torch.Tensor]:
 
 
 def weights() -> list[torch.Tensor]:
-    """Of a decoder of one layer: embeddings and their norm, final norm, output, then the layer."""
+    """Weights of a decoder of one layer: embeddings and their norm, final norm, output, then the layer."""
     norm = [torch.ones(D), torch.zeros(D)]
     embeddings = [torch.randn(VOCAB, D), NONE, torch.randn(POSITIONS, D), NONE, NONE]
     attention = [*norm, *linear(3 * D, D), *linear(D, D), *norm, *linear(D, D), *linear(D, D)]
@@ -215,7 +215,7 @@ def test_wrong_shapes(change, message):
 
 
 def gated_weights(inner: int, heads: int, size: int) -> dict[str, list[torch.Tensor]]:
-    """Of a layer as T5 has it: norms and matrices without biases, gates, heads of any size."""
+    """Make those of a layer as T5 has it: norms and matrices without biases, gates, heads of any size."""
     attended = heads * size
 
     def matrix(columns: int, depth: int) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from support.threads import THREAD_COUNTS, every_thread_count
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Of the weights: bfloat16 rounds the inputs too."""
+    """The dtypes of the weights: bfloat16 rounds the inputs too."""
     return request.param
 
 
@@ -137,7 +137,7 @@ def test_an_odd_depth_is_not_packed_in_pairs():
     "kept", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
 )
 def test_many_panels_are_multiplied_as_few_are(isa, kept, num_rows):
-    """Of many panels neighbours are one task, and large weights lie in huge pages."""
+    """Neighbours among many panels are one task, and large weights lie in huge pages."""
     weight, x = torch.randn(6500, 130), torch.randn(num_rows, 130)
     q = quantise(weight)
 

@@ -1,4 +1,4 @@
-"""What processors refuse: at construction, with a model, and in requests."""
+"""The arguments that processors refuse: at construction, with a model, and in requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is public says what it takes and what it raises."""
+"""Public names say what they take and what they raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANNOTATIONS |= {"Rnn", "Rows", "SpeechTransformer", "Transformer"}
 
 
 def with_methods() -> dict[str, object]:
-    """What is public, without annotations, and the methods of the classes."""
+    """The public names, without annotations, and the methods of the classes."""
     found = {name: v for name, v in PUBLIC.items() if name.rpartition(".")[2] not in ANNOTATIONS}
     for name, value in list(found.items()):
         # what a model's methods do is the contract of `Model`

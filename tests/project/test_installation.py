@@ -1,4 +1,4 @@
-"""What an installation must do, with nothing but pybeam, its dependencies and pytest.
+"""The things that an installation must do, with nothing but pybeam, its dependencies and pytest.
 
 `release/smoke.txt` lists this file and others that need no more.
 """

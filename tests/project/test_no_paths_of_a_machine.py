@@ -1,4 +1,4 @@
-"""What was measured or written on one machine does not name its folders."""
+"""Files that were measured or written on one machine do not name its folders."""
 
 import re
 

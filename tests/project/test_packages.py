@@ -16,7 +16,7 @@ NEEDED = ("LICENSE", "MANIFEST.in", "README.md", "pybeam_search.py", "pyproject.
 
 @pytest.fixture
 def clone(tmp_path) -> Path:
-    """What a build reads, in a folder whose name is that of the package."""
+    """The files that a build reads, in a folder whose name is that of the package."""
     path = tmp_path / "pybeam"
     leave_out = shutil.ignore_patterns("*.so", "__pycache__")
     for folder in ("pybeam", "csrc"):

@@ -21,7 +21,7 @@ BLOCKS = [block for block in blocks_of(PAGE) if "make test-ray" in block.not_run
 
 @pytest.fixture
 def folder(tmp_path):
-    """What the examples read, as in other pages."""
+    """The files that the examples read, as in other pages."""
     (tmp_path / "DIR").symlink_to(MODEL)
     (tmp_path / "in.es").write_text("".join(f"{line}\n" for line in LINES))
     (tmp_path / "documents").mkdir()

@@ -1,4 +1,4 @@
-"""What the command line says about options for Ray. No cluster starts here."""
+"""The messages of the command line about options for Ray. No cluster starts here."""
 
 import sys
 

@@ -38,7 +38,7 @@ def some_model(seed: int):
 
 
 def final_of(scoring, source_length):
-    """What ranks, rounded as the kernels do."""
+    """The numbers that rank, rounded as the kernels do."""
     return lambda score, n: np.float32(scoring.final_score(float(score), n, source_length))
 
 

@@ -43,7 +43,7 @@ def test_help_names_every_option_with_the_default_that_it_has(search):
 
 
 def test_there_is_one_list_of_options():
-    """What an `Algorithm` has beside them is what the functions decide themselves."""
+    """The functions themselves decide the other fields of an `Algorithm`."""
     decided = {"width", "finishing", "pruning", "num_groups", "regrows", "draft"}
     fields = {field.name for field in dataclasses.fields(Algorithm)}
     assert (

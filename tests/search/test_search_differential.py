@@ -123,7 +123,7 @@ PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold
 
 @st.composite
 def limits(draw, most: float) -> dict:
-    """What both an algorithm and a request may say; `n_best` is at most a share `most` of the width."""
+    """The options of both an algorithm and a request; `n_best` is at most a share `most` of the width."""
     width = draw(st.sampled_from([1, 2, 3, 5, 12]))
     max_length = draw(st.sampled_from([1, 2, 5, 8]))
     pruning = {
@@ -199,7 +199,7 @@ def schedules(draw, widest: int) -> pybeam.Schedule:
 
 
 def ranked_rows(table: torch.Tensor, backend: str) -> list:
-    """Of every context: its ``(token, log_prob)`` in order, or None if it holds a NaN or +inf."""
+    """Each context's candidates ``(token, log_prob)`` in order, or None if it holds a NaN or +inf."""
     num, vocab_size = table.shape
     rows = ops.select(
         table,

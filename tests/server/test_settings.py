@@ -14,7 +14,7 @@ from support.paths import MODEL
 
 @pytest.fixture
 def settings(monkeypatch):
-    """What a server would have been started with: its settings, models and keys."""
+    """The arguments with which a server would have been started with: its settings, models and keys."""
     found = {}
 
     def build_service(models, metrics, settings, engines):

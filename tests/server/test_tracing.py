@@ -28,7 +28,7 @@ WORD = "Nabucodonosor"
 
 
 def spans(test, **options):
-    """What a server said of the requests of a test, and what the test returns."""
+    """The spans of the requests of a test, and what the test returns."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     returned = run(test, tracer=provider.get_tracer("test"), **options)

@@ -1,4 +1,4 @@
-"""What waits is bounded, costs are known before, and options that are wrong are refused."""
+"""The queue is bounded, costs are known before, and options that are wrong are refused."""
 
 from __future__ import annotations
 

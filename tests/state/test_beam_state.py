@@ -98,7 +98,7 @@ class Searches:
     """Random searches in a few slots, done three times from the same logits.
 
     Plain torch and the native operators read, select and commit. The third state begins, chooses and
-    finishes with a `BeamProgram`, where no target forbids it. Of every second seed there is one EOS, of the
+    finishes with a `BeamProgram`, where no target forbids it. Every second seed has one EOS, of the
     others there are several.
     """
 

@@ -312,7 +312,7 @@ def test_a_step_never_waits(name, tmp_path, guard):
 
 
 def test_a_graph_of_searches_is_not_replayed_with_targets():
-    """What a step does differently is part of the key under which it is captured."""
+    """The differences of a step are part of the key under which it is captured."""
     algorithm = pybeam.greedy()
     limits = for_target(algorithm, pybeam.Request([1], target=[3]), None)
     state = BeamState(algorithm, (EOS,), backends.load("reference"), torch.device("cpu"))

@@ -19,7 +19,7 @@ def decoder(name="fixed", schedule=None, model=MODEL, **options):
 
 
 def told(result):
-    """What a result says, but for its index."""
+    """The contents of a result, but for its index."""
     return essence([result])[0][1:]
 
 
@@ -29,7 +29,7 @@ def expected(name="fixed", requests=REQUESTS, model=MODEL):
 
 
 def answers(futures):
-    """What the results of these futures say."""
+    """The contents of the results of these futures."""
     return [told(future.result(WAIT_SECONDS).result) for future in futures]
 
 

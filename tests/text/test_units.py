@@ -1,4 +1,4 @@
-"""What is cut out of a text comes back, whatever becomes of the rest."""
+"""Parts that are cut out of a text come back, whatever becomes of the rest."""
 
 import re
 

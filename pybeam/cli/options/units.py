@@ -32,7 +32,7 @@ UNITS = Section(
             "--protect",
             metavar="REGEX",
             multiple=True,
-            help="Matches of this regular expression of Python stay as they are, in their order. What stands "
+            help="Matches of this regular expression of Python stay as they are, in their order. The text "
             "between them is translated piece by piece. May be given several times.",
         ),
         option(

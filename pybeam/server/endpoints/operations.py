@@ -1,4 +1,4 @@
-"""What operators and clients ask about the server itself."""
+"""The endpoints with which operators and clients ask about the server itself."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ function complain(error) {
     if (error?.status === 401) at("key-field").hidden = false;
 }
 
-// What is shown
+// Show
 
 function make(tag, className, text) {
     const element = document.createElement(tag);

@@ -21,7 +21,7 @@ from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, tiny_network
 
 
 def without(module: str, code: str) -> str:
-    """What a fresh interpreter, to which this module is not installed, writes to stderr."""
+    """The lines that a fresh interpreter, to which this module is not installed, writes to stderr."""
     code = f"import sys; sys.modules[{module!r}] = None\n{code}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
 
@@ -57,7 +57,7 @@ def test_a_model_that_can_do_neither_is_refused_by_name():
 
 
 def test_a_wrong_cache_is_noticed(monkeypatch):
-    """What a model adds to its scores shows in its logits."""
+    """A model's addition to its scores shows in its logits."""
     network = tiny_network("bart")
     monkeypatch.setattr(
         "pybeam.models.huggingface.positions.PositionTable.rows",

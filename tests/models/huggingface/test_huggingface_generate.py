@@ -118,7 +118,7 @@ def test_several_ends(name, request):
 
 
 def test_forced_tokens_behind_the_start_token_are_kept(bart):
-    """What follows the start token in `decoder_input_ids` is in no length."""
+    """No length counts the tokens behind the start token in `decoder_input_ids`."""
     given = inputs("bart", bart)
     given["decoder_input_ids"] = torch.tensor([[2, 7, 9], [2, 8, 8], [2, 7, 10]])
     options = dict(num_beams=3, max_new_tokens=6, length_penalty=0.7, min_length=6)

@@ -108,7 +108,7 @@ def test_files_that_contradict_the_config(saved, tmp_path):
 
 @pytest.mark.parametrize("size", [80, 128])
 def test_features_are_those_of_transformers(size, tmp_path):
-    """Of a sound, of silence, of a full recording, from either file that transformers writes."""
+    """The features of a sound, of silence, of a full recording, from either file that transformers writes."""
     original = transformers.WhisperFeatureExtractor(feature_size=size)
     original.save_pretrained(tmp_path)
     if size == 128:

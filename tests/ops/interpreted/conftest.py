@@ -1,4 +1,4 @@
-"""What only the Triton kernels have is tested where they run: in the interpreter, or on a GPU."""
+"""Features that only the Triton kernels have are tested where they run: in the interpreter, or on a GPU."""
 
 from pybeam import backends
 from support import triton_process
