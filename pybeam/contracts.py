@@ -57,7 +57,7 @@ class SelectOptions(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """The changes that distances between rows and cells make in attention; `pybeam.ops.tree_attention` says how."""
+    """Distances of rows from cells, and what they change in attention: see `pybeam.ops.tree_attention`."""
 
     position: Tensor | None = None  #: [R] int32, of each row
     cell_position: Tensor | None = None  #: [cells] int32, of the token in each cell of the pool
