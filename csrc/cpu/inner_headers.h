@@ -1,5 +1,5 @@
-// The headers that the inner kernels need, whatever the instruction set. It comes before the target pragma: no
-// inline function that other files share may get that target's instructions.
+// The headers that the inner kernels need, whatever the instruction set. It comes before the target
+// pragma: no inline function that other files share may get that target's instructions.
 #pragma once
 
 #include <cfloat>

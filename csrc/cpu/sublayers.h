@@ -1,4 +1,4 @@
-// What the sublayers of all stacks share.
+// The steps that the sublayers of all stacks share.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace pybeam {
 
-// Memory of a call, without meaning at first. What is not large is kept for this thread's next
+// Memory of a call, without meaning at first. Small blocks are kept for this thread's next
 // call, because fresh memory costs a page fault every few rows.
 class Memory {
   public:
@@ -80,7 +80,7 @@ struct PreparedRows {
 
 struct NoNorm {};
 
-// What one member of a team does: the same as the others, with some of the tasks.
+// The work of one member of a team: the same as that of the others, with some of the tasks.
 class Sublayers {
   protected:
     Sublayers(const Team& team, int64_t num_rows, const PreparedRows& prepared)

@@ -28,8 +28,8 @@ struct CausalShape {
     std::vector<int32_t> rotary;  // by layer, which table
 };
 
-// What rows attend over in one call: what stands in the cells of a line, or, where there are no
-// masks and no positions of cells, the prompt up to their own positions.
+// The cells that rows attend over in one call. Without masks and positions of cells, they are those
+// of the prompt up to the rows' own positions.
 struct CausalCells {
     Tensor pool;  // [layers, cells, 2, key heads, head size]
     Tensor cell;  // [rows], where each row's key and value go

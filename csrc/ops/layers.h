@@ -106,7 +106,7 @@ class LayerProgram {
                           shape_.embedding_scale);
     }
 
-    // What self-attention adds to scores, [heads, distances].
+    // Reads the numbers [heads, distances] that self-attention adds to scores.
     void read_bias(WeightReader& reader) {
         const Tensor& bias = reader.next();
         if (bias.numel() == 0) return;

@@ -1,4 +1,4 @@
-// What programs of all stacks take: weights, pools and cells.
+// The arguments of programs of all stacks: weights, pools and cells.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What the layers of all stacks are made of.
+// The parts of the layers of all stacks.
 #pragma once
 
 #include <cstdint>

@@ -215,7 +215,7 @@ def test_wrong_shapes(change, message):
 
 
 def gated_weights(inner: int, heads: int, size: int) -> dict[str, list[torch.Tensor]]:
-    """Of a layer as T5 has it: norms and matrices without biases, gates, heads of any size."""
+    """Make those of a layer as T5 has it: norms and matrices without biases, gates, heads of any size."""
     attended = heads * size
 
     def matrix(columns: int, depth: int) -> list[torch.Tensor]:

@@ -137,7 +137,7 @@ def test_an_odd_depth_is_not_packed_in_pairs():
     "kept", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
 )
 def test_many_panels_are_multiplied_as_few_are(isa, kept, num_rows):
-    """Of many panels neighbours are one task, and large weights lie in huge pages."""
+    """Neighbours among many panels are one task, and large weights lie in huge pages."""
     weight, x = torch.randn(6500, 130), torch.randn(num_rows, 130)
     q = quantise(weight)
 
