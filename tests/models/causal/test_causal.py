@@ -124,7 +124,7 @@ def test_logits_in_float64(tmp_path, kind, monkeypatch):
 
 
 def generated(network, prompts, **options):
-    """What `generate` puts behind each prompt, without EOS and padding."""
+    """Return the tokens that `generate` puts behind each prompt, without EOS and padding."""
     found = []
     for prompt in prompts:
         out = network.generate(
