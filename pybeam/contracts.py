@@ -43,7 +43,7 @@ class Top(IntEnum):
 
 
 class Normalise(IntEnum):
-    """What log-probabilities of a catalogue's columns sum to 1 over (kernel data)."""
+    """The tokens whose probabilities sum to 1 in a catalogue's search (kernel data)."""
 
     NOTHING = 0  # they are log-probabilities already
     VOCABULARY = 1

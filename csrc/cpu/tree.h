@@ -1,4 +1,4 @@
-// What the kernels on the token tree share.
+// Parts that the kernels on the token tree share.
 #pragma once
 
 #include <cstdint>

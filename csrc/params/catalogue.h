@@ -24,7 +24,7 @@ struct CatalogueChildParams {
     int64_t num_rows;
 };
 
-// What log-probabilities sum to 1 over; `Normalise` in Python.
+// The tokens whose probabilities sum to 1; `Normalise` in Python.
 enum class Normalise { kNothing, kVocabulary, kColumns };
 
 struct CatalogueColumnsParams {

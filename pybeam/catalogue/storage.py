@@ -36,7 +36,7 @@ def write(path: str | os.PathLike[str], built: Built) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Built:
-    """Map a catalogue into memory. What is used of it comes from the file.
+    """Map a catalogue into memory. Pages come from the file when they are used.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -93,7 +93,7 @@ def _mapped(path: Path) -> dict[str, np.ndarray]:
 
 
 def _problem(built: Built) -> str:
-    """What is wrong with sizes or ids, so that a search would read beyond the arrays; "" if nothing is."""
+    """The fault of sizes or ids, so that a search would read beyond the arrays; "" if nothing is."""
     levels = built.levels
     num_edges, num_nodes = len(levels.token), levels.num_nodes
     start = levels.start

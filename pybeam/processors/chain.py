@@ -242,7 +242,7 @@ class _DeviceProcessor:
         return self.processor(logits, rows, self.data(rows))
 
     def data(self, rows: Rows) -> tuple[Tensor, ...]:
-        """What the processor is called with beside logits and rows."""
+        """The arguments of the processor beside logits and rows."""
         parameters = [
             array.index_select(0, rows.row_slot) for array in self._arrays[: self._num_parameters]
         ]

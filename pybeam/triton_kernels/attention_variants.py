@@ -1,4 +1,4 @@
-"""What the launches of `tree_attention` are compiled for, and into how many parts they split a tree."""
+"""Variants of `tree_attention` that launches are compiled for, and the parts into which they split a tree."""
 
 from functools import cache
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What the kernels of `tree_append` share: survivors, and the room that their nodes need."""
+"""Parts that the kernels of `tree_append` share: survivors, and the room that their nodes need."""
 
 import triton
 import triton.language as tl

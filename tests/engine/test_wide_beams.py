@@ -69,7 +69,7 @@ def test_a_wide_request_among_narrow_ones(transformer, backend):
 
 
 def test_partial_results_and_targets(transformer, backend):
-    """What is certain grows, and a target is scored beside a wide beam."""
+    """The certain part grows, and a target is scored beside a wide beam."""
     algorithm = pybeam.fixed_beam(150, n_best=2, max_length=4)
     requests = [pybeam.Request(source) for source in sources(3)]
     requests[1] = pybeam.Request(sources(3)[1], target=[4, 9, 5])
