@@ -170,8 +170,7 @@ def tree_attention_kernel(
         return
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     num_listed = tl.load(p_num_cells + i_slot)
-    # cells that the rows read together
-    num_cells = num_listed
+    num_cells = num_listed  # that the rows read together
     if HAS_PATHS:
         num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
