@@ -330,7 +330,7 @@ def tree_append(
             *sizes,
             path.shape[2],
             BLOCK_ROWS=block_rows,
-            BLOCK_CELLS=TILE_WORDS,
+            BLOCK_CELLS=TILE_WORDS // 2,
             num_warps=min(max(4, num_warps), MAX_WARPS),
         )
     else:

@@ -170,8 +170,7 @@ def tree_attention_kernel(
         return
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     num_listed = tl.load(p_num_cells + i_slot)
-    # cells that the rows read together
-    num_cells = num_listed
+    num_cells = num_listed  # that the rows read together
     if HAS_PATHS:
         num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
     part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
@@ -193,7 +192,7 @@ def tree_attention_kernel(
         b_bit = tl.load(p_bit + o_row)
         p_mask += i_slot * max_cells * MASK_WORDS
     if HAS_PATHS:
-        p_line = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+        p_own_path = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
     b_position = o_row
     if HAS_BIAS or HAS_WINDOW:
         b_position = tl.load(p_position + o_row)
@@ -248,7 +247,7 @@ def tree_attention_kernel(
     if HAS_PATHS:
         if i_split == 0:
             b_peak, b_total, b_sum = add_paths(
-                p_line,
+                p_own_path,
                 tl.minimum(tl.load(p_path_length + i_slot), max_path),
                 p_cell + num_cells,
                 num_listed - num_cells,
@@ -336,11 +335,14 @@ def tree_attention(
     if out.numel() == 0:
         return out
     group = num_heads // num_key_heads
-    variant = variant_of(num_rows * group, num_sources, head_size, query.itemsize)
+    # beside the keys of each row's own path, large heads leave registers for the lowest tile alone
+    num_queries = 1 if paths is not None and head_size > 64 else num_rows * group
+    variant = variant_of(num_queries, num_sources, head_size, query.itemsize)
+    variant = variant if paths is None else variant._replace(maxnreg=255)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
     place, length, num_shared = paths or (None, None, None)
-    if num_splits is None and paths is not None and num_shared is None:
-        num_splits = 1  # only cells that rows read together are split
+    # only cells that rows read together are split
+    num_splits = 1 if paths is not None and num_shared is None else num_splits
     if num_splits is None:
         num_splits = splits_of(num_units, max_cells, variant.BLOCK_N, query.device)
     sums = peaks = totals = count = None
