@@ -34,6 +34,9 @@ class Catalogue:
         built: the arrays.
         path: the file that they are mapped from, if there is one.
 
+    Raises:
+        TypeError: `built` is something else, such as items.
+
     Attributes:
         num_items: items; their ids are 0 to num_items - 1, in the order in which they were given.
         num_sequences: different token sequences among them.
@@ -42,6 +45,11 @@ class Catalogue:
     """
 
     def __init__(self, built: Built, path: str | None = None) -> None:
+        if not isinstance(built, Built):
+            raise TypeError(
+                f"`built` must be arrays, but is a {type(built).__name__}; `Catalogue.build(items)` makes a "
+                "catalogue of items"
+            )
         self._built, self._levels, self._path = built, built.levels, path
         self.num_items, self.num_sequences = len(built.items), len(built.levels.end)
         self.longest = len(built.levels.start) - 2

@@ -83,6 +83,7 @@ def logits_of(directory: Path, sources: list[list[int]]) -> list[torch.Tensor]:
         ]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_same_tokens_and_scores(pair, name):
     assert_same_hypotheses(*pair, name)

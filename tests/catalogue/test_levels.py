@@ -183,3 +183,8 @@ def test_random_tables_are_found_again():
         catalogue = pybeam.Catalogue.build(items)
         for item in items:
             assert catalogue.items_of(item) == tuple(i for i, o in enumerate(items) if o == item)
+
+
+def test_items_are_no_arrays():
+    with pytest.raises(TypeError, match=r"`Catalogue.build\(items\)` makes a catalogue of items"):
+        Catalogue([[1, 2], [3]])

@@ -40,6 +40,7 @@ def outputs(finished) -> list[str]:
     return [text for part in parts for text in part.outputs]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("part_lines", [1, 5, 100])
 @pytest.mark.parametrize("memory", [0, 1, 100])
 def test_parts_and_memory_change_nothing(lines, expected, part_lines, memory):

@@ -37,6 +37,7 @@ def transformer(tmp_path_factory):
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("twelfth", shares(12))
 def test_a_step_never_waits(name, twelfth, transformer, guard):
@@ -153,7 +154,7 @@ CAPTURED = {
 }
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):

@@ -30,7 +30,7 @@ def with_paths(monkeypatch, device):
     return switch
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm(backend, name, with_paths):
     model, algorithm = random_model(7, eos_bonus=0.5), ALGORITHMS[name]
@@ -53,6 +53,7 @@ def outputs(model, backend: str, algorithm=None) -> list:
     ]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_built_in_models(backend, kind, with_paths, tmp_path):
     if backend == "triton":

@@ -96,6 +96,7 @@ def test_activations_of_what_is_no_number_and_of_the_largest(isa, name):
     assert y[4].isfinite().all()
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("num_columns", [1, 63, 64, 65, 200])
 def test_a_value_depends_on_its_argument_alone(isa, name, num_columns):
@@ -108,6 +109,7 @@ def test_a_value_depends_on_its_argument_alone(isa, name, num_columns):
     assert torch.equal(layer(x[order]), y[order])
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("num_threads", THREADS)
 def test_a_layer_does_not_depend_on_batch_and_threads(isa, name, num_threads):

@@ -59,6 +59,7 @@ def randoms(*shape: int) -> Tensor:
     return torch.randint(-128, 128, shape, dtype=torch.int8)
 
 
+@pytest.mark.thinned()
 @with_vectors
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize(

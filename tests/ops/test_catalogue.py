@@ -71,6 +71,7 @@ def expected(logits, node, line, rules, num_columns):
     return [x - math.log(total) if total else x for x in columns]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("normalise", Normalise)
 @pytest.mark.parametrize("eos_id", [0, 1, V])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

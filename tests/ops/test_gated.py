@@ -20,6 +20,7 @@ EXACT = {
 }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("activation", EXACT)
 @pytest.mark.parametrize(("num_rows", "size"), [(0, 4), (1, 1), (1, 300), (33, 37), (5, 0)])
 def test_as_its_formula(kernel, device, activation, num_rows, size):

@@ -42,6 +42,7 @@ def assert_close(y: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 6, 7, 13, 40, 400, 801])
 @pytest.mark.parametrize(
     ("num_columns", "depth"), [(64, 32), (1, 1), (63, 7), (65, 33), (200, 256)]
@@ -103,6 +104,7 @@ def test_weights_that_float16_holds_are_kept_so(isa):
     assert PackedLinear(weight, None)._weight.dtype == torch.float32
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("num_rows", [0, 1, 5, 7, 40, 400])
 @pytest.mark.parametrize(("num_columns", "depth"), [(64, 32), (1, 2), (65, 134), (200, 256)])
 def test_weights_that_bfloat16_holds_are_kept_so(isa, num_rows, num_columns, depth):
@@ -132,6 +134,7 @@ def test_an_odd_depth_is_not_packed_in_pairs():
     assert PackedLinear(weight, None)._weight.dtype == torch.float32
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("num_rows", [1, 8, 20, 40])
 @pytest.mark.parametrize(
     "kept", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
@@ -193,6 +196,7 @@ def test_relu_keeps_nan(isa, dtype):
     assert y[1].isnan().all() and not y[[0, 2]].isnan().any()
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("num_threads", THREAD_COUNTS)
 def test_a_row_alone_is_the_row_among_others(isa, dtype, num_threads):
     """Bit for bit, whatever the batch and the number of threads."""

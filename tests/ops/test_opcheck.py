@@ -248,6 +248,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_opcheck(name):
     torch.library.opcheck(getattr(torch.ops.pybeam, name).default, ARGUMENTS[name]())

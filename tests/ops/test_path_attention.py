@@ -81,6 +81,7 @@ def test_as_with_masks(kernel, device, heads, key_heads, size, dtype):
     check(some_case(heads=heads, key_heads=key_heads, size=size, dtype=dtype), kernel, device)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("shared", [0, 1, 15, 16, 130])
 @pytest.mark.parametrize("length", [1, 4, 16, 33])
 def test_lengths(kernel, device, length, shared):

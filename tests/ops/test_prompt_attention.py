@@ -85,6 +85,7 @@ def exact(prompt: Prompt, window: int = 0, soft_cap: float = 0.0) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 70])
 @pytest.mark.parametrize(
     ("window", "soft_cap"), [(0, 0.0), (1, 0.0), (5, 0.0), (40, 2.0), (0, 1.5)]
@@ -111,6 +112,7 @@ def test_keys_and_values_in_bfloat16(isa):
     assert torch.equal(found, expected)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize(("window", "soft_cap"), [(0, 0.0), (20, 0.0), (33, 2.0)])
 def test_a_row_does_not_depend_on_its_block(isa, window, soft_cap):
     """Bit for bit, beside whatever rows and sources, with every team."""

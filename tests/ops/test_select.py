@@ -55,6 +55,7 @@ def test_options(kernel, device, finishing, options, held):
         check(case, kernel, device, finishing=finishing)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [5, 128])
 def test_many_exact_ties(kernel, device, dtype, width):
@@ -93,6 +94,7 @@ def test_minus_zero_is_zero(kernel, device):
     assert select(case, kernel, device).token.tolist() == [[0, 1, 2]]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("bad", [math.nan, INF])
 @pytest.mark.parametrize("column", [0, 255, 256, 4999])
 def test_a_bad_logit_is_reported_for_its_beam_alone(kernel, device, bad, column):

@@ -26,6 +26,7 @@ def check(case: dict, kernel: str, device: torch.device, **more) -> torch.Tensor
     return actual
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("masked", [True, False], ids=["tree", "cross"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [1, 7, 20, 32, 64, 80, 128, 256])
@@ -49,6 +50,7 @@ def test_bfloat16_cells_of_float32_queries(kernel, device, size, masked):
     assert torch.equal(actual, attend(case | widened, kernel, device))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 50, 65, 128])
 @pytest.mark.parametrize("cells", [1, 3, 4, 17, 130])
 def test_rows_and_cells(kernel, device, rows, cells):

@@ -40,6 +40,7 @@ def launches(dtype: torch.dtype) -> list:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -30,6 +30,7 @@ def test_memory_bounds_in_the_interpreter():
     run_in_interpreter("tests/ops/interpreted/test_memory_bounds.py")
 
 
+@pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize(

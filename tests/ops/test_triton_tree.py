@@ -24,6 +24,7 @@ def test_in_the_interpreter():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_compiled_well(capability):
     launches = [x for width in (1, 5, 16, 50, 64, 128) for x in tree_launches(width)]

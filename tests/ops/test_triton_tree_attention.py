@@ -62,6 +62,7 @@ def test_few_variants(size, itemsize):
     assert len(chosen) == (1 if itemsize == 4 else 2 if size == 256 else 3)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("size", SIZES)
@@ -73,6 +74,7 @@ def test_trees_are_compiled_well(dtype, size, capability):
         check(launch, capability)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned()
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("size", SIZES)

@@ -41,6 +41,7 @@ def one_beam(num_rows: int, vocab_size: int, width: int, *, levels: int | None =
     )
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("levels", [None, 2], ids=["", "ties"])
 @pytest.mark.parametrize(
     ("num_rows", "vocab_size", "width"),
@@ -86,6 +87,7 @@ def test_a_row_that_has_all_the_best(kernel, device):
     assert found == flat(case, 800)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("held", [0.0, 0.4, 1.0], ids=["", "held", "all held"])
 def test_rules(kernel, device, finishing, held):

@@ -65,6 +65,7 @@ def assert_ranked(result, scores, chosen, prefix=()) -> None:
     assert result.has_all_items
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("renormalize", [False, True])
 @pytest.mark.parametrize("name", ["fixed", "variable", "shrinking", "optimal"])
 def test_a_wide_beam_ranks_all_items(backend, name, renormalize):

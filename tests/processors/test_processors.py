@@ -119,6 +119,7 @@ def test_as_the_oracle(name, backend):
         torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CASES)
 def test_half_precision_is_computed_in_float32(name, dtype):

@@ -47,6 +47,9 @@ CHAINS = {
     "suppress_sequences": [processors.suppress_sequences([[6, 6], [2, 3, 7]])],
     "biased_prefix": [processors.biased_prefix(0.8, [7, 2])],
     "allowed_sequences": [processors.allowed_sequences([[2, 3, 4], [2, 3], [7], [5, 5, 6], [3]])],
+    "allowed_items": [
+        processors.allowed_items(pybeam.Catalogue.build([[2, 3, 4], [2, 3], [7], [5, 5, 6], [3]]))
+    ],
     "allowed_tokens": [processors.allowed_tokens(even)],
     "function": [taxed],
     "min_length": [processors.min_length(3)],
@@ -129,7 +132,7 @@ def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs), abs=1e-4)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=7)
 @pytest.mark.parametrize("name", CHAINS)
 def test_with_every_processor(backend, name):
     seed = list(CHAINS).index(name)
@@ -138,7 +141,7 @@ def test_with_every_processor(backend, name):
     assert_same_search(changed, backend, seed)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_with_every_algorithm(backend, name):
     assert_same_search(ALGORITHMS[name], backend, 5)

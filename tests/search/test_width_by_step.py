@@ -32,6 +32,7 @@ def results_of(model: FunctionModel, algorithm, backend: str, requests=SOURCES, 
     return essence(decoded(model, algorithm, pybeam.Fifo(5), backend, requests, **more))
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", BUILDERS)
 def test_equal_widths_are_one_width(backend, model, name):
     build = BUILDERS[name]
@@ -41,6 +42,7 @@ def test_equal_widths_are_one_width(backend, model, name):
         assert results_of(model, algorithm, backend) == one
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", BUILDERS)
 def test_what_holds_at_last_holds_beyond_the_list(backend, model, name):
     build = BUILDERS[name]
@@ -59,6 +61,7 @@ def test_rows_of_every_step(backend):
             assert (result.steps, result.expansions) == (length, expansions)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", BY_STEP)
 def test_results_depend_on_neither_schedule_nor_neighbours(backend, model, name):
     """Requests with widths of their own, others with prefixes, beside each other and alone."""

@@ -90,7 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -217,6 +217,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_what_is_found_under_processors_gets_its_score(backend, name, build):
@@ -273,6 +274,7 @@ def batch_of(model, num: int = 10, seed: int = 1) -> tuple[list, list]:
     return [draw(1) for _ in range(num)], [draw(0) for _ in range(num)]
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("kind", ["m2m_100", "mbart", "bart", "marian", "fsmt-tied"])
 def test_teacher_forcing(kind, tmp_path, backend, device):
     """The original decodes the whole target in one pass."""

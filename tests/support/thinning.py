@@ -2,6 +2,7 @@
 
     @pytest.mark.thinned()              # every value of every parameter is in one case at least
     @pytest.mark.thinned(together=2)    # and so is every pair of values of two parameters
+    @pytest.mark.thinned(most=5)        # five cases, for a law that is tested elsewhere too
 
 The choice hangs on the names of the cases alone, so it is the same in every run and every process.
 """
@@ -25,11 +26,15 @@ def mark_the_rest_slow(items: Iterable[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for of_one_test in cases.values():
         seen: set[tuple] = set()
-        for case in sorted(of_one_test, key=_rank):
+        for place, case in enumerate(sorted(of_one_test, key=_rank)):
             new = set(_tuples(case)) - seen
             seen |= new
-            if not new:
+            if not new or place >= _most(case):
                 case.add_marker("slow")
+
+
+def _most(case: pytest.Item) -> float:
+    return case.get_closest_marker("thinned").kwargs.get("most", float("inf"))
 
 
 def _rank(case: pytest.Item) -> tuple:

@@ -75,6 +75,7 @@ def assert_same_logits(model, backend, network, prompt, output, tolerance=1e-5):
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.thinned()
 def test_logits_are_those_of_transformers(saved, backend):
     network, _, model = saved
     assert isinstance(model, CausalTransformer)
@@ -141,6 +142,7 @@ def generated(network, prompts, **options):
     return found
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("num_beams", [1, 5])
 def test_searches_are_those_of_transformers(saved, backend, num_beams):
     network, _, model = saved

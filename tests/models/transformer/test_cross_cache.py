@@ -129,6 +129,7 @@ def test_backends_agree(kind, algorithm, directories_of):
         )
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("kind", KINDS)
 def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(
     kind, backend, directories_of

@@ -68,6 +68,7 @@ def stepwise_logits(model, backend, sources, targets) -> list[torch.Tensor]:
     return [torch.cat([step[slot] for step in steps]) for slot in slots]
 
 
+@pytest.mark.thinned()
 def test_encoder_states_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)
@@ -79,6 +80,7 @@ def test_encoder_states_equal_the_originals(pair, backend):
         torch.testing.assert_close(state, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thinned()
 def test_stepwise_logits_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)
@@ -168,6 +170,7 @@ def test_example_model_equals_transformers(backend, device):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.thinned()
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("kind", ["m2m_100", "bart", "m2m_100-untied", "t5", "mt5"])
