@@ -187,4 +187,4 @@ def test_random_tables_are_found_again():
 
 def test_items_are_no_arrays():
     with pytest.raises(TypeError, match=r"`Catalogue.build\(items\)` makes a catalogue of items"):
-        Catalogue([[1, 2], [3]])
+        pybeam.Catalogue([[1, 2], [3]])

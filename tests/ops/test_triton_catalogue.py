@@ -35,6 +35,7 @@ def launches():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 def test_compiled_well(capability):
     found = distinct(list(launches()))

@@ -63,7 +63,7 @@ def with_processors(algorithm, chain):
     return dataclasses.replace(algorithm, processors=tuple(chain))
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "shrinking", "optimal"])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_results_do_not_depend_on_the_schedule(backend, name, chain):

@@ -116,7 +116,7 @@ def test_a_prompt_that_fails_leaves_nothing_behind(model, monkeypatch):
     assert torch.equal(pools[0].memory[:, cells[0]], pools[1].memory[:, cells[1]])
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_bits_do_not_depend_on_schedule_batch_and_threads(model, native, name):
     requests = prompts(9, seed=3)
