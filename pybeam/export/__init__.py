@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pybeam.arguments import ArgumentError
-from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH, missing_package
+from pybeam.export.features import export_features
+from pybeam.models.onnx.graphs import DECODER, ENCODER, FEATURES, SEARCH, missing_package
 
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
 
-__all__ = ["export_onnx"]
+__all__ = ["export_features", "export_onnx"]
 
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
@@ -55,7 +56,7 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
-    for name in (ENCODER, DECODER, SEARCH):  # not all models have all of them
+    for name in (ENCODER, DECODER, SEARCH, FEATURES):  # not all models have all of them
         for old in (target / name, target / f"{name}.data"):
             old.unlink(missing_ok=True)
     for name, record in graphs.items():
