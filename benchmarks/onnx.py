@@ -1,4 +1,4 @@
-"""Models decoded in three ways: by our kernels, by ONNX Runtime under our search, by one ONNX graph.
+"""Models decoded by our kernels, by ONNX Runtime under our search, and by one ONNX graph, also in int8.
 
 A translator on lines of text and a recogniser on spoken numbers, which espeak-ng synthesises.
 """
@@ -14,6 +14,7 @@ import jiwer
 import numpy as np
 import onnxruntime
 import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch.nn.utils.rnn import pad_sequence
 
 import pybeam
@@ -31,8 +32,9 @@ class Job(NamedTuple):
     """A model, our own and exported, and what it is given; `quality` is in percent."""
 
     model: object
+    directory: Path
     exported: object
-    graph: Path
+    graphs: dict[str, Path]  # by the algorithm, and with ", int8" behind it
     sources: Sequence
     pruning: tuple[float, int]  # threshold and candidates of the beam that prunes
     quality: Callable[[list[list[int]]], dict]
@@ -71,9 +73,30 @@ def _speech(setup: Setup, folder: Path) -> Job:
 
 def _job(directory: Path, folder: Path, sources: Sequence, pruning, quality) -> Job:
     model = pybeam.load_model(directory, device="cpu", dtype="float32")
-    export_onnx(model, folder)
-    exported = pybeam.load_model(folder)
-    return Job(model, exported, folder / "search.onnx", sources, pruning, quality)
+    job = Job(model, directory, model, {}, sources, pruning, quality)
+    for name, algorithm in (("fixed", None), ("variable", _variable(job))):
+        export_onnx(model, folder / name, algorithm)
+        job.graphs[name] = folder / name / "search.onnx"
+        job.graphs[f"{name}, int8"] = _quantised(job.graphs[name])
+    return job._replace(exported=pybeam.load_model(folder / "fixed"))
+
+
+def _quantised(graph: Path) -> Path:
+    """Write the graph with int8 weights in its products, those within its loop too."""
+    target = graph.with_name("search.int8.onnx")
+    quantize_dynamic(
+        graph,
+        target,
+        op_types_to_quantize=["MatMul"],
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+    )
+    return target
+
+
+def _int8(job: Job):
+    return pybeam.load_model(job.directory, device="cpu", dtype="int8")
 
 
 def _limits(job: Job) -> dict:
@@ -94,11 +117,15 @@ WAYS = {
     "fixed, ONNX Runtime under the engine": lambda job: Decoding(
         job.exported, _fixed(job), pybeam.Batch(N)
     ),
-    "fixed, one graph": lambda job: Graph(job.graph),
+    "fixed, pybeam, int8": lambda job: Decoding(_int8(job), _fixed(job), pybeam.Batch(N)),
+    "fixed, one graph": lambda job: Graph(job.graphs["fixed"]),
+    "fixed, one graph, int8": lambda job: Graph(job.graphs["fixed, int8"]),
     "variable, pybeam, Fifo": lambda job: Decoding(job.model, _variable(job), pybeam.Fifo(N)),
     "variable, ONNX Runtime under the engine, Fifo": lambda job: Decoding(
         job.exported, _variable(job), pybeam.Fifo(N)
     ),
+    "variable, one graph": lambda job: Graph(job.graphs["variable"]),
+    "variable, one graph, int8": lambda job: Graph(job.graphs["variable, int8"]),
 }
 
 

@@ -88,18 +88,8 @@ class Setup:
 
         Raises UsageError for options that do not fit together.
         """
-        from pybeam.text.json_files import read_json
-
         unk_id = None if tokenizer is None else tokenizer.unk_id
-        if self.algorithm.needs_unk and unk_id is None:
-            raise click.UsageError(
-                f"--no-unk needs a tokenizer that has <unk>, but that of {self.first_dir} has none; leave "
-                "it out"
-            )
-        path = Path(self.first_dir, "generation_config.json")
-        with as_failures():
-            config = read_json(path) if path.exists() else {}
-        return self.algorithm.build(config, unk_id, more)
+        return self.algorithm.build_for(self.first_dir, unk_id, more)
 
     def build_decoder(self, model: Model, algorithm: Algorithm, **wants: bool) -> Decoder:
         """Build the decoder. Raises UsageError for options that do not fit the model."""

@@ -17,20 +17,26 @@ from pybeam.models.onnx.graphs import DECODER, ENCODER, FEATURES, SEARCH, missin
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
+    from pybeam.search.algorithms import Algorithm
 
 __all__ = ["export_features", "export_onnx"]
 
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
 
-def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> None:
+def export_onnx(
+    model: Transformer | Rnn,
+    directory: str | os.PathLike[str],
+    algorithm: Algorithm | None = None,
+) -> None:
     """Write a model as ONNX graphs, float32, with configuration and tokenizer.
 
     - ``encoder.onnx`` and ``decoder.onnx``: `pybeam.load_model(directory)` decodes with them, under every
       algorithm and schedule. Keys and values, or states, are inputs.
-    - ``search.onnx``: the whole of `pybeam.fixed_beam`, for any ONNX runtime. LSTMs have none, nor has
-      Whisper, because it needs a prefix and this graph takes none.
+    - ``search.onnx``: a whole search, for any ONNX runtime. LSTMs have none.
 
+    The algorithm fixes the rules of that search: how hypotheses finish, when it stops, its processors. Its
+    numbers are inputs with defaults, except for width, length limit and length penalty, which callers give.
     docs/reference/onnx.md describes inputs and outputs. Operators are those of opset 20, and no size is
     fixed.
 
@@ -38,20 +44,28 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
         model: a built-in transformer, for text or for speech, or an LSTM, with float32 weights, on any
             device.
         directory: is made if it does not exist; an earlier export in it is replaced.
+        algorithm: the search of ``search.onnx``, from functions such as `pybeam.variable_beam` and those of
+            `pybeam.compat`. None: `pybeam.fixed_beam`, with the tokens suppressed that a Whisper model's
+            `generation_config.json` names.
 
     Raises:
         ImportError: the packages onnx or onnx-ir are not installed.
-        TypeError, ValueError: the model is another kind, has other weights, or is in that directory.
+        TypeError, ValueError: the model is another kind, has other weights, or is in that directory; or a
+            graph cannot express the algorithm, which is said by name.
     """
     try:
         from pybeam.export.builder import Builder
         from pybeam.export.kinds import recorders
     except ImportError as error:
         raise missing_package(error) from error
-    graphs = recorders(model)
+    graphs = recorders(model, algorithm)
     source, target = model.config.path.parent, Path(directory)
     if target.exists() and source.exists() and target.samefile(source):
         raise ArgumentError("directory", f"must not be that of the model itself, but is {target}")
+    recorded = []
+    for name, record in graphs.items():
+        op = Builder()
+        recorded.append((name, op, record(op, model)))
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
@@ -59,6 +73,5 @@ def export_onnx(model: Transformer | Rnn, directory: str | os.PathLike[str]) -> 
     for name in (ENCODER, DECODER, SEARCH, FEATURES):  # not all models have all of them
         for old in (target / name, target / f"{name}.data"):
             old.unlink(missing_ok=True)
-    for name, record in graphs.items():
-        op = Builder()
-        op.save(target / name, *record(op, model))
+    for name, op, (inputs, outputs) in recorded:
+        op.save(target / name, inputs, outputs)

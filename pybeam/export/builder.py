@@ -19,6 +19,7 @@ MAX_BYTES = 1 << 30
 
 INT, FLOAT, BOOL = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.BOOL
 INT32 = ir.DataType.INT32
+DOUBLE = ir.DataType.DOUBLE
 Given: TypeAlias = Value | int | float | Sequence[int] | None  # what an operator takes
 Recorded = tuple[list[Value], list[tuple[Value, Value]]]  # inputs, and outputs with their names
 
@@ -33,11 +34,16 @@ class Builder:
 
     Numbers among the inputs become constants: ints and lists of ints are int64, floats are float32. Names
     begin with `prefix`, because a graph within another must not reuse names.
+
+    Attributes:
+        facts: the metadata of the model that is saved.
     """
 
     def __init__(self, prefix: str = "") -> None:
         self._tape = ir.tape.Tape()
         self._prefix = prefix
+        self._defaults: list[Value] = []
+        self.facts: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -79,13 +85,29 @@ class Builder:
         """Store a tensor. Graphs within this one may use it too."""
         return self._tape.initializer(TorchTensor(tensor.detach().contiguous(), name=name))
 
+    def constant(self, content: Tensor) -> Value:
+        """Return a tensor of any dtype as a value of this graph alone."""
+        return self.Constant(value=TorchTensor(content))
+
+    def double(self, number: float) -> Value:
+        """Return a number in float64."""
+        return self.constant(torch.tensor(number, dtype=torch.float64))
+
+    def optional(self, name: str, default: Tensor, *shape: int | str) -> Value:
+        """Make an input that callers may leave out. ONNX has it as an input that is an initializer too."""
+        content = TorchTensor(default, name=name)
+        type_ = ir.TensorType(content.dtype)
+        given = ir.Value(name=name, shape=ir.Shape(shape), type=type_, const_value=content)
+        self._defaults.append(given)
+        return given
+
     def graph(self, name: str, inputs: Sequence[Value], outputs: Sequence[Value]) -> ir.Graph:
         """The recorded operators as a graph."""
         return ir.Graph(
             inputs,
             outputs,
             nodes=self._tape.nodes,
-            initializers=self._tape.initializers,
+            initializers=[*self._tape.initializers, *self._defaults],
             opset_imports={"": OPSET},
             name=name,
         )
@@ -101,6 +123,7 @@ class Builder:
             recorded.name, recorded.shape, recorded.dtype = named.name, named.shape, named.dtype
         graph = self.graph(path.stem, inputs, [recorded for recorded, _ in outputs])
         model = ir.Model(graph, ir_version=IR_VERSION, producer_name="pybeam")
+        model.metadata_props.update(self.facts)
         num_bytes = sum(one.const_value.nbytes for one in self._tape.initializers)
         ir.save(model, path, external_data=f"{path.name}.data" if num_bytes > MAX_BYTES else None)
 

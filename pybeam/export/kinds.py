@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
+from pybeam.arguments import ArgumentError
 from pybeam.export.builder import Recorded
 from pybeam.export.decoder import record_decoder, record_encoder
 from pybeam.export.rnn import record_rnn_decoder, record_rnn_encoder
+from pybeam.export.rules import check_algorithm
 from pybeam.export.search import record_search
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH
@@ -17,6 +20,7 @@ from pybeam.models.onnx.rnn import OnnxRnn
 from pybeam.models.rnn import Rnn
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
+from pybeam.search.algorithms import Algorithm
 
 Recorders = dict[str, Callable[..., Recorded]]
 TRANSFORMER: Recorders = {
@@ -36,11 +40,11 @@ REMEDIES: dict[type[object], str] = {
 OTHER_REMEDY = "decode it with pybeam.Decoder, which takes models of every kind as they are"
 
 
-def recorders(model: object) -> Recorders:
-    """The functions that write the graph of each file.
+def recorders(model: object, algorithm: Algorithm | None = None) -> Recorders:
+    """The functions that write the graph of each file; a whole search follows `algorithm`.
 
     Raises:
-        TypeError, ValueError: the model cannot be exported.
+        TypeError, ValueError: the model cannot be exported, or the algorithm with it.
     """
     found = RECORDERS.get(type(model))
     if found is None or not isinstance(model, Transformer | Rnn):
@@ -63,7 +67,11 @@ def recorders(model: object) -> Recorders:
             f"the cross cache of `model` must be torch.float32, but is {model.cross_cache_dtype}; load it "
             "with cross_cache_dtype='float32'"
         )
-    if isinstance(model, SpeechTransformer) and model.config.model_type == "whisper":
-        # its outputs begin with a prefix, which the graph of a whole search does not take
-        return {name: record for name, record in found.items() if name != SEARCH}
-    return found
+    if algorithm is None:
+        return found
+    check_algorithm(algorithm)
+    if SEARCH not in found:
+        raise ArgumentError(
+            "algorithm", "must be left out for an LSTM, which has no search.onnx, but is given"
+        )
+    return found | {SEARCH: partial(record_search, algorithm=algorithm)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pybeam.cli.options.errors import flag
+from pybeam.cli.options.errors import as_failures, flag
 from pybeam.cli.options.processors import PROCESSOR_OF, PROCESSORS, ProcessorOptions
 from pybeam.cli.options.recipes import ARGUMENTS, RECIPE, build_recipe
 from pybeam.cli.options.scoring import DEFAULT_LENGTH_PENALTY, SCORING, ScoringOptions
@@ -86,6 +87,21 @@ class AlgorithmOptions:
     def needs_unk(self) -> bool:
         """Whether the id of the unknown word is needed."""
         return self.processors.no_unk
+
+    def build_for(
+        self, directory: str, unk_id: int | None, more: Sequence[Processor] = ()
+    ) -> Algorithm:
+        """Build the algorithm for the model in a directory, with the settings of its files; see `build`."""
+        from pybeam.text.json_files import read_json
+
+        if self.needs_unk and unk_id is None:
+            raise click.UsageError(
+                f"--no-unk needs a tokenizer that has <unk>, but that of {directory} has none; leave it out"
+            )
+        path = Path(directory, "generation_config.json")
+        with as_failures():
+            config = read_json(path) if path.exists() else {}
+        return self.build(config, unk_id, more)
 
     def build(
         self,

@@ -89,14 +89,15 @@ def test_every_front(name, tmp_path):
     assert {h.ended for result in expected for h in result.hypotheses} == {True, False}
 
 
-def test_whisper_is_exported_without_a_search(tmp_path):
-    """Convolutions of another stride with GELU, and a prefix, which the graph of a search has not."""
+def test_whisper(tmp_path):
+    """Convolutions of another stride with GELU, and a prefix."""
     save_tiny_whisper(tmp_path / "original")
     model = pybeam.load_model(tmp_path / "original", device="cpu")
     export_onnx(model, tmp_path / "onnx")
     assert sorted(path.name for path in tmp_path.glob("onnx/*.onnx")) == [
         "decoder.onnx",
         "encoder.onnx",
+        "search.onnx",
     ]
     asked = load_transcription(tmp_path / "onnx", "en")
     search = pybeam.fixed_beam(4, n_best=3, max_length=10, processors=asked.processors)

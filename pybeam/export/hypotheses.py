@@ -1,0 +1,104 @@
+"""Hypotheses and candidates as tensors of a graph, and the places of the first ones among them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value
+
+INF = float("inf")
+PADDING = -1
+# of the tensors of `Hypotheses`
+DTYPES, RANKS = (INT, FLOAT, INT, BOOL), (3, 2, 2, 2)
+
+
+class Candidates(NamedTuple):
+    """N continuations per source, best first. All are [B, N]; a score of -inf stands for no candidate."""
+
+    token: Value
+    parent: Value  # the entry of the beam that it continues
+    score: Value
+    log_prob: Value  # of the token
+    length: Value  # generated tokens, EOS included
+    has_ended: Value
+    is_held: Value  # it had ended before: it stays what it is
+
+    def at(self, op: Builder, index: Value) -> Candidates:
+        """The candidates at `index` [B, M]."""
+        return Candidates(*(op.GatherElements(one, index, axis=1) for one in self))
+
+
+class Hypotheses(NamedTuple):
+    """N hypotheses per source. A score of -inf stands for no hypothesis."""
+
+    token: Value  # [B, N, T] int64, forced prefix included, padded with -1
+    score: Value  # [B, N]
+    length: Value  # [B, N] int64, generated tokens, EOS included
+    has_ended: Value  # [B, N] bool
+
+    @classmethod
+    def none(cls, op: Builder, batch: Value, num: Value) -> Hypotheses:
+        """Make room for `num` [1] hypotheses of each source."""
+        token, score, zero = (
+            op.Expand(*given)
+            for given in (
+                (PADDING, op.sizes(batch, num, 0)),
+                (-INF, op.sizes(batch, num)),
+                (0, op.sizes(batch, num)),
+            )
+        )
+        return cls(token, score, zero, op.Cast(zero, to=BOOL))
+
+    def exists(self, op: Builder) -> Value:
+        """Return [B, N] bool, false where there is no hypothesis."""
+        return op.Greater(self.score, -INF)
+
+    def at(self, op: Builder, index: Value) -> Hypotheses:
+        """The hypotheses at `index` [B, M]."""
+        return Hypotheses(
+            history(op, self.token, index),
+            *(op.GatherElements(one, index, axis=1) for one in self[1:]),
+        )
+
+    def followed_by(self, op: Builder, chosen: Candidates, is_one: Value) -> Hypotheses:
+        """Continue these hypotheses with the candidates [B, M] where `is_one`."""
+        return chosen_ones(op, history(op, self.token, chosen.parent), chosen, is_one)
+
+
+def history(op: Builder, token: Value, index: Value) -> Value:
+    """Return lines `index` [B, M] of tokens [B, N, T]: [B, M, T]."""
+    return op.GatherND(token, op.Unsqueeze(index, [2]), batch_dims=1)
+
+
+def chosen_ones(op: Builder, before: Value, chosen: Candidates, is_one: Value) -> Hypotheses:
+    """The hypotheses of candidates [B, M] whose earlier tokens are `before` [B, M, T]."""
+    token = op.Where(chosen.is_held, PADDING, chosen.token)
+    return Hypotheses(
+        op.Concat(before, op.Unsqueeze(token, [2]), axis=2),
+        op.Where(is_one, chosen.score, -INF),
+        chosen.length,
+        chosen.has_ended,
+    )
+
+
+def first(op: Builder, is_one: Value, num: Value) -> Value:
+    """Find the places [B, num] of the first `num` [1] true elements of [B, N], then of others."""
+    size = op.size(is_one, 1)
+    # TopK prefers the earlier among equals
+    key = op.Mul(op.Cast(is_one, to=INT), op.Sub(size, op.range(size)))
+    return op.TopK(key, num, axis=1, outputs=2)[1]
+
+
+def any_of(op: Builder, is_one: Value) -> Value:
+    """Return [B, 1] bool, whether some element of a line [B, N] is true."""
+    return op.Cast(op.ReduceMax(op.Cast(is_one, to=INT), [1]), to=BOOL)
+
+
+def count_of(op: Builder, is_one: Value) -> Value:
+    """Return [B, 1] int64, how many elements of a line [B, N] are true."""
+    return op.ReduceSum(op.Cast(is_one, to=INT), [1])
+
+
+def number_of(op: Builder, is_one: Value) -> Value:
+    """Return [B, N] int64, how many elements of a line are true up to each place, itself included."""
+    return op.CumSum(op.Cast(is_one, to=INT), 1)
