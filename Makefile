@@ -18,12 +18,13 @@ BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -
 PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
 EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech
+PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-ray test-oldest docs: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-ray test-oldest edge docs: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray test-oldest build wheel wheel-test release-check data bench docs docs-links docs-look \
+.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
         lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
@@ -32,6 +33,8 @@ help:
 	@echo "make test-all  run all tests"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
+	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
+	@echo "               Chromium and its driver; ONNXRUNTIME=FOLDER is an unpacked archive of ONNX Runtime"
 	@echo "make build     install pybeam into $(VENV), compiling the C++ kernels"
 	@echo "make wheel     build source distribution and wheel into dist/, and audit them; make wheel-test tries the wheel beside"
 	@echo "               several versions of torch (TORCHES=\"2.11.0 ...\") and Python (VERSIONS=\"3.11 ...\"), gigabytes each"
@@ -64,6 +67,11 @@ test-ray: build $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray
 # The kernels are those of `make build`: the same torch, and packages as old as they may be.
 test-oldest: build $(OLDEST)/.stamp
 	@PYTHONPATH=$(CURDIR) PYBEAM_EXPECT_NATIVE=1 $(OLDEST)/bin/python -m pytest -q -m "not slow" $$(cat release/smoke.txt)
+
+# Neither program needs Python, but pybeam says what they should find.
+edge: build $(VENV)/.extra-test $(PAGE)/node_modules/.stamp
+	@PYBEAM_EXPECT_EDGE=1 CMAKE_PREFIX_PATH=$(ONNXRUNTIME) \
+	    $(BIN)/python -m pytest -q tests/examples/test_onnx_programs.py
 
 wheel: $(VENV)/.stamp-tools $(VENV)/.extra-release
 	@$(BIN)/python -m release.wheel
@@ -141,7 +149,7 @@ gpu-e2e: gpu-build
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 clean:
-	rm -rf $(VENV) $(OLDEST) docs/_build build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) docs/_build $(PAGE)/node_modules $(PAGE)/dist build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/.stamp-python:
 	@echo "[1/4] creating $(VENV) with $$($(PYTHON) --version)"
@@ -180,6 +188,11 @@ $(VENV)/.extra-%: pyproject.toml | $(VENV)/.stamp-python
 	    extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	    print(*extras[sys.argv[1]], sep="\n")' $* > $(VENV)/extra-$*.txt
 	@$(PIP) -r $(VENV)/extra-$*.txt
+	@touch $@
+
+$(PAGE)/node_modules/.stamp: $(PAGE)/package-lock.json
+	@echo "[edge] installing the packages of $(PAGE)"
+	@npm ci --silent --prefix $(PAGE)
 	@touch $@
 
 $(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)

@@ -42,7 +42,8 @@ def export_onnx(model_dir: str, directory: str, **values: Any) -> None:
 
     encoder.onnx and decoder.onnx are what `pybeam translate --model` and `pybeam transcribe --model` run
     with ONNX Runtime when they are given the output folder. search.onnx, which is not written for an LSTM,
-    is a whole beam search, for any ONNX runtime.
+    is a whole beam search, for any ONNX runtime. features.onnx, for models that listen, turns a recording
+    into what search.onnx takes.
 
     The options below choose the search of search.onnx: how hypotheses finish, when it stops, what changes
     the model's numbers. The numbers become inputs of the graph. --width, --max-length and --length-penalty
@@ -57,14 +58,27 @@ def export_onnx(model_dir: str, directory: str, **values: Any) -> None:
       pybeam export-onnx --model DIR --output OUT --recipe ctranslate2 --no-repeat-ngram 3
     """
     import pybeam
+    from pybeam.models.transformer.speech import SpeechTransformer
 
     algorithm = _algorithm(model_dir, values)
     with as_failures():
         # `export_onnx` refuses what it cannot write
         model: Any = pybeam.load_model(model_dir, device="cpu", dtype="float32")
         pybeam.export.export_onnx(model, directory, algorithm)
+    if isinstance(model, SpeechTransformer):
+        _export_features(model_dir, directory)
     written = ", ".join(sorted(path.name for path in Path(directory).glob("*.onnx")))
     click.echo(f"{directory}: {written}")
+
+
+def _export_features(model_dir: str, directory: str) -> None:
+    """Write features.onnx, or say why not: the other graphs are of use without it."""
+    from pybeam.export import export_features
+
+    try:
+        export_features(model_dir, directory)
+    except (ImportError, ValueError) as reason:
+        click.echo(f"there is no features.onnx: {reason}", err=True)
 
 
 def _algorithm(directory: str, values: dict[str, Any]) -> Algorithm | None:

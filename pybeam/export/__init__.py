@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pybeam.arguments import ArgumentError
-from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH, missing_package
+from pybeam.export.features import export_features
+from pybeam.models.onnx.graphs import DECODER, ENCODER, FEATURES, SEARCH, missing_package
 
 if TYPE_CHECKING:
     from pybeam.models.rnn import Rnn
     from pybeam.models.transformer.model import Transformer
     from pybeam.search.algorithms import Algorithm
 
-__all__ = ["export_onnx"]
+__all__ = ["export_features", "export_onnx"]
 
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 
@@ -69,7 +70,7 @@ def export_onnx(
     for path in sorted(source.iterdir()):
         if path.suffix in COPIED and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
-    for name in (ENCODER, DECODER, SEARCH):  # not all models have all of them
+    for name in (ENCODER, DECODER, SEARCH, FEATURES):  # not all models have all of them
         for old in (target / name, target / f"{name}.data"):
             old.unlink(missing_ok=True)
     for name, op, (inputs, outputs) in recorded:

@@ -106,7 +106,7 @@ class WhisperFeatureExtractor:
     ) -> None:
         self.num_mel_bins, self.sampling_rate = num_mel_bins, sampling_rate
         self.chunk_length = chunk_length
-        self._hop_length = hop_length
+        self.hop_length = hop_length
         self._window = torch.hann_window(n_fft)
         frequency = np.linspace(0, sampling_rate // 2, n_fft // 2 + 1)
         self._filters = torch.from_numpy(_slaney_filters(frequency, num_mel_bins)).float()
@@ -127,7 +127,7 @@ class WhisperFeatureExtractor:
         filled = F.pad(samples.float(), (0, size - len(samples)))
         window = self._window
         spectrum = torch.stft(
-            filled, len(window), self._hop_length, window=window, return_complex=True
+            filled, len(window), self.hop_length, window=window, return_complex=True
         )
         mel = self._filters @ spectrum[:, :-1].abs().square()  # [F, E]
         log_mel = mel.clamp_min(1e-10).log10()

@@ -7,13 +7,13 @@ import pytest
 from support.paths import ROOT
 
 FOLDER = re.compile(r"(?<![\w.])/(?:work|tmp|root|home|Users)/[^\s\"']*")
-# what `make docs` builds is not part of the tree
+# what `make docs` builds and npm installs is not part of the tree
 FILES = [
     path
     for folder in ("benchmarks/results", "docs", "examples", "deploy")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".json", ".svg", ".md", ".ipynb", ".html", ".yaml", ".toml"}
-    and "_build" not in path.parts
+    and not {"_build", "node_modules"} & set(path.parts)
 ]
 FILES += ROOT.glob("*.md")
 

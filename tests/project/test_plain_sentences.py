@@ -16,7 +16,7 @@ FILES = [
     for folder in FOLDERS
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".h", ".cpp", ".cu", ".cuh", ".md", ".js", ".html"}
-    and "_build" not in path.parts
+    and not {"_build", "node_modules"} & set(path.parts)
     and path != Path(__file__)
 ]
 FILES += ROOT.glob("*.md")

@@ -15,6 +15,7 @@ from pybeam.models.rnn import RnnConfig
 from pybeam.models.transformer.config import TransformerConfig
 
 ENCODER, DECODER, SEARCH = "encoder.onnx", "decoder.onnx", "search.onnx"
+FEATURES = "features.onnx"
 
 
 def missing_package(error: ImportError) -> ImportError:
