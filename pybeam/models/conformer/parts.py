@@ -21,6 +21,9 @@ from pybeam.models.conformer.config import KERNEL, STRIDE
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.transformer.layers import Norm
 
+# of a convolution over time: they stay in a cache while its weights pass
+BLOCK_ROWS = 64
+
 
 class Kernels:
     """Operations without weights. A backend computes them if the linear layers are packed for one."""
@@ -139,9 +142,13 @@ def depthwise(x: Tensor, weight: Tensor, lengths: Sequence[int]) -> Tensor:
     num = len(x) + half * (len(lengths) - 1)
     padded = x.new_zeros(num + 2 * half, x.shape[1])
     padded[place + half] = x
-    y = padded[:num] * weight[0]
-    product = torch.empty_like(y)
-    for j in range(1, size):
-        # two roundings, whatever the processor: one operation could round otherwise at the end of a part
-        y.add_(torch.mul(padded[j : j + num], weight[j], out=product))
+    y, product = x.new_empty(num, x.shape[1]), x.new_empty(BLOCK_ROWS, x.shape[1])
+    for first in range(0, num, BLOCK_ROWS):
+        own = y[first : first + BLOCK_ROWS]
+        rows = len(own)
+        torch.mul(padded[first : first + rows], weight[0], out=own)
+        for j in range(1, size):
+            # two roundings, whatever the processor: one operation could round otherwise at the end of a part
+            seen = padded[first + j : first + j + rows]
+            own.add_(torch.mul(seen, weight[j], out=product[:rows]))
     return y[place]
