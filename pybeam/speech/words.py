@@ -61,7 +61,7 @@ class WordFinder:
         *,
         language: str | None = None,
         offset: float = 0.0,
-        num_positions: int | None = None,
+        num_frames: int | None = None,
         last_end: float = 0.0,
     ) -> list[Segment]:
         """Return the segments with their words. Their own times become those of the words, where these fit.
@@ -72,7 +72,7 @@ class WordFinder:
             prefix: the tokens of language and task.
             language: its code; some languages have no spaces between words. None: it has.
             offset: seconds of the recording before the window.
-            num_positions: encoder positions that are sound, not silence that fills the window; None: all.
+            num_frames: frames that are sound, not silence that fills the window; None: all.
             last_end: seconds from the beginning of the recording at which the last words before this window
                 end. A long pause behind them shortens the first word.
         """
@@ -80,6 +80,8 @@ class WordFinder:
         whole = [one for own in tokens for one in own]
         if not whole:
             return list(segments)
+        # a position of the encoder has two frames
+        num_positions = None if num_frames is None else num_frames // 2
         [times] = self._aligner.times([Heard(features, prefix, whole, num_positions)])
         words = timed_words(whole, times, self._decode, has_spaces=language not in WITHOUT_SPACES)
         # equal times come from tokens that share a position, and are no durations

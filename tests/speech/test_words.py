@@ -89,14 +89,14 @@ def test_segments_get_their_words_and_their_times():
     clock = Clock([0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.8])
     finder = WordFinder(clock, decode)
     segments = [segment(10.0, 10.4, " ab,"), segment(10.4, 10.9, " cd.")]
-    found = finder(segments, None, [30, 33], offset=10.0, num_positions=77, last_end=9.9)
+    found = finder(segments, None, [30, 33], offset=10.0, num_frames=77, last_end=9.9)
     assert [one.words for one in found] == [
         (Word(" ab,", 10.2, 10.5, pytest.approx((1 + 1 / 2 + 1 / 3) / 3)),),
         (Word(" cd.", 10.5, 10.8, pytest.approx((1 / 5 + 1 / 6 + 1 / 7) / 3)),),
     ]
     assert [(one.start, one.end) for one in found] == [(10.2, 10.5), (10.5, 10.8)]
     [heard] = clock.asked
-    assert (heard.tokens, heard.prefix, heard.num_positions) == (tokens_of(text), [30, 33], 77)
+    assert (heard.tokens, heard.prefix, heard.num_positions) == (tokens_of(text), [30, 33], 38)
 
 
 def test_punctuation_belongs_to_a_word():
