@@ -68,6 +68,11 @@ if TYPE_CHECKING:
     from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
+    from pybeam.transcription.options import TranscriptionOptions as TranscriptionOptions
+    from pybeam.transcription.recording import Progress as Progress
+    from pybeam.transcription.recording import Recording as Recording
+    from pybeam.transcription.transcriber import TranscribeError as TranscribeError
+    from pybeam.transcription.transcriber import Transcriber as Transcriber
 
 __version__ = "0.1.0"
 
@@ -107,8 +112,10 @@ _HOMES = {
     "Model": "models.base",
     "Partial": "request",
     "Processor": "processors.base",
+    "Progress": "transcription.recording",
     "Pruning": "search.pruning",
     "QueueFull": "serving.errors",
+    "Recording": "transcription.recording",
     "Request": "request",
     "RequestQueue": "engine.request_queue",
     "Result": "request",
@@ -121,6 +128,9 @@ _HOMES = {
     "Streaming": "engine.schedule",
     "TextDeltas": "text.deltas",
     "Tokenizer": "text.tokenizer",
+    "TranscribeError": "transcription.transcriber",
+    "Transcriber": "transcription.transcriber",
+    "TranscriptionOptions": "transcription.options",
     "adaptive_jacobi": "search.parallel",
     "diverse": "search.several",
     "fixed_beam": "search.beams",

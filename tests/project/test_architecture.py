@@ -18,7 +18,7 @@ FLOORS = [
     ["cli"],
     ["ray"],
     ["client", "server"],
-    ["compat", "corpus", "graph", "profile", "reranking", "serving"],
+    ["compat", "corpus", "graph", "profile", "reranking", "serving", "transcription"],
     ["decoder"],
     ["engine"],
     ["export", "state"],
