@@ -55,6 +55,8 @@ RULES = {
     "huggingface, never": compat.huggingface.beam_search(
         4, early_stopping="never", num_return_sequences=2, forced_eos=True
     ),
+    "fairseq": compat.fairseq.beam_search(4, nbest=2, min_len=1, no_repeat_ngram_size=2),
+    "opennmt": compat.opennmt.beam_search(4, n_best=2, block_ngram_repeat=2),
     "fireredasr": compat.fireredasr.beam_search(
         4, nbest=2, length_penalty=0.6, eos_penalty=0.6, decode_max_len=20
     ),
