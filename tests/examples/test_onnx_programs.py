@@ -65,7 +65,7 @@ def expected(path: Path, given: str | Path, language: str | None = None) -> list
     search = pybeam.fixed_beam(
         5,
         n_best=5,
-        max_length=min(60, model.max_positions - len(asked.prefix)),
+        max_length=min(200, model.max_positions - len(asked.prefix)),
         scoring=pybeam.scoring.power(1.0),
         processors=asked.processors,
     )

@@ -29,7 +29,7 @@ using Shape = std::vector<int64_t>;
 using Names = std::vector<const char*>;
 using Json = nlohmann::json;
 
-constexpr int64_t kWidth = 5, kMaxLength = 60;
+constexpr int64_t kWidth = 5, kMaxLength = 200;
 constexpr float kLengthPenalty = 1.0f;
 
 struct Hypothesis {
@@ -66,7 +66,7 @@ class Inputs {
 };
 
 // Decodes a batch of one: `inputs` has the source.
-std::vector<Hypothesis> search(const Path& folder, Inputs& inputs) {
+std::vector<Hypothesis> search(const Path& folder, Inputs inputs) {
     std::vector<int64_t> width{kWidth}, max_length{kMaxLength};
     std::vector<float> length_penalty{kLengthPenalty};
     inputs.add("width", width, {});
@@ -105,7 +105,7 @@ std::vector<Text> translate(const Path& folder, const std::string& sentence) {
     inputs.add("source", source, {1, length[0]});
     inputs.add("source_length", length, {1});
     std::vector<Text> texts;
-    for (const auto& one : search(folder, inputs))
+    for (const auto& one : search(folder, std::move(inputs)))
         texts.push_back({pieces.DecodeIds(one.tokens), one.final_score});
     return texts;
 }
@@ -190,7 +190,7 @@ std::vector<Text> recognise(const Path& folder, const std::string& recording,
     std::vector<float> samples = read_samples(recording, rate);
     Inputs sound;
     sound.add("samples", samples, {static_cast<int64_t>(samples.size())});
-    auto heard = sound.run(folder / "features.onnx", {"features"});
+    const auto heard = sound.run(folder / "features.onnx", {"features"});
     const Shape shape = heard[0].GetTensorTypeAndShapeInfo().GetShape();  // [E, F]
     const auto* feature = heard[0].GetTensorData<float>();
 
@@ -202,7 +202,7 @@ std::vector<Text> recognise(const Path& folder, const std::string& recording,
     if (!prefix.empty()) inputs.add("prefix", prefix, {1, static_cast<int64_t>(prefix.size())});
     const Vocabulary vocabulary(folder / "tokenizer.json");
     std::vector<Text> texts;
-    for (const auto& one : search(folder, inputs))
+    for (const auto& one : search(folder, std::move(inputs)))
         texts.push_back({vocabulary.text(one.tokens), one.final_score});
     return texts;
 }

@@ -8,7 +8,7 @@ import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
 ort.env.wasm.numThreads = 1;
 ort.env.wasm.wasmPaths = { wasm: new URL(wasm, import.meta.url).href };
 
-const SEARCH = { width: 5, maxLength: 60, lengthPenalty: 1 };
+const SEARCH = { width: 5, maxLength: 200, lengthPenalty: 1 };
 
 const int64 = (numbers, shape) =>
   new ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), shape);
@@ -66,8 +66,8 @@ export class Translator {
 }
 
 /**
- * Turns tokens into text with `tokenizer.json`: whole words, or pieces in which every letter stands for a
- * byte, as in Whisper.
+ * Turns tokens into text with `tokenizer.json`: whole words, or pieces in which every letter stands
+ * for a byte, as in Whisper.
  */
 class Vocabulary {
   constructor({ model, decoder, added_tokens: commands }) {
