@@ -34,14 +34,10 @@ class Ranking:
         token, log_prob = self._of_rows(op, live, logits, places, step, num)  # [R, M] each
         # [B, K, M] each
         token, log_prob = (op.Gather(one, places.row, axis=0) for one in (token, log_prob))
-        if rules.prefix is not None:
-            last = op.Sub(op.size(rules.prefix, 1), 1)
-            forced = op.Gather(rules.prefix, op.Min(last, step), axis=1)  # [B, 1]
-            is_forced = op.GreaterOrEqual(forced, 0)
-            token, log_prob = _only(op, token, log_prob, is_forced, op.Unsqueeze(forced, [2]))
         if rules.finishing.is_held:
             # it goes on as it is, and in no other way
-            token, log_prob = _only(op, token, log_prob, live.has_ended, self._model.eos_id)
+            is_held = op.Unsqueeze(live.has_ended, [2])
+            token, log_prob = _only(op, token, log_prob, is_held, self._model.eos_id, 0.0)
         score = op.Add(op.Unsqueeze(live.score, [2]), log_prob)
         flat = op.sizes(op.size(score, 0), -1)
         # between rows the score decides, and TopK prefers the lower row among equals
@@ -106,13 +102,27 @@ class Ranking:
             logits = op.Where(op.And(is_early, of_eos), -INF, logits)
         # within a row the logit decides, and TopK prefers the lower token among equals
         _, token = op.TopK(logits, op.Min(num, self._model.vocab_size), axis=1, outputs=2)
-        log_prob = op.GatherElements(log_prob, token, axis=1)
+        of_rows, log_prob = log_prob, op.GatherElements(log_prob, token, axis=1)
         if is_early is not None:
             log_prob = op.Where(op.And(is_early, self._is_eos(op, token)), -INF, log_prob)
         most = rules.margins.max_candidates
         if most is not None:
             log_prob = op.Where(op.Less(op.range(op.size(token, 1)), most), log_prob, -INF)
-        return token, log_prob
+        if rules.prefix is None:
+            return token, log_prob
+        forced, own = self._forced(op, rows, of_rows)
+        return _only(op, token, log_prob, op.GreaterOrEqual(forced, 0), forced, own)
+
+    def _forced(self, op: Builder, rows: GraphRows, log_prob: Value) -> tuple[Value, Value | float]:
+        """Return each row's next token within its prefix [R, 1], or -1, and what the token counts."""
+        prefix = self._rules.prefix
+        last = op.Sub(op.size(prefix, 1), 1)
+        forced = rows.of(op, op.Gather(prefix, op.Min(last, rows.position), axis=1))
+        if not self._rules.algorithm.prefix.is_scored:
+            return forced, 0.0
+        own = op.GatherElements(log_prob, op.Max(forced, 0), axis=1)
+        # a token that cannot follow counts nothing
+        return forced, op.Where(op.Greater(own, -INF), own, 0.0)
 
     def _is_eos(self, op: Builder, token: Value) -> Value:
         """Whether tokens of any shape end a hypothesis."""
@@ -136,10 +146,14 @@ class Ranking:
 
 
 def _only(
-    op: Builder, token: Value, log_prob: Value, is_one: Value, given: Value | int
+    op: Builder,
+    token: Value,
+    log_prob: Value,
+    is_one: Value,
+    given: Value | int,
+    own: Value | float,
 ) -> tuple[Value, Value]:
-    """Where is_one [B, 1] or [B, K], one token at log-prob 0 takes the place of all, [B, K, M] each."""
-    is_one = op.Unsqueeze(is_one, [2])
-    is_first = op.Equal(op.range(op.size(token, 2)), 0)
-    alone = op.Where(is_first, 0.0, -INF)
+    """Where is_one [..., 1], a given token takes the place of all [..., M], at a log-prob of its own."""
+    is_first = op.Equal(op.range(op.Shape(token, start=-1)), 0)
+    alone = op.Where(is_first, own, -INF)
     return op.Where(is_one, given, token), op.Where(is_one, alone, log_prob)

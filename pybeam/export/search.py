@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from pybeam.arguments import ArgumentError
 from pybeam.export.beams import Beams
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
 from pybeam.export.candidates import Ranking
@@ -162,13 +161,7 @@ def record_search(op: Builder, model: Transformer, algorithm: Algorithm | None =
     given = [source, length, width, max_length, length_penalty]
     prefix = value("prefix", INT, "B", "P") if is_whisper else None
     inputs = Inputs(op, given if prefix is None else [*given, prefix])
-    if prefix is not None and algorithm.prefix.is_scored:
-        raise ArgumentError(
-            "algorithm",
-            "must give the tokens of a prefix no score for Whisper, whose outputs begin with one, but has "
-            f"{algorithm.prefix}; use another prefix rule, or fixed_beam",
-        )
-    if prefix is None and not returns_all and not algorithm.prefix.is_scored:
+    if prefix is None and not returns_all:
         prefix = inputs.tensor("prefix", torch.zeros(1, 0, dtype=torch.int64), "B", "P")
     network = Network(model, op)
     encoded = network.encode(op, source, length)
