@@ -37,6 +37,24 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
                        " heads of `key`");
 }
 
+// Fills in queries [R, H, D], keys and values [cells, H', D], which are checked, and what takes the
+// result.
+inline void set_heads(const Tensor& query, const Tensor& key, const Tensor& value,
+                      const Tensor& out, TreeAttentionParams* params) {
+    params->query = query.data_ptr();
+    params->key = key.data_ptr();
+    params->value = value.data_ptr();
+    params->out = out.data_ptr();
+    params->dtype = float_type("query", query);
+    params->cell_dtype = float_type("key", key);
+    params->query_row_stride = query.stride(0);
+    params->query_head_stride = query.stride(1);
+    params->key_cell_stride = key.stride(0);
+    params->key_head_stride = key.stride(1);
+    params->value_cell_stride = value.stride(0);
+    params->value_head_stride = value.stride(1);
+}
+
 // Checks which of these are given. Masks or paths say what rows see; without them they see all.
 inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
                         const OptionalTensor& path, const OptionalTensor& path_length,
@@ -88,18 +106,7 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
     Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
-    params.query = query.data_ptr();
-    params.key = key.data_ptr();
-    params.value = value.data_ptr();
-    params.out = out.data_ptr();
-    params.dtype = float_type("query", query);
-    params.cell_dtype = float_type("key", key);
-    params.query_row_stride = query.stride(0);
-    params.query_head_stride = query.stride(1);
-    params.key_cell_stride = key.stride(0);
-    params.key_head_stride = key.stride(1);
-    params.value_cell_stride = value.stride(0);
-    params.value_head_stride = value.stride(1);
+    set_heads(query, key, value, out, &params);
     params.offset = offset_arg;
     params.slot = slot_arg;
     params.cell = cell_arg;
