@@ -19,9 +19,10 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
-from pybeam.speech import load_feature_extractor, read_wav
+from pybeam.speech import load_feature_extractor, load_transcription, read_wav
 from support.paths import MODEL, ROOT
 from support.server_process import wait_until
+from support.speech_models import save_tiny_whisper, tone, write_wav
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ROOT / "examples" / "onnx"
@@ -39,32 +40,52 @@ def missing(what: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Both models, exported."""
+    """The example models and a small Whisper, exported."""
     pytest.importorskip("onnx_ir")
     pytest.importorskip("onnxruntime")
     pytest.importorskip("kaldi_native_fbank")
     path = tmp_path_factory.mktemp("onnx")
-    for name, model in (("translator", MODEL), ("recogniser", SPEECH)):
+    whisper = path / "original-whisper"
+    save_tiny_whisper(whisper)
+    for name, model in (("translator", MODEL), ("recogniser", SPEECH), ("whisper", whisper)):
         assert main(["export-onnx", "--model", str(model), "--output", str(path / name)]) == 0
+    write_wav(path / "tone.wav", tone(12000, seed=1), 16000)
     return path
 
 
-def expected(given: str | Path) -> list[tuple[str, float]]:
-    """Decode a sentence or a recording with pybeam: texts and final scores, best first."""
-    path = SPEECH if isinstance(given, Path) else MODEL
-    tokenizer = pybeam.load_tokenizer(path)
+def expected(path: Path, given: str | Path, language: str | None = None) -> list[tuple[str, float]]:
+    """Decode a sentence or a recording with a model: texts and final scores, best first."""
+    tokenizer, asked = pybeam.load_tokenizer(path), load_transcription(path, language)
     if isinstance(given, Path):
         extract = load_feature_extractor(path)
         source = extract(read_wav(given, extract.sampling_rate))
     else:
         source = tokenizer.encode(given)
-    search = pybeam.fixed_beam(5, n_best=5, max_length=60, scoring=pybeam.scoring.power(1.0))
-    [result] = pybeam.Decoder(pybeam.load_model(path, device="cpu"), search).decode([source])
+    model = pybeam.load_model(path, device="cpu")
+    search = pybeam.fixed_beam(
+        5,
+        n_best=5,
+        max_length=min(200, model.max_positions - len(asked.prefix)),
+        scoring=pybeam.scoring.power(1.0),
+        processors=asked.processors,
+    )
+    [result] = pybeam.Decoder(model, search).decode([pybeam.Request(source, prefix=asked.prefix)])
     return [(tokenizer.decode(h.tokens), h.final_score) for h in result.hypotheses]
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+    # a model with random weights does not always write UTF-8
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=280)
+
+
+def assert_finds(
+    process: subprocess.CompletedProcess[str], wanted: list[tuple[str, float]]
+) -> None:
+    assert process.returncode == 0, process.stderr
+    found = [line.split("\t") for line in process.stdout.splitlines()]
+    texts, scores = zip(*wanted, strict=True)
+    assert [text for _, text in found] == list(texts)
+    assert [float(score) for score, _ in found] == pytest.approx(scores, abs=2e-3)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +107,15 @@ def program(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("given", [*SENTENCES, *SOUNDS], ids=str)
 def test_the_program_finds_what_pybeam_finds(program, folder, given):
-    kind = "recogniser" if isinstance(given, Path) else "translator"
-    process = run(program, folder / kind, given)
-    assert process.returncode == 0, process.stderr
-    found = [line.split("\t") for line in process.stdout.splitlines()]
-    texts, scores = zip(*expected(given), strict=True)
-    assert [text for _, text in found] == list(texts)
-    assert [float(score) for score, _ in found] == pytest.approx(scores, abs=2e-3)
+    name, model = ("recogniser", SPEECH) if isinstance(given, Path) else ("translator", MODEL)
+    assert_finds(run(program, folder / name, given), expected(model, given))
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_the_program_runs_whisper(program, folder, language):
+    sound = folder / "tone.wav"
+    process = run(program, folder / "whisper", sound, language)
+    assert_finds(process, expected(folder / "original-whisper", sound, language))
 
 
 def test_the_program_says_what_is_wrong(program, folder, tmp_path):
@@ -101,6 +124,7 @@ def test_the_program_says_what_is_wrong(program, folder, tmp_path):
         ([tmp_path, "a"], "sentencepiece.model"),
         ([folder / "recogniser", tmp_path / "none.wav"], "none.wav: "),
         ([folder / "recogniser", folder / "recogniser" / "config.json"], "config.json: "),
+        ([folder / "whisper", folder / "tone.wav", "xx"], "<|xx|>"),
     ):
         process = run(program, *given)
         assert process.returncode > 0 and message in process.stderr
@@ -137,8 +161,8 @@ def url(folder) -> Iterator[str]:
 
 
 @pytest.fixture
-def browser(url):
-    """The page in Chromium, whose microphone hears the first recording."""
+def browser():
+    """Chromium, whose microphone hears the first recording."""
     webdriver = pytest.importorskip("selenium.webdriver")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
@@ -157,7 +181,6 @@ def browser(url):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     page = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    page.get(url)
     yield page
     page.quit()
 
@@ -172,31 +195,41 @@ def problem(browser) -> str:
     return browser.find_element("id", "problem").text
 
 
-def wait_for_models(browser) -> None:
+def show(browser, url: str) -> None:
+    """Open the page and wait for its models."""
+    browser.get(url)
     count = "return document.querySelectorAll(':disabled').length"
     wait_until(lambda: browser.execute_script(count) == 0 or problem(browser), 60)
     assert problem(browser) == ""
 
 
 def test_the_page_finds_what_pybeam_finds(browser, url):
-    wait_for_models(browser)
+    show(browser, url)
     sentence = browser.find_element("id", "sentence")
     for text in SENTENCES[:3]:
         sentence.clear()
         sentence.send_keys(text + "\n")
-        texts = [one for one, _ in expected(text)]
+        texts = [one for one, _ in expected(MODEL, text)]
         wait_until(lambda texts=texts: listed(browser, "translations") == texts, 30)
     for path in SOUNDS:
         browser.find_element("id", "recording").send_keys(str(path))
-        texts = [one for one, _ in expected(path)]
+        texts = [one for one, _ in expected(SPEECH, path)]
         wait_until(lambda texts=texts: listed(browser, "texts") == texts, 30)
     assert problem(browser) == "" and not browser.get_log("browser")
     loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
     assert all(name.startswith((url, "data:")) for name in browser.execute_script(loaded))
 
 
-def test_the_page_listens(browser):
-    wait_for_models(browser)
+def test_the_page_runs_whisper(browser, folder, url):
+    show(browser, f"{url}?recogniser=models/whisper")
+    sound = folder / "tone.wav"
+    browser.find_element("id", "recording").send_keys(str(sound))
+    texts = [one for one, _ in expected(folder / "original-whisper", sound, "en")]
+    wait_until(lambda: listed(browser, "texts") == texts, 30)
+
+
+def test_the_page_listens(browser, url):
+    show(browser, url)
     button = browser.find_element("id", "microphone")
     button.click()
     wait_until(lambda: button.text == "Stop")
@@ -207,9 +240,13 @@ def test_the_page_listens(browser):
     assert {"four", "zero", "seven"} & set(listed(browser, "texts")[0].split())
 
 
-def test_the_page_says_what_is_wrong(browser, tmp_path):
-    wait_for_models(browser)
+def test_the_page_says_what_is_wrong(browser, url, tmp_path):
+    show(browser, url)
     (tmp_path / "no.wav").write_text("no sound")
     browser.find_element("id", "recording").send_keys(str(tmp_path / "no.wav"))
     wait_until(lambda: problem(browser))
     assert listed(browser, "texts") == []
+    browser.get(f"{url}?translator=models/none")
+    wait_until(lambda: "models/none/config.json is not there (404)" in problem(browser), 30)
+    wait_until(lambda: browser.find_element("id", "recording").is_enabled(), 30)
+    assert not browser.find_element("id", "sentence").is_enabled()

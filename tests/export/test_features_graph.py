@@ -9,7 +9,8 @@ import torch
 import pybeam
 from pybeam.cli import main
 from pybeam.export import export_features
-from pybeam.speech import load_feature_extractor, read_wav
+from pybeam.speech import FeatureExtractor, load_feature_extractor, read_wav
+from pybeam.speech.features import EXTRACTORS
 from support.onnx_search import hypotheses
 from support.paths import MODEL as TRANSLATOR
 from support.paths import ROOT
@@ -73,6 +74,18 @@ def test_features_of_whisper(sizes, tmp_path):
     # what the extractor refuses is cut
     samples = sound(40000, seed=3)
     torch.testing.assert_close(graph(samples), extract(samples[:32000]), rtol=1e-3, atol=1e-3)
+
+
+def test_other_features_are_refused(tmp_path, monkeypatch):
+    """A class derived from one that is known computes something else."""
+
+    class Louder(FeatureExtractor):
+        def __call__(self, samples):
+            return 2 * super().__call__(samples)
+
+    monkeypatch.setitem(EXTRACTORS, "Louder", lambda *_: Louder())
+    with pytest.raises(ValueError, match="Speech2Text or Whisper, but are those of Louder"):
+        both(tmp_path, {"feature_extractor_type": "Louder"})
 
 
 def test_silence(tmp_path):

@@ -1,8 +1,8 @@
 // Decode a sentence or a recording with the graphs that `pybeam export-onnx` wrote. There is no
 // pybeam in here and no Python.
 //
-//     decode FOLDER SENTENCE        for a translator
-//     decode FOLDER RECORDING.wav   for a recogniser
+//     decode FOLDER SENTENCE                    for a translator
+//     decode FOLDER RECORDING.wav [LANGUAGE]    for a recogniser; Whisper is told the language
 //
 // It prints the hypotheses, best first, each behind its score.
 
@@ -27,8 +27,9 @@ namespace {
 using Path = std::filesystem::path;
 using Shape = std::vector<int64_t>;
 using Names = std::vector<const char*>;
+using Json = nlohmann::json;
 
-constexpr int64_t kWidth = 5, kMaxLength = 60;
+constexpr int64_t kWidth = 5, kMaxLength = 200;
 constexpr float kLengthPenalty = 1.0f;
 
 struct Hypothesis {
@@ -41,37 +42,37 @@ struct Text {
     float final_score;
 };
 
-// A tensor borrows its numbers.
-template <typename T>
-Ort::Value tensor(std::vector<T>& numbers, const Shape& shape) {
-    static const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    return Ort::Value::CreateTensor<T>(memory, numbers.data(), numbers.size(), shape.data(),
-                                       shape.size());
-}
+// Inputs of a graph by name. A tensor borrows its numbers, so they must outlive the call.
+class Inputs {
+  public:
+    template <typename T>
+    void add(const char* name, std::vector<T>& numbers, const Shape& shape) {
+        static const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+        names_.push_back(name);
+        values_.push_back(Ort::Value::CreateTensor<T>(memory, numbers.data(), numbers.size(),
+                                                      shape.data(), shape.size()));
+    }
 
-std::vector<Ort::Value> run(const Path& graph, const Names& inputs,
-                            const std::vector<Ort::Value>& values, const Names& outputs) {
-    static Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "decode");
-    Ort::Session session(environment, graph.c_str(), Ort::SessionOptions());
-    return session.Run(Ort::RunOptions(nullptr), inputs.data(), values.data(), inputs.size(),
-                       outputs.data(), outputs.size());
-}
+    std::vector<Ort::Value> run(const Path& graph, const Names& outputs) const {
+        static Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "decode");
+        Ort::Session session(environment, graph.c_str(), Ort::SessionOptions());
+        return session.Run(Ort::RunOptions(nullptr), names_.data(), values_.data(), names_.size(),
+                           outputs.data(), outputs.size());
+    }
 
-// Decodes a batch of one. `names` are those of the source and its length, which differ from model
-// to model.
-std::vector<Hypothesis> search(const Path& folder, const Names& names, Ort::Value source,
-                               int64_t length) {
-    std::vector<int64_t> lengths{length}, width{kWidth}, max_length{kMaxLength};
+  private:
+    Names names_;
+    std::vector<Ort::Value> values_;
+};
+
+// Decodes a batch of one: `inputs` has the source.
+std::vector<Hypothesis> search(const Path& folder, Inputs inputs) {
+    std::vector<int64_t> width{kWidth}, max_length{kMaxLength};
     std::vector<float> length_penalty{kLengthPenalty};
-    std::vector<Ort::Value> values;
-    values.push_back(std::move(source));
-    values.push_back(tensor(lengths, {1}));
-    values.push_back(tensor(width, {}));
-    values.push_back(tensor(max_length, {}));
-    values.push_back(tensor(length_penalty, {}));
-    const auto outputs =
-        run(folder / "search.onnx", {names[0], names[1], "width", "max_length", "length_penalty"},
-            values, {"tokens", "lengths", "final_scores"});
+    inputs.add("width", width, {});
+    inputs.add("max_length", max_length, {});
+    inputs.add("length_penalty", length_penalty, {});
+    const auto outputs = inputs.run(folder / "search.onnx", {"tokens", "lengths", "final_scores"});
 
     const Shape shape = outputs[0].GetTensorTypeAndShapeInfo().GetShape();  // [1, K, T]
     const auto* token = outputs[0].GetTensorData<int64_t>();
@@ -86,10 +87,10 @@ std::vector<Hypothesis> search(const Path& folder, const Names& names, Ort::Valu
     return found;
 }
 
-nlohmann::json read_json(const Path& path) {
+Json read_json(const Path& path) {
     std::ifstream file(path);
     if (!file) throw std::runtime_error("cannot open " + path.string());
-    return nlohmann::json::parse(file);
+    return Json::parse(file);
 }
 
 std::vector<Text> translate(const Path& folder, const std::string& sentence) {
@@ -98,12 +99,13 @@ std::vector<Text> translate(const Path& folder, const std::string& sentence) {
     if (!status.ok()) throw std::runtime_error(status.ToString());
     std::vector<int> ids = pieces.EncodeAsIds(sentence);
     ids.push_back(read_json(folder / "config.json").at("eos_token_id"));
-    std::vector<int64_t> source(ids.begin(), ids.end());
-    const auto length = static_cast<int64_t>(source.size());
 
+    std::vector<int64_t> source(ids.begin(), ids.end()), length{static_cast<int64_t>(ids.size())};
+    Inputs inputs;
+    inputs.add("source", source, {1, length[0]});
+    inputs.add("source_length", length, {1});
     std::vector<Text> texts;
-    for (const auto& one :
-         search(folder, {"source", "source_length"}, tensor(source, {1, length}), length))
+    for (const auto& one : search(folder, std::move(inputs)))
         texts.push_back({pieces.DecodeIds(one.tokens), one.final_score});
     return texts;
 }
@@ -111,59 +113,114 @@ std::vector<Text> translate(const Path& folder, const std::string& sentence) {
 std::vector<float> read_samples(const std::string& path, int rate) {
     SndfileHandle file(path);
     if (file.error()) throw std::runtime_error(path + ": " + file.strError());
-    if (file.samplerate() != rate || file.channels() != 1)
-        throw std::runtime_error(path + " must have one channel and " + std::to_string(rate) +
-                                 " Hz; convert it: `ffmpeg -i in.wav -ac 1 -ar " +
-                                 std::to_string(rate) + " out.wav`");
+    if (file.samplerate() != rate || file.channels() != 1) {
+        const std::string hertz = std::to_string(rate);
+        throw std::runtime_error(path + " must have one channel and " + hertz +
+                                 " Hz; convert it: `ffmpeg -i in.wav -ac 1 -ar " + hertz +
+                                 " out.wav`");
+    }
     std::vector<float> samples(file.frames());
     samples.resize(file.readf(samples.data(), file.frames()));
     return samples;
 }
 
-// The example recogniser's tokens are whole words. Other models need a library for their
-// `tokenizer.json`.
-std::map<int, std::string> read_words(const Path& path) {
-    const auto model = read_json(path).at("model");
-    if (model.at("type") != "WordLevel")
-        throw std::runtime_error(path.string() + " has more than words");
-    std::map<int, std::string> words;
-    for (const auto& [word, id] : model.at("vocab").items()) words[id] = word;
-    return words;
+// Turns tokens into text with `tokenizer.json`: whole words, or pieces in which every letter stands
+// for a byte, as in Whisper.
+class Vocabulary {
+  public:
+    explicit Vocabulary(const Path& path) {
+        const Json json = read_json(path), model = json.at("model");
+        has_words_ = model.at("type") == "WordLevel";
+        if (!has_words_ &&
+            (!json.at("decoder").is_object() || json["decoder"].at("type") != "ByteLevel"))
+            throw std::runtime_error(path.string() + " must hold words or byte-level pieces");
+        for (const auto& [piece, id] : model.at("vocab").items()) pieces_[id] = piece;
+        for (const auto& token : json.at("added_tokens")) pieces_.erase(token.at("id"));
+        int other = 256;
+        for (int byte = 0; byte < 256; ++byte) {
+            const bool is_visible = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+            byte_[is_visible ? byte : other++] = static_cast<char>(byte);
+        }
+    }
+
+    std::string text(const std::vector<int>& tokens) const {
+        std::string text;
+        for (const int token : tokens) {
+            const auto found = pieces_.find(token);
+            if (found == pieces_.end()) continue;  // no text but a command
+            text += has_words_ ? " " + found->second : bytes(found->second);
+        }
+        const auto first = text.find_first_not_of(' ');
+        return first == std::string::npos
+                   ? ""
+                   : text.substr(first, text.find_last_not_of(' ') - first + 1);
+    }
+
+  private:
+    // A letter is one byte of UTF-8 or two.
+    std::string bytes(const std::string& piece) const {
+        std::string found;
+        for (size_t i = 0; i < piece.size(); ++i) {
+            int letter = static_cast<unsigned char>(piece[i]);
+            if (letter > 127) letter = (letter & 31) << 6 | (piece.at(++i) & 63);
+            found += byte_.at(letter);
+        }
+        return found;
+    }
+
+    bool has_words_;
+    std::map<int, std::string> pieces_;
+    std::map<int, char> byte_;
+};
+
+// The tokens with which Whisper's outputs begin; none for other models.
+std::vector<int64_t> prefix_of(const Path& folder, const std::string& language) {
+    const Path path = folder / "generation_config.json";
+    const Json config = exists(path) ? read_json(path) : Json::object();
+    if (!config.contains("no_timestamps_token_id")) return {};
+    const int64_t last = config["no_timestamps_token_id"];
+    if (!config.value("is_multilingual", config.contains("lang_to_id"))) return {last};
+    return {config.at("lang_to_id").at("<|" + language + "|>"),
+            config.at("task_to_id").at("transcribe"), last};
 }
 
-std::vector<Text> recognise(const Path& folder, const std::string& recording) {
+std::vector<Text> recognise(const Path& folder, const std::string& recording,
+                            const std::string& language) {
     const int rate = read_json(folder / "preprocessor_config.json").at("sampling_rate");
     std::vector<float> samples = read_samples(recording, rate);
-    std::vector<Ort::Value> inputs;
-    inputs.push_back(tensor(samples, {static_cast<int64_t>(samples.size())}));
-    auto heard = run(folder / "features.onnx", {"samples"}, inputs, {"features"});
+    Inputs sound;
+    sound.add("samples", samples, {static_cast<int64_t>(samples.size())});
+    const auto heard = sound.run(folder / "features.onnx", {"features"});
     const Shape shape = heard[0].GetTensorTypeAndShapeInfo().GetShape();  // [E, F]
     const auto* feature = heard[0].GetTensorData<float>();
-    std::vector<float> features(feature, feature + shape[0] * shape[1]);
 
-    const auto words = read_words(folder / "tokenizer.json");
+    std::vector<float> features(feature, feature + shape[0] * shape[1]);
+    std::vector<int64_t> length{shape[0]}, prefix = prefix_of(folder, language);
+    Inputs inputs;
+    inputs.add("features", features, {1, shape[0], shape[1]});
+    inputs.add("feature_length", length, {1});
+    if (!prefix.empty()) inputs.add("prefix", prefix, {1, static_cast<int64_t>(prefix.size())});
+    const Vocabulary vocabulary(folder / "tokenizer.json");
     std::vector<Text> texts;
-    for (const auto& one : search(folder, {"features", "feature_length"},
-                                  tensor(features, {1, shape[0], shape[1]}), shape[0])) {
-        std::string text;
-        for (const int id : one.tokens) text += (text.empty() ? "" : " ") + words.at(id);
-        texts.push_back({text, one.final_score});
-    }
+    for (const auto& one : search(folder, std::move(inputs)))
+        texts.push_back({vocabulary.text(one.tokens), one.final_score});
     return texts;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 3) {
-        std::fprintf(stderr, "usage: decode FOLDER SENTENCE | decode FOLDER RECORDING.wav\n");
+    if (argc < 3 || argc > 4) {
+        std::fprintf(stderr,
+                     "usage: decode FOLDER SENTENCE | decode FOLDER RECORDING.wav [LANGUAGE]\n");
         return 2;
     }
     try {
         const Path folder = argv[1];
+        const std::string given = argv[2], language = argc == 4 ? argv[3] : "en";
         const bool listens = exists(folder / "features.onnx");
         for (const auto& [text, final_score] :
-             listens ? recognise(folder, argv[2]) : translate(folder, argv[2]))
+             listens ? recognise(folder, given, language) : translate(folder, given))
             std::printf("%.4f\t%s\n", final_score, text.c_str());
     } catch (const std::exception& error) {
         std::fprintf(stderr, "decode: %s\n", error.what());

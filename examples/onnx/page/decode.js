@@ -1,4 +1,4 @@
-/** Decode sentences and recordings in a browser, with the graphs that `pybeam export-onnx` wrote. */
+/** Decode sentences and recordings in a browser with the graphs of `pybeam export-onnx`. */
 
 import * as ort from "onnxruntime-web/wasm";
 import wasm from "onnxruntime-web/ort-wasm-simd-threaded.wasm";
@@ -8,7 +8,7 @@ import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
 ort.env.wasm.numThreads = 1;
 ort.env.wasm.wasmPaths = { wasm: new URL(wasm, import.meta.url).href };
 
-const SEARCH = { width: 5, maxLength: 60, lengthPenalty: 1 };
+const SEARCH = { width: 5, maxLength: 200, lengthPenalty: 1 };
 
 const int64 = (numbers, shape) =>
   new ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), shape);
@@ -65,14 +65,52 @@ export class Translator {
   }
 }
 
-/** A recogniser whose tokens are whole words, as the example's are. */
+/**
+ * Turns tokens into text with `tokenizer.json`: whole words, or pieces in which every letter stands
+ * for a byte, as in Whisper.
+ */
+class Vocabulary {
+  constructor({ model, decoder, added_tokens: commands }) {
+    this.hasWords = model.type === "WordLevel";
+    if (!this.hasWords && decoder?.type !== "ByteLevel") {
+      throw new Error("tokenizer.json must hold words or byte-level pieces");
+    }
+    this.pieces = new Map(Object.entries(model.vocab).map(([piece, id]) => [id, piece]));
+    for (const { id } of commands) this.pieces.delete(id);
+    this.bytes = new Map();
+    let other = 256;
+    for (let byte = 0; byte < 256; byte++) {
+      const isVisible = (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+      this.bytes.set(String.fromCharCode(isVisible ? byte : other++), byte);
+    }
+  }
+
+  text(tokens) {
+    const pieces = tokens.filter((id) => this.pieces.has(id)).map((id) => this.pieces.get(id));
+    if (this.hasWords) return pieces.join(" ");
+    const bytes = Uint8Array.from(pieces.join(""), (letter) => this.bytes.get(letter));
+    return new TextDecoder().decode(bytes).trim();
+  }
+}
+
+/** The tokens with which Whisper's outputs begin; none for other models. */
+function prefixOf(config, language) {
+  const last = config.no_timestamps_token_id;
+  if (last === undefined) return [];
+  if (!(config.is_multilingual ?? "lang_to_id" in config)) return [last];
+  const id = config.lang_to_id[`<|${language}|>`];
+  if (id === undefined) throw new Error(`the model does not know the language ${language}`);
+  return [id, config.task_to_id.transcribe, last];
+}
+
+/** A recogniser: Speech2Text, or Whisper. */
 export class Recogniser {
   static async load(folder) {
     const recogniser = new Recogniser();
     recogniser.rate = (await readJson(folder, "preprocessor_config.json")).sampling_rate;
-    const { model } = await readJson(folder, "tokenizer.json");
-    if (model.type !== "WordLevel") throw new Error(`${folder}/tokenizer.json has more than words`);
-    recogniser.words = new Map(Object.entries(model.vocab).map(([word, id]) => [id, word]));
+    recogniser.vocabulary = new Vocabulary(await readJson(folder, "tokenizer.json"));
+    const isWhisper = (await readJson(folder, "config.json")).model_type === "whisper";
+    recogniser.generation = isWhisper ? await readJson(folder, "generation_config.json") : {};
     recogniser.features = await readGraph(folder, "features.onnx");
     recogniser.graph = await readGraph(folder, "search.onnx");
     return recogniser;
@@ -80,22 +118,23 @@ export class Recogniser {
 
   /**
    * Returns texts, best first: text and score.
-   * `recording` is a file of any kind that the browser plays.
+   *
+   * `recording` is a file of any kind that the browser plays. Whisper is told its language.
    */
-  async recognise(recording) {
+  async recognise(recording, language = "en") {
     const samples = await samplesOf(recording, this.rate);
     const { features } = await this.features.run({
       samples: new ort.Tensor("float32", samples, [samples.length]),
     });
     const [length, size] = features.dims;
-    const found = await search(this.graph, {
+    const source = {
       features: features.reshape([1, length, size]),
       feature_length: int64([length], [1]),
-    });
-    return found.map(({ tokens, score }) => ({
-      text: tokens.map((id) => this.words.get(id)).join(" "),
-      score,
-    }));
+    };
+    const prefix = prefixOf(this.generation, language);
+    if (prefix.length) source.prefix = int64(prefix, [1, prefix.length]);
+    const found = await search(this.graph, source);
+    return found.map(({ tokens, score }) => ({ text: this.vocabulary.text(tokens), score }));
   }
 }
 

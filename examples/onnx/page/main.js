@@ -30,9 +30,13 @@ async function load(kind, folder, ...controls) {
   }
 }
 
+// other folders: index.html?recogniser=models/mine
+const folders = new URLSearchParams(location.search);
+const folder = (kind) => folders.get(kind) ?? `models/${kind}`;
+
 const [translator, recogniser] = await Promise.all([
-  load(Translator, "models/translator", ...element("translate").elements),
-  load(Recogniser, "models/recogniser", element("recording"), element("microphone")),
+  load(Translator, folder("translator"), ...element("translate").elements),
+  load(Recogniser, folder("recogniser"), element("recording"), element("microphone")),
 ]);
 
 element("translate").addEventListener("submit", (event) => {
@@ -45,13 +49,8 @@ element("recording").addEventListener("change", ({ target }) => {
 });
 
 let recorder;
-element("microphone").addEventListener("click", async ({ target }) => {
-  if (recorder) {
-    recorder.stop();
-    recorder = undefined;
-    target.textContent = "Record";
-    return;
-  }
+
+async function record() {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   recorder = new MediaRecorder(stream);
   recorder.addEventListener("dataavailable", ({ data }) => {
@@ -59,5 +58,19 @@ element("microphone").addEventListener("click", async ({ target }) => {
     show("texts", () => recogniser.recognise(data));
   });
   recorder.start();
-  target.textContent = "Stop";
+}
+
+element("microphone").addEventListener("click", async ({ target }) => {
+  if (recorder) {
+    recorder.stop();
+    recorder = undefined;
+    target.textContent = "Record";
+  } else {
+    try {
+      await record();
+      target.textContent = "Stop";
+    } catch (error) {
+      element("problem").textContent = error.message;
+    }
+  }
 });
