@@ -14,7 +14,7 @@ from pybeam.cli.quantize import OUTPUT, megabytes
     cls=SectionCommand,
     short_help="Write another system's model for pybeam.",
     params=[
-        click.Argument(["kind"], metavar="KIND", type=click.Choice(["fireredasr"])),
+        click.Argument(["kind"], type=click.Choice(["fireredasr"])),
         click.Argument(["directory"], metavar="DIR", type=click.Path()),
     ],
     sections=[Section("Files", [OUTPUT])],
@@ -22,7 +22,7 @@ from pybeam.cli.quantize import OUTPUT, megabytes
 def convert(kind: str, directory: str, output: str) -> None:
     """Write the model in DIR as a folder that `pybeam transcribe --model` and `load_model` take.
 
-    KIND is fireredasr: FireRedASR-AED or FireRedASR2-AED as they are published, with model.pth.tar,
+    fireredasr stands for FireRedASR-AED and FireRedASR2-AED as they are published, with model.pth.tar,
     cmvn.ark, dict.txt and train_bpe1000.model. The checkpoint is a pickle. It is opened by torch's
     restricted reader, which makes tensors and a table of sizes and refuses all that could run code.
 

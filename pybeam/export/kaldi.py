@@ -50,7 +50,8 @@ def _text(content: bytes) -> np.ndarray:
     if not text.startswith("[") or not text.endswith("]"):
         raise ValueError("it is not in brackets")
     lines = [line.split() for line in text[1:-1].splitlines() if line.strip()]
-    return np.array([[float(number) for number in line] for line in lines])
+    # in float32, as FireRedASR's reader (kaldiio) takes a text
+    return np.array([[float(number) for number in line] for line in lines], np.float32)
 
 
 def normalisation(path: Path, num_features: int) -> tuple[list[float], list[float]]:

@@ -73,10 +73,11 @@ class CharacterPieces:
 
     encode_target = encode
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         tokens = [self._tokens[i] if 0 <= i < len(self._tokens) else UNKNOWN for i in ids]
         text = "".join(token for token in tokens if token not in SPECIAL)
-        return text.replace(SPACE, " ").strip()
+        text = text.replace(SPACE, " ")
+        return text.strip() if strips else text
 
     def token_id(self, token: str) -> int | None:
         return self._id.get(token)

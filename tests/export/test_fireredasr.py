@@ -10,6 +10,7 @@ import kaldi_native_fbank
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import pybeam
 from pybeam.cli import main
@@ -318,7 +319,7 @@ def test_matrices_of_kaldi(tmp_path):
         found = read_matrix(tmp_path / "matrix")
         assert found.dtype == dtype and np.array_equal(found, matrix.astype(dtype))
     (tmp_path / "text").write_text(" [\n  1.5 -2 0.001 \n  0 4 5e+06 ]\n")
-    assert np.array_equal(read_matrix(tmp_path / "text"), matrix)
+    assert np.array_equal(read_matrix(tmp_path / "text"), matrix.astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -362,3 +363,16 @@ def test_extractors_that_contradict_themselves(converted, tmp_path, change):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config | change))
     with pytest.raises(ValueError, match="must be a list of 14 numbers"):
         load_feature_extractor(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_dtype_of_the_checkpoint_is_kept(published, broken, dtype):
+    replaced(broken, "model.pth.tar")
+    weights = {name: weight.to(dtype) for name, weight in published[1].weights.items()}
+    save_checkpoint(broken, weights, published[1].sizes)
+    convert_fireredasr(broken, broken.parent / "out")
+    found = load_file(broken.parent / "out" / "model.safetensors")
+    assert {weight.dtype for weight in found.values()} == {dtype}
+    halved = weights["encoder.layer_stack.0.ffn1.net.4.weight"] / 2
+    assert torch.equal(found["encoder.layers.0.ffn1.fc2.weight"], halved)
+    assert pybeam.load_model(broken.parent / "out").dtype == torch.float32
