@@ -23,6 +23,22 @@ ROWS = 8192
 ZSTD_BYTES = 1 << 14
 # a line longer than that is no line of text
 MAX_LINE_BYTES = 1 << 26
+# of files that a folder of recordings may hold
+SOUNDS = (
+    ".wav",
+    ".mp3",
+    ".flac",
+    ".ogg",
+    ".oga",
+    ".opus",
+    ".m4a",
+    ".aac",
+    ".wma",
+    ".webm",
+    ".mp4",
+    ".mkv",
+    ".mov",
+)
 INSTALL = "install it with `pip install 'pybeam-search[corpus]'`"
 
 Text = bytes | Unreadable
@@ -136,14 +152,14 @@ class Names(Corpus):
 
 
 def recordings_in(folder: str) -> list[str]:
-    """Return the names of the WAV files in a folder and the folders below it, sorted.
+    """Return the names of the sound files in a folder and the folders below it, sorted.
 
     Raises:
         CorpusError: there are none.
     """
-    found = sorted(str(path) for path in Path(folder).rglob("*") if path.suffix.lower() == ".wav")
+    found = sorted(str(path) for path in Path(folder).rglob("*") if path.suffix.lower() in SOUNDS)
     if not found:
-        raise CorpusError(f"{folder} has no .wav files")
+        raise CorpusError(f"{folder} has no sound files, whose names end in {', '.join(SOUNDS)}")
     return found
 
 

@@ -181,7 +181,7 @@ class Score(Task):
 
 @dataclass(frozen=True)
 class Transcribe(Task):
-    """A line is the name of a WAV file. An empty line is an empty recording.
+    """A line is the name of a sound file. An empty line is an empty recording.
 
     Args:
         language, task: those of `pybeam.speech.load_transcription`.
@@ -199,7 +199,7 @@ class Transcribe(Task):
         return load_transcription(directory, self.language, self.task).processors
 
     def requests(self, directory: str, tokenizer: Tokenizer, limit: int | None) -> MakeRequest:
-        from pybeam.speech import load_feature_extractor, load_transcription, read_wav
+        from pybeam.speech import load_feature_extractor, load_transcription, read_sound
 
         extract = load_feature_extractor(directory)
         prefix = [
@@ -211,7 +211,7 @@ class Transcribe(Task):
             name = text_of(line[0])
             features = torch.zeros(0, extract.num_mel_bins)  # [E, F]
             if name:
-                features = extract(read_wav(name, extract.sampling_rate))
+                features = extract(read_sound(name, extract.sampling_rate))
             return Request(features, prefix=prefix), ""
 
         return make

@@ -1,18 +1,37 @@
-"""Recordings as sources: features of sound, and the prefix and processors that a model needs."""
+"""Recordings as sources, and transcripts: sound, features, prefixes, words, voice activity, formats."""
 
+from pybeam.speech.alignment import Aligner, Heard, TokenTimes
 from pybeam.speech.features import (
     FeatureExtractor,
     WhisperFeatureExtractor,
     load_feature_extractor,
     read_wav,
 )
+from pybeam.speech.formats import format_transcript
+from pybeam.speech.sound import read_sound, sound_seconds
+from pybeam.speech.transcript import Segment, Stretch, Transcript, Word
 from pybeam.speech.transcription import Transcription, load_transcription
+from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
+from pybeam.speech.words import WordFinder
 
 __all__ = [
+    "Aligner",
     "FeatureExtractor",
+    "Heard",
+    "Segment",
+    "SpeechRules",
+    "Stretch",
+    "TokenTimes",
+    "Transcript",
     "Transcription",
+    "VoiceActivity",
     "WhisperFeatureExtractor",
+    "Word",
+    "WordFinder",
+    "format_transcript",
     "load_feature_extractor",
     "load_transcription",
+    "read_sound",
     "read_wav",
+    "sound_seconds",
 ]

@@ -242,6 +242,11 @@ EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
 }
 
 
+# bytes of samples; a size from here on stands for one that is not known
+LARGEST_WAV = 0x7FFF0000
+CHUNK_FRAMES = 1 << 20
+
+
 def read_wav(path: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a WAV file: 16-bit PCM, one channel, at this rate.
 
@@ -259,7 +264,9 @@ def read_wav(path: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Ten
     try:
         with wave.open(source, "rb") as file:
             found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
-            samples = file.readframes(file.getnframes())
+            num_frames = file.getnframes()
+            # a little at a time, as that number may be far too large
+            samples = b"".join(iter(lambda: file.readframes(CHUNK_FRAMES), b""))
     # some of these errors have no message; RuntimeError: a part ends behind the file
     except (wave.Error, EOFError, RuntimeError) as error:
         raise ValueError(
@@ -269,7 +276,13 @@ def read_wav(path: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Ten
     for value, expected, unit in zip(found, (sampling_rate, 1, 16), names, strict=True):
         if value != expected:
             raise ValueError(f"{name} must have {expected} {unit}, but has {value}; {remedy}")
-    return torch.from_numpy(np.frombuffer(samples, dtype="<i2").astype(np.float32) / 2.0**15)
+    # a program that writes into a pipe claims the largest size
+    if len(samples) < 2 * num_frames < LARGEST_WAV:
+        raise ValueError(
+            f"{name} must have {num_frames} samples, but ends after {len(samples) // 2}; fetch it again"
+        )
+    whole = samples[: len(samples) // 2 * 2]
+    return torch.from_numpy(np.frombuffer(whole, dtype="<i2").astype(np.float32) / 2.0**15)
 
 
 def _fbank_package() -> Any:

@@ -107,12 +107,13 @@ def test_a_bad_file_fails_alone(transcribe, model, sounds, expected, tmp_path):
     files = [sounds[0], fast, tmp_path / "none.wav", broken, sounds[1]]
     code, lines, errors = transcribe(*files)
     texts = [text(model, result.hypotheses[0]) for result in expected]
-    assert (code, lines) == (1, [texts[0], "", "", "", texts[1]])
-    assert "error: file 2: " in errors and "8000 Hz, but has 16000" in errors and "ffmpeg" in errors
+    # another sampling rate is no reason to fail
+    assert code == 1 and lines[0] == texts[0] and lines[1] and lines[2:] == ["", "", texts[1]]
+    assert "error: file 2: " not in errors
     assert "error: file 3: " in errors and "none.wav" in errors
-    assert "error: file 4: " in errors and "must be a WAV file" in errors
-    record = json.loads(transcribe(fast, "--json")[1][0])
-    assert record["hypotheses"] == [] and "16000" in record["error"]
+    assert "error: file 4: " in errors and "broken.wav cannot be read as sound" in errors
+    record = json.loads(transcribe(broken, "--json")[1][0])
+    assert record["hypotheses"] == [] and "broken.wav" in record["error"]
 
 
 def test_the_search_of_fireredasr(model, sounds, capfd):

@@ -147,5 +147,5 @@ def test_recordings(tmp_path):
     names = recordings_in(str(tmp_path))
     assert names == [str(tmp_path / "b.wav"), str(tmp_path / "sub" / "a.WAV")]
     assert list(Names(names)) == [(name.encode(),) for name in names]
-    with pytest.raises(CorpusError, match=r"no \.wav files"):
+    with pytest.raises(CorpusError, match=r"no sound files, whose names end in \.wav"):
         recordings_in(str(tmp_path / "none"))

@@ -19,6 +19,7 @@ from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.rows import Rows
+from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import FusedStack, fused
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
@@ -327,55 +328,3 @@ def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:
 
 def _doubled(old: int, needed: int) -> int:
     return old if needed <= old else max(2 * old, needed)
-
-
-def cross_attention(
-    session: TransformerSession,
-    state: Tensor,
-    hypotheses: Sequence[Sequence[int]],
-    alignment: Alignment,
-) -> list[Tensor]:
-    """Compute ``mean over heads of softmax(q k^T / sqrt(D))`` of one layer, [tokens + 1, E] per hypothesis.
-
-    Args:
-        session: a session of the model.
-        state: [E, d], the encoder's states of the source.
-        hypotheses: ids without start token and EOS.
-        alignment: the layer and the heads.
-    """
-    model, decoder = session.model, session.model.decoder
-    heads = decoder.num_heads
-    num, longest = len(hypotheses), 1 + max(map(len, hypotheses))
-    # padding behind an output is causal: no token before it sees it
-    padded = [[model.start_id, *one, *[0] * (longest - 1 - len(one))] for one in hypotheses]
-    token = to_device(padded, torch.int32, model.device).view(-1)  # [B * T]
-    position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)
-    # as they were when the outputs were found
-    key_value = session.cross_keys_and_values(state).to(model.dtype)  # [E, layers, 2, H, D]
-    x = decoder.embed(token, position)  # [B * T, d]
-    last = alignment.layer % len(decoder.layers)
-    for i, layer in enumerate(decoder.layers):
-        qkv = layer.qkv(session.before(layer.self_norm, x)).view(num, longest, 3, heads, -1)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each
-        bias = (
-            decoder.relative[i].causal_mask(longest).to(query.dtype) if decoder.relative else None
-        )
-        y = F.scaled_dot_product_attention(
-            query, key, value, bias, is_causal=bias is None, scale=decoder.scale
-        )
-        y = y.transpose(1, 2).reshape(num * longest, -1)  # [B * T, d]
-        x = session.after(layer.self_norm, layer.self_out.add(x, y))
-        query = layer.cross_query(session.before(layer.cross_norm, x))
-        query = query.view(num, longest, heads, -1).transpose(1, 2)  # [B, H, T, D]
-        key, value = key_value[:, i].permute(1, 2, 0, 3)  # [H, E, D] each
-        score = query.float() @ key.float().transpose(1, 2) * decoder.scale
-        weight = score.softmax(-1)  # [B, H, T, E]
-        if i == last:
-            break
-        y = (weight.to(value.dtype) @ value).transpose(1, 2).reshape(num * longest, -1)
-        x = session.after(layer.cross_norm, layer.cross_out.add(x, y))
-        x = session.inner(layer, x)
-    if alignment.heads is not None:
-        weight = weight[:, list(alignment.heads)]
-    mean = weight.mean(1).cpu()  # [B, T, E]
-    return [rows[: len(one) + 1] for rows, one in zip(mean, hypotheses, strict=True)]

@@ -1,0 +1,139 @@
+"""Read sound files of any kind at a model's sampling rate, with the package av (FFmpeg's libraries)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import wave
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.speech.features import read_wav
+
+INSTALL = "`pip install 'pybeam-search[speech]'`"
+# formats whose files say how long they are; of others the length is a guess
+EXACT_LENGTHS = {"flac", "mov", "wav"}
+# seconds by which such a length may be wrong
+TOLERANCE = 0.5
+
+NOT_WAV = (EOFError, RuntimeError, wave.Error)
+
+
+def read_sound(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
+    """Read samples [n] float32, from -1 to 1, from a sound file, or the sound of a film.
+
+    WAV files with 16-bit samples, one channel and this rate are read as they are (`read_wav`). Anything else
+    that FFmpeg knows is decoded, mixed down to one channel and resampled, which needs the package av. It
+    takes the first of several sound tracks.
+
+    Args:
+        source: the file, or a binary stream with its content, which can seek.
+        sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it has no sound, it is damaged or cut, or the package av is missing.
+    """
+    if _is_plain(source, sampling_rate):
+        return read_wav(source, sampling_rate)
+    try:
+        av = importlib.import_module("av")
+    except ImportError:
+        return _refused(source, sampling_rate)
+    name = str(source) if isinstance(source, str | os.PathLike) else "the recording"
+    given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    try:
+        return _decoded(av, given, name, sampling_rate)
+    # the resampler raises ValueError for a recording that changes its form on the way
+    except (av.FFmpegError, ValueError) as error:
+        if isinstance(error, _Damaged):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _Damaged(f"{name} cannot be read as sound: {reason}") from error
+
+
+def sound_seconds(path: str | os.PathLike[str]) -> float:
+    """Return the seconds that a sound file says it has; 0.0 if it does not say so, or cannot be read.
+
+    Args:
+        path: the file.
+    """
+    try:
+        with wave.open(os.fspath(path), "rb") as file:
+            return file.getnframes() / file.getframerate()
+    except (OSError, *NOT_WAV):
+        pass
+    try:
+        av = importlib.import_module("av")
+        with av.open(os.fspath(path), metadata_errors="ignore") as container:
+            return float((container.duration or 0) / av.time_base)
+    # most errors of the package are OSError or ValueError, too
+    except (ImportError, OSError, ValueError, RuntimeError):
+        return 0.0
+
+
+class _Damaged(ValueError):
+    """Sound that cannot be read, with a message for the user."""
+
+
+def _is_plain(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> bool:
+    """Whether it is a WAV file that `read_wav` takes. A stream is at its beginning afterwards."""
+    given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    try:
+        with wave.open(given, "rb") as file:
+            form = file.getframerate(), file.getnchannels(), file.getsampwidth()
+            return form == (sampling_rate, 1, 2)
+    except NOT_WAV:
+        return False
+    finally:
+        if not isinstance(given, str):
+            given.seek(0)
+
+
+def _refused(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
+    """Let `read_wav` say why it does not take the file, and how it could be read."""
+    try:
+        return read_wav(source, sampling_rate)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; or let pybeam decode it, with the package av: {INSTALL}"
+        ) from error
+
+
+def _decoded(av: Any, source: str | BinaryIO, name: str, sampling_rate: int) -> Tensor:
+    with av.open(source, metadata_errors="ignore") as container:
+        if not container.streams.audio:
+            raise _Damaged(f"{name} has no sound")
+        stream = container.streams.audio[0]
+        # 16-bit samples, as openai-whisper and faster-whisper take; FFmpeg mixes floats down too loud
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=sampling_rate)
+        parts = [np.zeros(0, np.int16)]
+        for frame in _frames(container, stream, name):
+            # gaps and jumps of its clock are no reason to refuse a recording
+            frame.pts = None
+            parts += [one.to_ndarray()[0] for one in resampler.resample(frame)]
+        parts += [one.to_ndarray()[0] for one in resampler.resample(None)]
+        samples = np.concatenate(parts)
+        _check_length(container.format.name, stream, name, len(samples) / sampling_rate)
+    return torch.from_numpy(samples.astype(np.float32) / 2.0**15)
+
+
+def _frames(container: Any, stream: Any, name: str) -> Iterator[Any]:
+    for packet in container.demux(stream):
+        if packet.is_corrupt:
+            raise _Damaged(f"{name} is damaged or cut; fetch it again")
+        yield from packet.decode()
+
+
+def _check_length(form: str, stream: Any, name: str, seconds: float) -> None:
+    if stream.duration is None or not EXACT_LENGTHS & set(form.split(",")):
+        return
+    expected = float(stream.duration * stream.time_base)
+    if seconds < expected - TOLERANCE:
+        raise _Damaged(
+            f"{name} must have {expected:.1f} s, but ends after {seconds:.1f} s; fetch it again"
+        )

@@ -1,0 +1,206 @@
+"""Find the stretches of a recording in which somebody speaks, with Silero's model and ONNX Runtime."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pybeam.arguments import ArgumentError
+from pybeam.speech.transcript import Stretch
+
+RATE = 16000
+# samples that the model judges at once, and of those before them that it sees again
+FRAME, CONTEXT = 512, 64
+# frames of a call of the model, 16 seconds
+FRAMES_AT_ONCE = 512
+# a pause that is long enough to cut at, where a stretch must be cut
+SHORT_PAUSE = 0.098
+INSTALL = "`pip install 'pybeam-search[vad]'`"
+
+
+@dataclass(frozen=True)
+class SpeechRules:
+    """Which frames become stretches; the rules and the defaults of faster-whisper. All times are seconds.
+
+    Args:
+        threshold: a stretch begins with a frame whose probability of speech is at least this.
+        silence_threshold: a pause begins with a frame below this; None: `threshold` - 0.15, at least 0.01.
+        min_speech: shorter stretches are dropped.
+        max_speech: longer ones are cut, at the latest pause of a tenth of a second if there is one.
+        min_silence: a stretch ends at a pause of this length.
+        padding: added on both sides of each stretch. Two that would meet share the pause.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    threshold: float = 0.5
+    silence_threshold: float | None = None
+    min_speech: float = 0.0
+    max_speech: float = math.inf
+    min_silence: float = 2.0
+    padding: float = 0.4
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "silence_threshold"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise ArgumentError(name, f"must be a probability between 0 and 1, but is {value}")
+        for name in ("min_speech", "min_silence", "padding"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ArgumentError(
+                    name, f"must be 0 or more seconds, but is {getattr(self, name)}"
+                )
+        least = 2 * self.padding + FRAME / RATE
+        if not self.max_speech > least:
+            raise ArgumentError(
+                "max_speech",
+                f"must be more than padding takes, {least} s, but is {self.max_speech}",
+            )
+
+
+class VoiceActivity:
+    """Say where in a recording somebody speaks.
+
+    Silero's model gives each 32 ms a probability of speech; `SpeechRules` make stretches of them.
+
+    Args:
+        rules: see `SpeechRules`.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+
+    def __init__(self, rules: SpeechRules | None = None) -> None:
+        self.rules = rules or SpeechRules()
+        self._session = _session()
+
+    def __call__(self, samples: Tensor) -> list[Stretch]:
+        """Return the stretches of samples [n] float32, from -1 to 1, at 16 kHz."""
+        return stretches(self.probabilities(samples), len(samples), self.rules)
+
+    def probabilities(self, samples: Tensor) -> np.ndarray:
+        """Return the probability [ceil(n / 512)] that somebody speaks in each 512 samples."""
+        num_frames = math.ceil(len(samples) / FRAME)
+        sound = np.zeros(CONTEXT + num_frames * FRAME, np.float32)
+        sound[CONTEXT : CONTEXT + len(samples)] = samples.numpy()
+        # each frame, and the end of the one before it
+        frames = [sound[i * FRAME : (i + 1) * FRAME + CONTEXT] for i in range(num_frames)]
+        hidden = cell = np.zeros((1, 1, 128), np.float32)
+        found = [np.zeros(0, np.float32)]
+        for i in range(0, num_frames, FRAMES_AT_ONCE):
+            given = {"input": np.stack(frames[i : i + FRAMES_AT_ONCE]), "h": hidden, "c": cell}
+            values, hidden, cell = self._session.run(["speech_probs", "hn", "cn"], given)
+            found.append(values.reshape(-1))
+        return np.concatenate(found)
+
+
+def stretches(
+    probabilities: Sequence[float] | np.ndarray, num_samples: int, rules: SpeechRules
+) -> list[Stretch]:
+    """Return the stretches of a recording at 16 kHz whose frames of 512 samples have these probabilities."""
+    found = _Cutter(rules).cut(probabilities, num_samples)
+    _pad(found, int(num_samples), RATE * rules.padding)
+    return [Stretch(start / RATE, end / RATE) for start, end in found if start < end]
+
+
+class _Cutter:
+    """Makes stretches of frames. Places are samples; 0 stands for no place."""
+
+    def __init__(self, rules: SpeechRules) -> None:
+        self._speech = rules.threshold
+        lower = rules.silence_threshold
+        self._silence = max(rules.threshold - 0.15, 0.01) if lower is None else lower
+        self._min_speech, self._min_silence = RATE * rules.min_speech, RATE * rules.min_silence
+        self._longest = RATE * rules.max_speech - FRAME - 2 * RATE * rules.padding
+        self._found: list[list[int]] = []
+        self._start: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        # the pause that may end the stretch; the latest one at which it may be cut; where it went on
+        self._pause = self._cut = self._resumed = 0
+
+    def cut(self, probabilities: Sequence[float] | np.ndarray, num_samples: int) -> list[list[int]]:
+        """Return start and end of each stretch."""
+        for i, probability in enumerate(probabilities):
+            self._hear(FRAME * i, float(probability))
+        if self._start is not None and num_samples - self._start > self._min_speech:
+            self._found.append([self._start, num_samples])
+        return self._found
+
+    def _hear(self, place: int, probability: float) -> None:
+        if probability >= self._speech and self._pause:
+            self._pause = 0
+            if self._resumed < self._cut:
+                self._resumed = place
+        if self._start is None:
+            if probability >= self._speech:
+                self._start = place
+            return
+        if place - self._start > self._longest and not self._split(place):
+            return
+        if probability < self._silence and self._start is not None:
+            self._hear_silence(place)
+
+    def _split(self, place: int) -> bool:
+        """End a stretch that is too long. Returns whether the frame may belong to the next one."""
+        assert self._start is not None
+        self._found.append([self._start, self._cut or place])
+        goes_on = self._cut > 0
+        self._start = self._resumed if goes_on and self._resumed >= self._cut else None
+        self._forget()
+        return goes_on
+
+    def _hear_silence(self, place: int) -> None:
+        assert self._start is not None
+        self._pause = self._pause or place
+        if place - self._pause > RATE * SHORT_PAUSE:
+            self._cut = self._pause
+        if place - self._pause < self._min_silence:
+            return
+        if self._pause - self._start > self._min_speech:
+            self._found.append([self._start, self._pause])
+        self._start = None
+        self._forget()
+
+
+def _pad(found: list[list[int]], num_samples: int, padding: float) -> None:
+    """Widen stretches in place; two that would meet share what lies between them."""
+    if not found:
+        return
+    found[0][0] = int(max(0, found[0][0] - padding))
+    found[-1][1] = int(min(num_samples, found[-1][1] + padding))
+    for one, other in itertools.pairwise(found):
+        silence = other[0] - one[1]
+        own = silence // 2 if silence < 2 * padding else padding
+        one[1] = int(min(num_samples, one[1] + own))
+        other[0] = int(max(0, other[0] - own))
+
+
+def _session() -> Any:
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise ImportError(f"voice activity needs the package onnxruntime: {INSTALL}") from error
+    options = runtime.SessionOptions()
+    # a frame is too little work for two threads
+    options.inter_op_num_threads = options.intra_op_num_threads = 1
+    return runtime.InferenceSession(str(_model_file()), options, providers=["CPUExecutionProvider"])
+
+
+def _model_file() -> Path:
+    """Find the model in the package silero-vad, which is not imported: it would import torchaudio."""
+    package = importlib.util.find_spec("silero_vad")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError(f"voice activity needs the package silero-vad: {INSTALL}")
+    return Path(package.submodule_search_locations[0], "data", "silero_vad_16k_sequence.onnx")

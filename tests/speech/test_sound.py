@@ -1,0 +1,139 @@
+"""Sound files of many kinds, beside the samples that were written into them."""
+
+import io
+import sys
+import wave
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from pybeam.speech import read_sound, read_wav, sound_seconds
+from support.speech_models import tone, write_wav
+
+RATE = 16000
+
+
+def sine(seconds: float, rate: int, hertz: float = 440.0) -> np.ndarray:
+    return 0.5 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)
+
+
+def write_sound(path, samples: np.ndarray, rate: int, codec: str, form: str | None = None) -> None:
+    """Encode samples [channels, n] from -1 to 1."""
+    layout = "mono" if len(samples) == 1 else "stereo"
+    with av.open(str(path), "w", format=form) as container:
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        frame = av.AudioFrame.from_ndarray(
+            np.ascontiguousarray(samples.T.reshape(1, -1), np.float32), "flt", layout
+        )
+        frame.sample_rate = rate
+        resampler = av.AudioResampler(
+            stream.format, layout, rate, frame_size=stream.codec_context.frame_size or 1024
+        )
+        for one in (*resampler.resample(frame), *resampler.resample(None)):
+            container.mux(stream.encode(one))
+        container.mux(stream.encode(None))
+
+
+def likeness(found: torch.Tensor, expected: np.ndarray) -> float:
+    """The greatest correlation of the two within a period of the sine, as codecs delay."""
+    middle = expected[4000:20000]
+    return max(np.corrcoef(found[4000 + i : 20000 + i], middle)[0, 1] for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "rate"),
+    [
+        ("a.wav", "pcm_s16le", 44100),
+        ("a.wav", "pcm_f32le", 16000),
+        ("a.wav", "pcm_s24le", 8000),
+        ("a.flac", "flac", 48000),
+        ("a.mp3", "libmp3lame", 44100),
+        ("a.ogg", "libopus", 48000),
+        ("a.opus", "libopus", 48000),
+        ("a.m4a", "aac", 22050),
+        ("a.mkv", "aac", 44100),
+    ],
+)
+def test_any_kind_is_read(tmp_path, name, codec, rate):
+    """The left channel has the sine, the right one nothing: the mean of both is half of it."""
+    samples = sine(1.5, rate)
+    path = tmp_path / name
+    write_sound(path, np.stack([samples, np.zeros_like(samples)]), rate, codec)
+    found = read_sound(path, RATE)
+    assert found.dtype == torch.float32 and abs(len(found) / RATE - 1.5) < 0.1
+    assert likeness(found, sine(1.5, RATE)) > 0.99
+    assert float(found[4000:12000].abs().max()) == pytest.approx(0.25, rel=0.1)
+    assert torch.equal(read_sound(io.BytesIO(path.read_bytes()), RATE), found)
+    assert sound_seconds(path) == pytest.approx(1.5, abs=0.1)
+
+
+def test_plain_wav_files_are_read_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    path = tmp_path / "a.wav"
+    write_wav(path, tone(500, seed=3), 8000)
+    assert torch.equal(read_sound(path, 8000), read_wav(path, 8000))
+    assert torch.equal(read_sound(io.BytesIO(path.read_bytes()), 8000), read_wav(path, 8000))
+    assert sound_seconds(path) == 500 / 8000
+    with pytest.raises(ValueError, match=r"8000; convert it: `ffmpeg.*package av: `pip install"):
+        read_sound(path, 16000)
+    assert sound_seconds(tmp_path / "none.mp3") == 0.0
+
+
+def test_the_same_rate_and_one_channel_change_no_sample(tmp_path):
+    """FFmpeg's path gives the numbers of the other one."""
+    samples = tone(5000, seed=4)
+    write_wav(tmp_path / "a.wav", samples, RATE)
+    write_sound(tmp_path / "a.flac", samples[None] / 2.0**15, RATE, "flac")
+    assert torch.equal(read_sound(tmp_path / "a.flac", RATE), read_wav(tmp_path / "a.wav", RATE))
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("a.wav", "pcm_s16le"), ("a.flac", "flac"), ("a.m4a", "aac")],
+)
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_a_cut_file_is_refused_by_name(tmp_path, name, codec, rate):
+    path = tmp_path / name
+    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec)
+    assert len(read_sound(path, RATE)) == pytest.approx(4 * RATE, abs=0.1 * RATE)
+    content = path.read_bytes()
+    for share in (0.3, 0.5001, 0.7):
+        path.write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(ValueError, match=name):
+            read_sound(path, RATE)
+
+
+def test_what_is_no_sound_is_refused(tmp_path):
+    text, empty = tmp_path / "a.mp3", tmp_path / "b.mp3"
+    text.write_text("this is no sound\n" * 200)
+    empty.touch()
+    for path in (text, empty):
+        with pytest.raises(ValueError, match=f"{path.name} cannot be read as sound"):
+            read_sound(path, RATE)
+        assert sound_seconds(path) == 0.0
+    with pytest.raises(ValueError, match="the recording cannot be read as sound"):
+        read_sound(io.BytesIO(b"no sound"), RATE)
+    with pytest.raises(FileNotFoundError):
+        read_sound(tmp_path / "none.mp3", RATE)
+    with pytest.raises(IsADirectoryError):
+        read_sound(tmp_path, RATE)
+
+
+def test_a_wav_file_from_a_pipe_claims_a_size_that_nobody_knew(tmp_path):
+    samples = tone(700, seed=5)
+    write_wav(tmp_path / "a.wav", samples, RATE)
+    content = bytearray((tmp_path / "a.wav").read_bytes())
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"
+    (tmp_path / "a.wav").write_bytes(content)
+    assert len(read_sound(tmp_path / "a.wav", RATE)) == 700
+
+
+def test_a_stream_stays_open(tmp_path):
+    write_wav(tmp_path / "a.wav", tone(700, seed=5), RATE)
+    with (tmp_path / "a.wav").open("rb") as file:
+        read_sound(file, RATE)
+        assert not file.closed
+    with wave.open(str(tmp_path / "a.wav")) as file:
+        assert file.getnframes() == 700
