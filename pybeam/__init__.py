@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pybeam import serving as serving
     from pybeam import speech as speech
     from pybeam import stopping as stopping
+    from pybeam import transcription as transcription
     from pybeam.catalogue.catalogue import Catalogue as Catalogue
     from pybeam.compat.generate import generate as generate
     from pybeam.decoder import DecodeError as DecodeError
@@ -98,6 +99,7 @@ _MODULES = (
     "serving",
     "speech",
     "stopping",
+    "transcription",
 )
 # the module that each of the other names stands in
 _HOMES = {

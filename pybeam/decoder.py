@@ -255,15 +255,13 @@ class Decoder:
 
     @overload
     def stream(
-        self, requests: Iterable[Any] | RequestQueue, *, partial: Literal[False] = False
+        self, requests: Iterable[Any] | Arrivals, *, partial: Literal[False] = False
     ) -> Iterator[Result]: ...
     @overload
     def stream(
-        self, requests: Iterable[Any] | RequestQueue, *, partial: bool
+        self, requests: Iterable[Any] | Arrivals, *, partial: bool
     ) -> Iterator[Result | Partial]: ...
-    def stream(
-        self, requests: Iterable[Any] | RequestQueue, *, partial: bool = False
-    ) -> Iterator[Any]:
+    def stream(self, requests: Iterable[Any] | Arrivals, *, partial: bool = False) -> Iterator[Any]:
         """Yield results as they finish; `Result.index` says which request each belongs to.
 
         `requests`, as for `decode`, are read a window ahead (`Schedule.window`) and sorted by length in

@@ -31,6 +31,8 @@ class Request:
         target: an output to score instead of searching for one: ids without EOS, which is scored
             at its end. The result has one hypothesis, the target after the prefix. Limits of the search
             do not apply. See `Decoder.score`.
+        start: the token that hypotheses start from, in place of the model's. A Whisper that is told what was
+            said before starts from another token.
         width, n_best, min_length, max_length, scoring, ended_only: override the algorithm's; None keeps
             the algorithm's. `width` may be a number, or one for each of the first steps.
         threshold, max_candidates, relative_threshold, local_threshold: the same; ``math.inf`` switches a
@@ -43,6 +45,7 @@ class Request:
     id: Any = None
     source_id: int | None = field(default=None, kw_only=True)
     target: Sequence[int] | None = field(default=None, kw_only=True)
+    start: int | None = field(default=None, kw_only=True)
     width: int | Sequence[int] | None = field(default=None, kw_only=True)
     threshold: float | None = field(default=None, kw_only=True)
     max_candidates: float | None = field(default=None, kw_only=True)

@@ -67,7 +67,7 @@ class Scoring:
             )
         if not self.scale > 0:
             raise ValueError(f"`scale` must be positive, but is {self.scale}")
-        if self.offset < 0:
+        if self.offset + self.cut_length_offset < 0:
             raise ValueError(f"`offset` must not be negative, but is {self.offset}")
         if self.ratio is not None and not 0 < self.ratio < math.inf:
             raise ArgumentError("ratio", f"must be positive and finite, but is {self.ratio}")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sized
 from typing import Any
 
-from pybeam.arguments import ids
+from pybeam.arguments import ids, whole
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.failures import kept
 from pybeam.engine.items import catalogue_rule
@@ -160,6 +160,7 @@ class Admission:
             content=content,
             algorithm=algorithm,
             source_length=length,
+            start=self._check_start(request.start, content),
             prefix=prefix,
             target=target,
             guesses=self._guesses(algorithm, request),
@@ -193,6 +194,16 @@ class Admission:
         if target is None:
             return []
         return [*self._check_tokens("target", target), self._model.eos_id]
+
+    def _check_start(self, given: Any, content: Any) -> int | None:
+        if given is None:
+            return None
+        if self._model.prompt(content) is not None:
+            raise ValueError(
+                f"`start` must be left out for a model whose sources are prompts, but is {given!r}"
+            )
+        whole("start", given, 0, self._model.vocab_size - 1)
+        return int(given)
 
     def _check_tokens(self, name: str, given: Any) -> list[int]:
         if given is None:

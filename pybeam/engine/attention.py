@@ -34,6 +34,12 @@ def with_attention(
     after = list(results)
 
     def attend(places: list[int]) -> None:
+        for i in places:
+            if sources[i].start is not None:
+                raise ValueError(
+                    f"attention needs the model's own start token, but `start` is {sources[i].start}; "
+                    "leave it out, or `alignment` and `coverage`"
+                )
         attention = session.attention(
             [sources[i].content for i in places],
             [[hypothesis.tokens for hypothesis in wanted[i]] for i in places],

@@ -63,6 +63,8 @@ from pybeam.processors.penalties import (
     Temperature,
     TokenPenalty,
 )
+from pybeam.processors.sampling import sample
+from pybeam.processors.timestamps import whisper_timestamps
 
 __all__ = [
     "Processor",
@@ -81,11 +83,13 @@ __all__ = [
     "no_repeat_ngram",
     "no_unk",
     "repetition_penalty",
+    "sample",
     "suppress_sequences",
     "suppress_tokens",
     "suppress_tokens_at_start",
     "temperature",
     "token_penalty",
+    "whisper_timestamps",
 ]
 
 

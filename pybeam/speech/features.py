@@ -18,6 +18,7 @@ from pybeam.text.json_files import positive, read_json
 
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
+FRAMES_AT_ONCE = 3000  # of a long recording, so that spectra need little memory
 # sizes by their names in the file, and their values if the file does not name them
 WHISPER_SIZES = {
     "feature_size": 80,
@@ -106,7 +107,7 @@ class WhisperFeatureExtractor:
     ) -> None:
         self.num_mel_bins, self.sampling_rate = num_mel_bins, sampling_rate
         self.chunk_length = chunk_length
-        self._hop_length = hop_length
+        self.hop_length = hop_length
         self._window = torch.hann_window(n_fft)
         frequency = np.linspace(0, sampling_rate // 2, n_fft // 2 + 1)
         self._filters = torch.from_numpy(_slaney_filters(frequency, num_mel_bins)).float()
@@ -127,11 +128,32 @@ class WhisperFeatureExtractor:
         filled = F.pad(samples.float(), (0, size - len(samples)))
         window = self._window
         spectrum = torch.stft(
-            filled, len(window), self._hop_length, window=window, return_complex=True
+            filled, len(window), self.hop_length, window=window, return_complex=True
         )
         mel = self._filters @ spectrum[:, :-1].abs().square()  # [F, E]
         log_mel = mel.clamp_min(1e-10).log10()
         return (log_mel.clamp_min(float(log_mel.max()) - 8).t().contiguous() + 4) / 4
+
+    def recording(self, samples: Tensor) -> Tensor:
+        """Compute features [E, F] float32 of samples [n] from -1 to 1 of any length; E is n // hop_length.
+
+        The inner maximum is over the whole recording, as in openai-whisper and faster-whisper. Silence
+        follows the end.
+        """
+        hop, size = self.hop_length, len(self._window)
+        num = len(samples) // hop
+        if not num:
+            return torch.zeros(0, self.num_mel_bins)
+        filled = F.pad(samples.float(), (0, size))
+        mirrored = filled[1 : size // 2 + 1].flip(0)
+        frames = torch.cat((mirrored, filled)).unfold(0, size, hop)[:num]  # [E, n_fft]
+        log_mel = torch.empty(num, self.num_mel_bins)
+        for part, out in zip(
+            frames.split(FRAMES_AT_ONCE), log_mel.split(FRAMES_AT_ONCE), strict=True
+        ):
+            power = torch.fft.rfft(part * self._window).abs().square()
+            out.copy_((power @ self._filters.t()).clamp_min(1e-10).log10_())
+        return log_mel.clamp_(min=float(log_mel.max()) - 8).add_(4).div_(4)
 
 
 def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:

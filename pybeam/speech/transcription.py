@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def load_transcription(
             to a model that knows one only.
     """
     asked = {"language": language, "task": task}
-    found = _whisper_config(Path(path))
+    found = whisper_config(Path(path))
     if found is None:
         _refuse(asked, f"the model in {path} is not a Whisper model")
         return Transcription()
@@ -63,11 +64,11 @@ def load_suppressed(path: str | os.PathLike) -> tuple[Processor, ...]:
 
     Raises ValueError if a file is missing or wrong.
     """
-    found = _whisper_config(Path(path))
+    found = whisper_config(Path(path))
     return () if found is None else _processors(*found)
 
 
-def _whisper_config(directory: Path) -> tuple[Path, dict] | None:
+def whisper_config(directory: Path) -> tuple[Path, dict] | None:
     """Read the file with the generation settings of a Whisper model; None: it is another model."""
     path = directory / "config.json"
     config = read_json(path)
@@ -104,9 +105,13 @@ def _token(name: str, value: str | None, table: str, path: Path, config: dict) -
         if isinstance(ids.get(token), int):
             return ids[token]
     names = [token.strip("<|>") for token in ids]
+    raise ArgumentError(name, one_of(names, path, value))
+
+
+def one_of(names: Sequence[str], path: Path, given: str | None) -> str:
+    """Say that something must be one of these, which this file of a model names."""
     some = ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
-    problem = f"must be one that the model in {path.parent} knows ({some}), but is {value!r}"
-    raise ArgumentError(name, problem)
+    return f"must be one that the model in {path.parent} knows ({some}), but is {given!r}"
 
 
 def _refuse(asked: dict[str, str | None], reason: str) -> None:

@@ -111,7 +111,13 @@ class BeamState:
         A scored prefix is a target from which the search goes on. Returns the most rows that each begins
         with.
         """
-        return self._step.open(beams, start_id)
+        num_rows = self._step.open(beams, start_id)
+        own = [beam for beam in beams if beam.start is not None]
+        if own:
+            device = self.tree.token.device
+            slot = to_device([beam.slot for beam in own], torch.long, device)
+            self.tree.token[slot, 0] = to_device([beam.start for beam in own], INT, device)
+        return num_rows
 
     def begin(self, slot: Tensor, num_rows: int, longest: int) -> Rows:
         """Begin a step of these slots [A]; see `read`. `choose` and `finish` go on with it.

@@ -20,6 +20,7 @@ class NewBeam:
         slot: its line in all arrays; `NO_SLOT` until it has one.
         algorithm: the rules of this source: the state's algorithm with the overrides of its request.
         source_length: |x|, for rewards.
+        start: the token of that row; None: the model's start token.
         prefix: tokens that every hypothesis begins with.
         target: tokens that are scored behind the prefix, EOS included. Empty: the beam searches.
         guesses: guesses of the generated tokens, if the algorithm guesses ahead.
@@ -29,6 +30,7 @@ class NewBeam:
     algorithm: Algorithm
     source_length: int
     slot: int = NO_SLOT
+    start: int | None = None
     prefix: Sequence[int] = ()
     target: Sequence[int] = ()
     guesses: Sequence[int] = ()

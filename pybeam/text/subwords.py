@@ -34,7 +34,7 @@ class Pieces(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
     def encode_target(self, text: str) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int], strips: bool = True) -> str: ...
     def token_id(self, token: str) -> int | None: ...
     def target_id(self, token: str) -> int | None: ...
     def languages(self) -> list[str]: ...
@@ -84,9 +84,10 @@ class JsonPieces:
 
     encode_target = encode
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         kept = [token for token in ids if token not in self._timestamps]
-        return self._tokenizer.decode(kept, skip_special_tokens=True).strip()
+        text: str = self._tokenizer.decode(kept, skip_special_tokens=True)
+        return text.strip() if strips else text
 
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
@@ -122,7 +123,7 @@ class SentencePieces:
 
     encode_target = encode
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         size = self._model.get_piece_size()
         text: str = self._model.decode([token for token in ids if token < size])
         return text
@@ -166,7 +167,7 @@ class MappedPieces:
     def encode_target(self, text: str) -> list[int]:
         return _ids(self._target.encode(text, out_type=str), self._target_id)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         pieces = [self._piece.get(token, "<unk>") for token in ids]
         kept = [
             p for p in pieces if p not in ("<s>", "</s>", "<pad>") and not LANGUAGE.fullmatch(p)

@@ -86,16 +86,17 @@ class Tokenizer:
             return self._pieces.encode_target(text)
         return [self.encode_target(one) for one in _texts(text)]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], *, strips: bool = True) -> str:
         """Return the text of generated ids, without EOS, tags and other control tokens.
 
         Args:
             ids: tokens of one hypothesis.
+            strips: whether spaces at both ends are left out; pieces of a text to be joined keep them.
 
         Raises:
             TypeError: these are no ids but, say, a list of lists of ids.
         """
-        return self._pieces.decode([_as_id(token) for token in ids])
+        return self._pieces.decode([_as_id(token) for token in ids], strips)
 
 
 def _texts(texts: Texts) -> Texts:

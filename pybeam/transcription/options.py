@@ -96,7 +96,9 @@ class TranscriptionOptions:
         if self.max_new_tokens is not None:
             whole("max_new_tokens", self.max_new_tokens, 1)
         if self.suppress_tokens is not None:
-            object.__setattr__(self, "suppress_tokens", ids("suppress_tokens", self.suppress_tokens))
+            object.__setattr__(
+                self, "suppress_tokens", ids("suppress_tokens", self.suppress_tokens)
+            )
         if self.initial_prompt is not None and not isinstance(self.initial_prompt, str):
             object.__setattr__(self, "initial_prompt", ids("initial_prompt", self.initial_prompt))
 

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from pybeam.engine.schedule import Schedule
+import numpy as np
+from torch import Tensor
+
+from pybeam import processors
+from pybeam.arguments import ArgumentError
+from pybeam.decoder import Decoder
+from pybeam.engine.schedule import Fifo, Schedule
+from pybeam.engine.stats import Stats
+from pybeam.limits import FREE, SourceLimit
 from pybeam.models.base import Model
+from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
+from pybeam.processors.sampling import sample
+from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.speech.transcript import Transcript
+from pybeam.transcription.front import Front
+from pybeam.transcription.listener import Listener
+from pybeam.transcription.notes import Notebook, TakeNotes
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.recording import Progress, Recording
+from pybeam.transcription.search import beam_search
+from pybeam.transcription.talks import Question, Talk, Talks
+
+# seconds from one timestamp to the next
+STAMP_SECONDS = 0.02
+# requests whose notes are kept at a time, beside those of the schedule's sources; more would only wait
+SPARE_LINES = 64
 
 
 class TranscribeError(RuntimeError):
@@ -36,12 +60,15 @@ class Transcriber:
 
     Args:
         model: from `pybeam.load_model`.
-        path: the model's directory, with `generation_config.json`, `tokenizer.json` and
+        path: the model's directory, with `config.json`, `generation_config.json`, `tokenizer.json` and
             `preprocessor_config.json`.
         options: how recordings are transcribed; None: `TranscriptionOptions()`.
-        algorithm: the search at temperature 0.0; its processors come first. None:
-            ``pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))``, as faster-whisper searches.
-        schedule, backend, memory_limit: those of `pybeam.Decoder`. They change no result.
+        algorithm: the search at temperature 0.0. Its processors come before Whisper's rules, stage by stage.
+            A prompt counts in no length. None: `pybeam.transcription.beam_search`, as faster-whisper
+            searches.
+        schedule: see `pybeam.Decoder`; default ``Fifo(16)``. It says how many windows are decoded at a time,
+            and at most so many recordings are open. It changes no result.
+        backend, memory_limit: those of `pybeam.Decoder`. They change no result.
 
     Attributes:
         sampling_rate: of samples, in Hz.
@@ -51,9 +78,6 @@ class Transcriber:
         ValueError, TypeError: the model is no Whisper model, a file is missing or wrong, or options do not
             fit the model.
     """
-
-    sampling_rate: int
-    languages: tuple[str, ...]
 
     def __init__(
         self,
@@ -66,25 +90,155 @@ class Transcriber:
         backend: str = "auto",
         memory_limit: int | None = None,
     ) -> None:
-        raise NotImplementedError
+        options = TranscriptionOptions() if options is None else options
+        if not isinstance(options, TranscriptionOptions):
+            raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
+        front = Front.load(path)
+        self.sampling_rate = front.extract.sampling_rate
+        self.languages = tuple(front.tokens.languages)
+        schedule = Fifo(16) if schedule is None else schedule
+        algorithm = beam_search() if algorithm is None else algorithm
+        self._listener = Listener(model, front, options)
+        num_lines = schedule.n + SPARE_LINES
+        self._notes = TakeNotes(
+            Notebook(num_lines, len(self._listener.noted), model.device), self._listener.noted
+        )
+        chain = (self._notes, *_chain(algorithm.processors, _rules(front, options)))
+        self._samples = any(temperature > 0 for temperature in options.temperatures)
+        if self._samples:
+            chain = (*chain, sample())
+        self._start_id, self._min_length = model.start_id, algorithm.min_length
+        most = algorithm.max_length
+        if isinstance(most, SourceLimit):
+            most = most.tokens(front.window // front.stride)
+        self._max_length = math.inf if most is None else most
+        self._decoder = Decoder(
+            model,
+            replace(algorithm, processors=chain, prefix=FREE, max_length=None),
+            schedule,
+            backend,
+            memory_limit=memory_limit,
+        )
+
+    @property
+    def stats(self) -> Stats:
+        """The numbers of the latest call, see `pybeam.engine.stats.Stats`."""
+        return self._decoder.stats
 
     def transcribe(self, recordings: Iterable[Any]) -> Iterator[Transcript]:
         """Yield the transcripts in the order of the recordings, each once it and all before it are known.
 
         Args:
             recordings: samples [n] float32, features [E, F], or `Recording` objects. They are read as they
-                are needed, some ahead.
+                are needed.
 
         Raises:
             TranscribeError: a recording failed. It is raised in that recording's place.
+            TypeError: `recordings` is one recording and not a list of them.
         """
-        raise NotImplementedError
+        done: dict[int, Progress] = {}
+        num_yielded = 0
+        for news in self.stream(recordings):
+            if news.transcript is None and news.error is None:
+                continue
+            done[news.index] = news
+            while num_yielded in done:
+                ready = done.pop(num_yielded)
+                num_yielded += 1
+                if ready.transcript is None:
+                    raise TranscribeError(ready) from ready.error
+                yield ready.transcript
 
-    def stream(self, recordings: Iterable[Any | Recording]) -> Iterator[Progress]:
+    def stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
         """Yield news of the recordings: each window as it is ready, and each transcript, in any order.
 
         Args:
             recordings: as for `transcribe`. One that fails gives a `Progress` with an `error`; nothing is
                 raised for it.
+
+        Raises:
+            TypeError: `recordings` is one recording and not a list of them.
         """
-        raise NotImplementedError
+        if isinstance(recordings, Tensor | np.ndarray | Recording | str):
+            raise TypeError(
+                f"`recordings` must be a list of recordings, but is one {type(recordings).__name__}; put it "
+                "into a list"
+            )
+        return self._stream(recordings)
+
+    def release(self) -> None:
+        """Free the memory that is kept between calls; see `Decoder.release`."""
+        self._decoder.release()
+
+    def _stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
+        news: deque[Progress] = deque()
+        talks = Talks(
+            self._talks(recordings, news),
+            self._request,
+            self._notes.notebook,
+            self._decoder.schedule.n,
+        )
+        try:
+            for result in self._decoder.stream(talks):
+                talks.answer(result)
+                while news:
+                    yield news.popleft()
+        finally:
+            talks.close()
+        yield from news
+        if talks.error is not None:
+            raise talks.error
+
+    def _talks(self, recordings: Iterable[Any], news: deque[Progress]) -> Iterator[Talk]:
+        for index, given in enumerate(recordings):
+            yield self._listener.listen(index, Recording.of(given), news.append)
+
+    def _request(self, question: Question, line: int) -> Request:
+        start, *prefix = question.prompt
+        own: list[Processor] = [replace(self._notes, back=question.back, line=line)]
+        most = int(min(question.max_length, self._max_length))
+        is_sample = question.temperature > 0
+        if is_sample:
+            own.append(sample(question.temperature, question.seed))
+        return Request(
+            question.source,
+            prefix=prefix,
+            start=None if start == self._start_id else start,
+            width=1 if is_sample else None,
+            n_best=1,
+            min_length=min(self._min_length, most - 1),
+            max_length=most,
+            processors=own,
+        )
+
+
+def _rules(front: Front, options: TranscriptionOptions) -> list[Processor]:
+    """The bans of Whisper, in the order of openai-whisper."""
+    tokens, stage = front.tokens, options.stage
+    suppressed = tokens.suppressed if options.suppress_tokens is None else options.suppress_tokens
+    rules: list[Processor] = []
+    if options.suppress_blank and tokens.suppressed_at_start:
+        rules.append(processors.suppress_tokens_at_start(tokens.suppressed_at_start, stage=stage))
+    if suppressed:
+        rules.append(processors.suppress_tokens(suppressed, stage=stage))
+    if options.timestamps:
+        latest = options.max_initial_timestamp
+        most = None if latest is None else round(latest / STAMP_SECONDS)
+        rules.append(
+            processors.whisper_timestamps(tokens.no_timestamps, max_initial=most, stage=stage)
+        )
+    return rules
+
+
+def _chain(own: Iterable[AnyProcessor], rules: Iterable[Processor]) -> tuple[AnyProcessor, ...]:
+    """Put the rules behind an algorithm's own processors, stage by stage."""
+    own = list(own)
+    if any(map(perturbs, own)):
+        raise ArgumentError(
+            "algorithm",
+            f"must search, since temperatures above 0 sample, but {own[-1]!r} changes what ranks hypotheses",
+        )
+    chain = [*own, *rules]
+    # stable, so that the order within a stage stays
+    chain.sort(key=lambda processor: stage_of(processor) == "log_probs")
+    return tuple(chain)

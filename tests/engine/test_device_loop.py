@@ -78,6 +78,7 @@ PROCESSORS = (
     processors.suppress_sequences([[9], [7, 8]]),
     processors.repetition_penalty(1.3),
     processors.no_repeat_ngram(2),
+    processors.whisper_timestamps(40),
     processors.suppress_tokens([12], stage="log_probs"),
     processors.eos_penalty(0.9),
     processors.biased_prefix(0.2, [6, 7]),

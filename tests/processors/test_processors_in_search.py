@@ -56,6 +56,10 @@ CHAINS = {
         ],
     ),
     "trie": ([processors.allowed_sequences(ALLOWED)], [(oracles.allowed_sequences, ALLOWED)]),
+    "timestamps": (
+        [processors.whisper_timestamps(4, max_initial=2)],
+        [(oracles.whisper_timestamps, 4, 2)],
+    ),
 }
 
 
@@ -107,6 +111,12 @@ OVERRIDES = {
         [processors.suppress_tokens_at_start([], stage="log_probs")],
     ],
     "trie": [None] * 4,
+    "timestamps": [
+        None,
+        [processors.whisper_timestamps(4, max_initial=0)],
+        [processors.whisper_timestamps(4)],
+        None,
+    ],
 }
 
 

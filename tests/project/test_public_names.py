@@ -12,7 +12,7 @@ import pybeam
 from support.paths import ROOT
 
 MODULES = ("compat", "drafts", "export", "graph", "limits", "models", "ops", "processors")
-MODULES += ("reranking", "scoring", "serving", "speech", "stopping")
+MODULES += ("reranking", "scoring", "serving", "speech", "stopping", "transcription")
 TYPES = ("Algorithm", "Decoder", "Model", "Processor", "Pruning", "Request", "Result")
 TYPES += ("Schedule", "Scoring", "Session", "Stop", "Tokenizer")
 # what takes most of the time; torch brings numpy

@@ -106,3 +106,29 @@ def allowed_sequences(x, tokens, forced, sequences):
     if made in [list(line) for line in sequences]:
         allowed.add(EOS)
     return [v if i in allowed else -INF for i, v in enumerate(x)]
+
+
+def whisper_timestamps(x, tokens, forced, no_timestamps, max_initial=None):
+    made = tokens[1 + forced :]
+    if len(tokens) - 1 < forced:
+        return x
+    begin = no_timestamps + 1
+    banned = {no_timestamps}
+    if not made:
+        banned.update(range(begin))
+        if max_initial is not None:
+            banned.update(range(begin + max_initial + 1, len(x)))
+    stamps = [token for token in made if token >= begin]
+    if stamps:
+        ends = made[-1] >= begin
+        begins = ends and (len(made) < 2 or made[-2] >= begin)
+        if begins:
+            banned.update(range(begin, len(x)))
+        elif ends:
+            banned.update(range(EOS))
+        banned.update(range(begin, stamps[-1] + (0 if ends and not begins else 1)))
+    x = suppress_tokens(x, tokens, forced, banned)
+    mass = sum(math.exp(v) for v in x[begin:])
+    if mass > 0 and math.log(mass) > max(x[:begin]):
+        x = suppress_tokens(x, tokens, forced, range(begin))
+    return x

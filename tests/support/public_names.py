@@ -24,6 +24,7 @@ MODULES = [
     pybeam.serving,
     pybeam.speech,
     pybeam.stopping,
+    pybeam.transcription,
     *(
         import_module(f"pybeam.compat.{m.name}")
         for m in pkgutil.iter_modules(pybeam.compat.__path__)

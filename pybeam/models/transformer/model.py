@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import FusedStack, fused
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
-from pybeam.models.transformer.sources import TextSources
+from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
 class Weights(NamedTuple):
@@ -228,14 +228,14 @@ class TransformerSession(Session):
             self._logits = self._logits.new_empty(num_rows, self.model.vocab_size)
         return self._logits[:num_rows]
 
-    def _encode(self, sources: Sequence[Tensor], slots: Sequence[int]) -> None:
+    def _encode(self, sources: Sequence[Any], slots: Sequence[int]) -> None:
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
         lengths = self._lengths(sources)
         cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
         self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
         if not cell.numel():
             return
-        key_value = self.cross_keys_and_values(self.encoder_states(sources))
+        key_value = self.cross_keys_and_values(self.states(sources))
         for i, pool in enumerate(self._cross.both):
             self._backend.scatter_rows(pool, cell, key_value[:, i])
 
@@ -246,6 +246,18 @@ class TransformerSession(Session):
         shape = state.shape[0], len(decoder.layers), 2, decoder.num_heads, self._head_size
         # to nearest, ties to even
         return key_value.view(shape).to(model.cross_cache_dtype)
+
+    def states(self, sources: Sequence[Any]) -> Tensor:
+        """Return `encoder_states`; those of `SharedFeatures` are computed once."""
+        if not any(isinstance(source, SharedFeatures) for source in sources):
+            return self.encoder_states(sources)
+        shared = [SharedFeatures.of(source) for source in sources]
+        missing = list({id(one): one for one in shared if one.states is None}.values())
+        if missing:
+            states = self.encoder_states([one.features for one in missing])
+            for one, own in zip(missing, states.split(self._lengths(missing)), strict=True):
+                one.states = own.clone()
+        return torch.cat([one.states for one in shared if one.states is not None])
 
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Return hidden states [n, d] of these sources, one after another, without padding."""
@@ -282,13 +294,13 @@ class TransformerSession(Session):
     ) -> list[list[Tensor]]:
         found = []
         for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
-            states = self.encoder_states(sources[part])  # [n, d]
+            states = self.states(sources[part])  # [n, d]
             lengths = self._lengths(sources[part])
             for state, own in zip(states.split(lengths), hypotheses[part], strict=True):
                 found.append(cross_attention(self, state, own, alignment))
         return found
 
-    def _lengths(self, sources: Sequence[Tensor]) -> list[int]:
+    def _lengths(self, sources: Sequence[Any]) -> list[int]:
         return [self.model.source_length(source) for source in sources]
 
     def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:

@@ -39,6 +39,26 @@ class TextSources(Model):
         return source.numel()
 
 
+class SharedFeatures:
+    """Features of one recording that several requests of one model share: they are encoded once.
+
+    Args:
+        features: [E, F].
+
+    Attributes:
+        states: [n, d], the encoder's states; None: no request has needed them yet.
+    """
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+        self.states: Tensor | None = None
+
+    @classmethod
+    def of(cls, source: Tensor | SharedFeatures) -> SharedFeatures:
+        """Return features that are shared as they are, and others as if they were."""
+        return source if isinstance(source, SharedFeatures) else cls(source)
+
+
 class SpeechSources(TextSources):
     """A model whose sources are float features [E, F], a line per frame, as `pybeam.speech` makes them.
 
@@ -47,13 +67,17 @@ class SpeechSources(TextSources):
 
     takes_features = True
 
-    def check(self, source: Any) -> Tensor:
-        """Return the features as a float32 tensor [E, F] on the host.
+    def check(self, source: Any) -> Any:
+        """Return the features as a float32 tensor [E, F] on the host; `SharedFeatures` stay what they are.
 
         Raises:
             TypeError: the source is no float tensor or array.
             ValueError: the source has another shape, is too long, or holds NaN or infinities.
         """
+        if isinstance(source, SharedFeatures):
+            if source.states is None:
+                source.features = self.check(source.features)
+            return source
         num_features, limit = self.config.sound.num_features, self.config.max_source_positions
         expected = f"`source` must be a float tensor of features [E, {num_features}]"
         if isinstance(source, np.ndarray):
@@ -82,6 +106,6 @@ class SpeechSources(TextSources):
             raise ValueError(f"{expected}, but holds NaN or infinities; is the recording sound?")
         return features
 
-    def source_length(self, source: Tensor) -> int:
+    def source_length(self, source: Tensor | SharedFeatures) -> int:
         """Number of the encoder's positions."""
-        return self.config.sound.num_positions(source.shape[0])
+        return self.config.sound.num_positions(SharedFeatures.of(source).features.shape[0])

@@ -14,8 +14,16 @@ from torch import nn
 import pybeam
 from pybeam import backends
 from pybeam.cli import main
+from pybeam.models.transformer.model import TransformerSession
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
-from pybeam.speech import Transcription, load_feature_extractor, load_transcription, read_wav
+from pybeam.speech import (
+    Transcription,
+    WhisperFeatureExtractor,
+    load_feature_extractor,
+    load_transcription,
+    read_wav,
+)
 from support.session_driver import straight_line
 from support.speech_models import (
     WHISPER_GENERATION,
@@ -226,3 +234,47 @@ def test_command_line(saved, tmp_path, capfd):
     assert all(texts) and output.out.split("\n") == [texts[0], "", texts[1], ""]
     assert main([*command, str(paths[0])]) == 1
     assert "--language must be one" in capfd.readouterr().err
+
+
+def test_features_that_are_shared_are_encoded_once(saved, model, monkeypatch):
+    """Requests of one recording get what each gets alone, beside features that are not shared."""
+    encoded, states = [], TransformerSession.encoder_states
+
+    def counted(self, sources):
+        encoded.extend(sources)
+        return states(self, sources)
+
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(3, max_length=9), pybeam.Fifo(3))
+    prefixes = [[30, 33, 34], [31, 33, 34], [31, 32, 34]]
+    expected = [
+        decoder.decode([pybeam.Request(source, prefix=prefix)])[0].hypotheses
+        for source in SOURCES
+        for prefix in prefixes
+    ]
+    monkeypatch.setattr(TransformerSession, "encoder_states", counted)
+    shared = [SharedFeatures(source) if i % 2 else source for i, source in enumerate(SOURCES)]
+    requests = [pybeam.Request(one, prefix=prefix) for one in shared for prefix in prefixes]
+    found = [result.hypotheses for result in decoder.decode(requests)]
+    assert found == expected
+    num_shared = len(SOURCES) // 2
+    assert len(encoded) == num_shared + 3 * (len(SOURCES) - num_shared)
+    encoded.clear()
+    assert decoder.decode(requests[3:6])[0].hypotheses == expected[3] and not encoded
+
+
+def test_features_of_long_recordings_are_those_of_transformers():
+    """Frame by frame, but for the last ones, which see the end mirrored there and silence here."""
+    original = transformers.WhisperFeatureExtractor()
+    extract = WhisperFeatureExtractor()
+    samples = tone(16000 * 65 + 77, seed=3).astype(np.float32) / 2**15
+    expected = original(
+        samples, sampling_rate=16000, truncation=False, padding=False, return_tensors="np"
+    ).input_features[0]
+    found = extract.recording(torch.from_numpy(samples))
+    assert found.shape == (6500, 80)
+    torch.testing.assert_close(
+        found[:-3].t(), torch.from_numpy(expected)[:, :6497], rtol=0, atol=1e-5
+    )
+    # a short one is what it is at the beginning of a window filled with silence
+    short = torch.from_numpy(samples[:16000])
+    torch.testing.assert_close(extract.recording(short), extract(short)[:100], rtol=0, atol=1e-5)

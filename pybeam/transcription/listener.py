@@ -1,0 +1,345 @@
+"""`Listener`: how one recording is transcribed, window by window."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.engine.failures import kept
+from pybeam.models.base import Model
+from pybeam.models.transformer.sources import SharedFeatures
+from pybeam.models.transformer.speech import SpeechTransformer
+from pybeam.speech.transcript import Segment, Transcript
+from pybeam.transcription.found import Found, best_of_failed
+from pybeam.transcription.front import Front
+from pybeam.transcription.options import TranscriptionOptions
+from pybeam.transcription.pieces import Piece, compression_ratio, pieces_of, windows_of
+from pybeam.transcription.recording import Progress, Recording
+from pybeam.transcription.talks import Answer, Question, Talk
+
+# see `pybeam.speech.WordFinder`
+FindWords = Callable[..., list[Segment]]
+
+
+class Sound:
+    """The features of a recording, cut into windows.
+
+    Args:
+        features: [E, F].
+        window: frames of a window.
+        is_shared: whether the model can keep the encoder's states of a window for its next request.
+    """
+
+    def __init__(self, features: Tensor, window: int, *, is_shared: bool) -> None:
+        self._features, self._window, self._is_shared = features, window, is_shared
+        self.num_frames = len(features)
+        self._last: tuple[tuple[int, int], Any] | None = None
+
+    def window(self, start: int, size: int) -> Any:
+        """Return `size` frames as a source. Zeros fill the window, which are neither loud nor silent."""
+        if self._last is None or self._last[0] != (start, size):
+            features = self._features[start : start + size]
+            filled = F.pad(features, (0, 0, 0, self._window - len(features)))
+            self._last = (start, size), SharedFeatures(filled) if self._is_shared else filled
+        return self._last[1]
+
+
+class Listener:
+    """Transcribe recordings, each as a talk with a decoder; see `pybeam.transcription.talks`.
+
+    Args:
+        model: a Whisper model.
+        front: what stands around it.
+        options: how recordings are transcribed.
+        find_words: gives segments their words; None: they have none.
+
+    Attributes:
+        noted: tokens whose probabilities are noted where a transcript starts.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        front: Front,
+        options: TranscriptionOptions,
+        find_words: FindWords | None = None,
+    ) -> None:
+        assert model.max_positions is not None, "Whisper's positions are stored"
+        self._model, self._options, self._find_words = model, options, find_words
+        self._extract, self._tokens = front.extract, front.tokens
+        self._tokenizer, self._window, self._stride = front.tokenizer, front.window, front.stride
+        self._rate, self._positions = front.rate, model.max_positions
+        tokens = front.tokens
+        self._task_id = tokens.task_id(options.task)
+        self._language = options.language or (tokens.language if tokens.languages else None)
+        if self._language is not None:
+            self._language = tokens.code(self._language)
+        # half of the positions are for what was said before
+        self._half = self._positions // 2 - 1
+        self._hotwords = self._encoded("hotwords", options.hotwords)[: self._half]
+        self._first_prompt = self._encoded("initial_prompt", options.initial_prompt)
+        no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
+        self.noted = (*no_speech, *tokens.languages.values())
+        self._num_before = len(no_speech)
+
+    def _encoded(self, name: str, given: str | Sequence[int] | None) -> list[int]:
+        if given is None:
+            return []
+        if self._tokens.previous is None:
+            raise ValueError(
+                f"`{name}` needs the token <|startofprev|>, but the model in {self._tokens.path.parent} has "
+                "none; leave it out"
+            )
+        if isinstance(given, str):
+            return self._tokenizer.encode_target(" " + given.strip())
+        return list(given)
+
+    def listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
+        """Transcribe a recording. `tell` hears of each window, and of the end or what went wrong."""
+        try:
+            yield from self._listen(index, recording, tell)
+        except Exception as error:
+            tell(Progress(index, recording.id, 0.0, 0.0, error=kept(error)))
+
+    def _listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
+        sound = self._sound(recording)
+        duration = sound.num_frames / self._rate
+        stretches = self._stretches(recording, sound)
+        language, probability = yield from self._detect(recording, sound, stretches)
+        position = 0
+
+        def report(frames: int, segments: list[Segment]) -> None:
+            nonlocal position
+            position += frames
+            seconds = min(position / self._rate, duration)
+            tell(Progress(index, recording.id, seconds, duration, tuple(segments)))
+
+        walk = self._batched if self._options.windows == "batched" else self._sequential
+        segments = yield from walk(sound, stretches, language, report)
+        code = language if self._tokens.languages else "en"
+        transcript = Transcript(code, probability, duration, tuple(segments))
+        tell(Progress(index, recording.id, duration, duration, transcript=transcript))
+
+    def _sound(self, recording: Recording) -> Sound:
+        samples = recording.samples() if callable(recording.samples) else recording.samples
+        if isinstance(samples, np.ndarray):
+            samples = torch.from_numpy(samples)
+        if not isinstance(samples, Tensor) or not samples.dtype.is_floating_point:
+            found = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
+            raise TypeError(
+                f"a recording must be a float tensor, samples [n] from -1 to 1 or features [E, "
+                f"{self._extract.num_mel_bins}], but is {found}"
+            )
+        is_features = samples.ndim == 2 and samples.shape[1] == self._extract.num_mel_bins
+        if samples.ndim != 1 and not is_features:
+            raise ValueError(
+                f"a recording must have samples [n] or features [E, {self._extract.num_mel_bins}], but has "
+                f"the shape {list(samples.shape)}; mix channels down, for example with `.mean(0)`"
+            )
+        features = samples.float() if is_features else self._extract.recording(samples)
+        return Sound(features, self._window, is_shared=isinstance(self._model, SpeechTransformer))
+
+    def _stretches(self, recording: Recording, sound: Sound) -> list[tuple[int, int]]:
+        """The stretches in frames, cut to the recording."""
+        if recording.stretches is None:
+            return [(0, sound.num_frames)] if sound.num_frames else []
+        cut = [
+            (round(one.start * self._rate), min(round(one.end * self._rate), sound.num_frames))
+            for one in recording.stretches
+        ]
+        return [(start, end) for start, end in cut if start < end]
+
+    def _detect(
+        self, recording: Recording, sound: Sound, stretches: Sequence[tuple[int, int]]
+    ) -> Generator[list[Any], list[Any], tuple[str | None, float | None]]:
+        """Find the language of the first window, unless it is known, and its probability."""
+        given = recording.language
+        if given is not None:
+            return self._tokens.code(given), None
+        if self._language is not None or not self._tokens.languages or not stretches:
+            return self._language, None
+        start, end = stretches[0]
+        source = sound.window(start, min(self._window, end - start))
+        question = Question(source, (self._model.start_id,), back=0, max_length=1)
+        [answer] = yield [question]
+        scores = dict(zip(self._tokens.languages, answer.notes[self._num_before :], strict=True))
+        best = max(scores, key=scores.__getitem__)
+        return best, 1 / sum(math.exp(score - scores[best]) for score in scores.values())
+
+    def _sequential(
+        self,
+        sound: Sound,
+        stretches: Sequence[tuple[int, int]],
+        language: str | None,
+        report: Callable[[int, list[Segment]], None],
+    ) -> Generator[list[Any], list[Any], list[Segment]]:
+        """Transcribe window by window. Each begins where the one before found a segment's end."""
+        said = list(self._first_prompt)
+        found: list[Segment] = []
+        last, last_end = 0, 0.0
+        for start, end in stretches:
+            seek = max(start, last)
+            if seek > last:
+                report(seek - last, [])
+            while seek < end:
+                size = min(self._window, end - seek)
+                source = sound.window(seek, size)
+                window = yield from self._transcribe(source, seek, said, language)
+                segments, step = self._segments(window, seek, size, keeps_rest=False)
+                segments = self._with_words(segments, source, seek, size, language, last_end)
+                last_end = segments[-1].end if segments else last_end
+                found += segments
+                said += [token for segment in segments for token in segment.tokens]
+                if window.is_forgotten(self._options):
+                    said = []
+                seek += step
+                report(step, segments)
+            last = seek
+        return found
+
+    def _batched(
+        self,
+        sound: Sound,
+        stretches: Sequence[tuple[int, int]],
+        language: str | None,
+        report: Callable[[int, list[Segment]], None],
+    ) -> Generator[list[Any], list[Any], list[Segment]]:
+        """Transcribe windows that are cut beforehand, all at a time."""
+
+        def one(start: int, end: int) -> Generator[list[Any], list[Any], list[Segment]]:
+            source = sound.window(start, end - start)
+            window = yield from self._transcribe(source, start, self._first_prompt, language)
+            segments, _ = self._segments(window, start, end - start, keeps_rest=True)
+            last_end = start / self._rate
+            segments = self._with_words(segments, source, start, end - start, language, last_end)
+            report(end - start, segments)
+            return segments
+
+        windows = windows_of(stretches, self._window)
+        if not windows:
+            return []
+        parts = yield [one(start, end) for start, end in windows]
+        return [segment for part in parts for segment in part]
+
+    def _with_words(
+        self,
+        segments: list[Segment],
+        source: Any,
+        seek: int,
+        size: int,
+        language: str | None,
+        last_end: float,
+    ) -> list[Segment]:
+        """Return the segments of a window with their words, if these are wanted."""
+        if self._find_words is None or not segments:
+            return segments
+        return self._find_words(
+            segments,
+            source,
+            self._asked(language),
+            language=language,
+            offset=seek / self._rate,
+            num_frames=size,
+            last_end=last_end,
+        )
+
+    def _asked(self, language: str | None) -> list[int]:
+        """Return the tokens of language and task."""
+        tokens = self._tokens
+        asked = [] if language is None or not tokens.languages else [tokens.languages[language]]
+        return asked if self._task_id is None else [*asked, self._task_id]
+
+    def _transcribe(
+        self, source: Any, seek: int, said: Sequence[int], language: str | None
+    ) -> Generator[list[Any], list[Any], Found]:
+        """Find the text of a window, at higher temperatures if it fails."""
+        options = self._options
+        prompt, back = self._prompt(said, language)
+        # as many as CTranslate2 allows
+        room = self._positions - len(prompt) + 1
+        most = min(options.max_new_tokens or self._positions // 2, room)
+        tried: list[Found] = []
+        for i, temperature in enumerate(options.temperatures):
+            seeds = [0] if temperature == 0 else range(options.best_of)
+            questions = [
+                Question(
+                    source, prompt, back, most, temperature, seed_of(options.seed, seek, i, sample)
+                )
+                for sample in seeds
+            ]
+            answers = yield questions
+            found = [self._found(answer, temperature) for answer in answers]
+            tried.append(max(found, key=lambda one: one.average_log_prob))
+            if not tried[-1].fails(options):
+                return tried[-1]
+        return best_of_failed(tried, options)
+
+    def _prompt(self, said: Sequence[int], language: str | None) -> tuple[tuple[int, ...], int]:
+        """Return the prompt of a window, and how many of its tokens follow the start of the transcript."""
+        tokens = self._tokens
+        before = list(self._hotwords)
+        # a quarter of the positions is left for the output
+        room = min(self._half, 3 * self._positions // 4 - len(before))
+        if room > 0 and tokens.previous is not None:
+            before += said[-room:]
+        if before:
+            assert tokens.previous is not None, "prompts are checked"
+            before = [tokens.previous, *before]
+        behind = self._asked(language)
+        if not self._options.timestamps:
+            behind.append(tokens.no_timestamps)
+        return (*before, self._model.start_id, *behind), len(behind)
+
+    def _found(self, answer: Answer, temperature: float) -> Found:
+        no_speech = math.exp(answer.notes[0]) if self._num_before else None
+        tokens = answer.tokens
+        text = self._text(tokens).strip()
+        average = answer.score / (len(tokens) + 1)
+        return Found(tokens, average, no_speech, temperature, compression_ratio(text))
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        # the files of older models do not know timestamps
+        text = [token for token in tokens if token < self._tokens.no_timestamps]
+        return self._tokenizer.decode(text, strips=False)
+
+    def _segments(
+        self, found: Found, seek: int, size: int, *, keeps_rest: bool
+    ) -> tuple[list[Segment], int]:
+        """Return the segments of a window, and how many frames later the next window begins."""
+        if found.is_silent(self._options):
+            return [], size
+        pieces, step = [Piece(0, size, found.tokens)], size
+        if self._options.timestamps:
+            begin = self._tokens.no_timestamps + 1
+            pieces, step = pieces_of(found.tokens, begin, self._stride, size, keeps_rest=keeps_rest)
+        segments = []
+        for piece in pieces:
+            text = self._text(piece.tokens)
+            if piece.start == piece.end or not text.strip():
+                continue
+            segments.append(
+                Segment(
+                    (seek + piece.start) / self._rate,
+                    (seek + piece.end) / self._rate,
+                    text,
+                    tuple(piece.tokens),
+                    found.average_log_prob,
+                    found.no_speech_probability,
+                    found.temperature,
+                    found.compression_ratio,
+                )
+            )
+        return segments, step
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed, 0 to 2**63 - 1, that follows from these numbers."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,79 @@
+"""Cut the tokens of a window at its timestamps, and a recording at its stretches of speech."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """A part of a window.
+
+    Attributes:
+        start, end: frames from the beginning of the window.
+        tokens: timestamps included.
+    """
+
+    start: int
+    end: int
+    tokens: list[int]
+
+
+def pieces_of(
+    tokens: list[int], begin: int, stride: int, size: int, *, keeps_rest: bool
+) -> tuple[list[Piece], int]:
+    """Cut a window where two timestamps meet, as openai-whisper does.
+
+    If the last token is a timestamp that stands alone, nobody speaks behind it: the window is done. If two
+    timestamps meet and text follows, the window's end has cut it. It is left out, and the next window begins
+    there, unless `keeps_rest`. Without such a pair the whole window is one piece.
+
+    Args:
+        tokens: without EOS.
+        begin: the id of the first timestamp.
+        stride: frames from one timestamp to the next.
+        size: frames of the window.
+        keeps_rest: whether text behind the last pair is a piece, too.
+
+    Returns:
+        The pieces, and how many frames later the next window begins.
+    """
+    is_stamp = [token >= begin for token in tokens]
+    cuts = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
+    if not cuts:
+        stamps = [token for token in tokens if token > begin]
+        end = (stamps[-1] - begin) * stride if stamps else size
+        return [Piece(0, end, tokens)], size
+    if is_stamp[-2:] == [False, True]:
+        cuts.append(len(tokens))
+    pieces = []
+    for first, last in zip([0, *cuts], cuts, strict=False):
+        own = tokens[first:last]
+        pieces.append(Piece((own[0] - begin) * stride, (own[-1] - begin) * stride, own))
+    rest = tokens[cuts[-1] :]
+    if not rest:
+        return pieces, size
+    if keeps_rest:
+        pieces.append(Piece((rest[0] - begin) * stride, size, rest))
+    return pieces, (tokens[cuts[-1] - 1] - begin) * stride
+
+
+def compression_ratio(text: str) -> float:
+    """Return the bytes of a text divided by the bytes that zlib makes of it; repetitions make it large."""
+    encoded = text.encode("utf-8")
+    return len(encoded) / len(zlib.compress(encoded))
+
+
+def windows_of(stretches: Iterable[Sequence[int]], most: int) -> list[tuple[int, int]]:
+    """Gather stretches (start, end) in frames into windows of at most `most` frames.
+
+    Neighbours that fit go together, with what is between them. A longer stretch is cut every `most` frames.
+    """
+    windows: list[tuple[int, int]] = []
+    for start, end in stretches:
+        if windows and end - windows[-1][0] <= most:
+            windows[-1] = windows[-1][0], end
+            continue
+        windows += [(first, min(first + most, end)) for first in range(start, end, most)]
+    return windows

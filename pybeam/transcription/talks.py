@@ -1,0 +1,183 @@
+"""Talks with a decoder: each asks, waits for all answers, and asks again. Many of them share one stream.
+
+A talk is a generator. It yields a list of questions and is sent their answers, or it yields a list of other
+talks and is sent what they return. So the code of a recording reads as if nothing else was going on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pybeam.engine.arrivals import Arrivals
+from pybeam.request import Request, Result
+from pybeam.transcription.notes import Notebook
+
+Talk = Generator[list[Any], list[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One request of a window.
+
+    Attributes:
+        source: what the model encodes.
+        prompt: tokens that hypotheses begin with, the start token first.
+        back: tokens of the prompt behind the one that starts the transcript.
+        max_length: tokens at which an output is cut, EOS included.
+        temperature: 0 searches, others sample.
+        seed: of a sample.
+    """
+
+    source: Any
+    prompt: tuple[int, ...]
+    back: int
+    max_length: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+class Answer(NamedTuple):
+    """The answer to a question.
+
+    Attributes:
+        tokens: those of the best hypothesis behind the prompt; empty if there is none.
+        score: their accumulated log-probability, EOS included; -inf if there is none.
+        notes: log-probabilities of the noted tokens where the transcript starts.
+    """
+
+    tokens: list[int]
+    score: float
+    notes: list[float]
+
+
+@dataclass(eq=False)
+class _Task:
+    """A talk that is going on. Its parent waits for what it returns."""
+
+    talk: Talk
+    parent: _Task | None = None
+    place: int = 0
+    answers: list[Any] = field(default_factory=list)
+    num_missing: int = 0
+    error: Exception | None = None
+
+
+class Talks(Arrivals):
+    """The requests of many talks, for `Decoder.stream`. Their answers bring the next requests.
+
+    Args:
+        talks: one for each recording. Each deals with its own errors.
+        request: turns a question and a line of the notebook into a request.
+        notebook: see `Notebook`.
+        most: recordings that are talked about at a time.
+    """
+
+    keeps_order = True
+
+    def __init__(
+        self,
+        talks: Iterator[Talk],
+        request: Callable[[Question, int], Request],
+        notebook: Notebook,
+        most: int,
+    ) -> None:
+        self._talks, self._request, self._notebook, self._most = talks, request, notebook, most
+        self._ready: deque[tuple[_Task, int, Question]] = deque()
+        self._waiting: deque[_Task] = deque()
+        self._asked: dict[int, tuple[_Task, int, int, int]] = {}
+        self._num_asked = 0
+        self._num_active = 0
+        self.error: BaseException | None = None  # what reading the talks raised
+
+    def next(self, may_wait: bool) -> tuple[int, Request] | None:
+        """Take the next request, with its index. More talks begin if none has one."""
+        while not self._ready and self._begin():
+            pass
+        if not self._ready or self._notebook.is_full:
+            assert not (may_wait and self._asked), "answers must come before more is asked"
+            return None
+        task, place, question = self._ready.popleft()
+        index, line = self._num_asked, self._notebook.take()
+        self._num_asked += 1
+        self._asked[index] = task, place, line, len(question.prompt) - 1
+        return index, self._request(question, line)
+
+    def answer(self, result: Result) -> None:
+        """Take the result of a request. The talk goes on when all that it waits for is there."""
+        task, place, line, num_forced = self._asked.pop(result.index)
+        notes = self._notebook.read(line)
+        answer = Answer([], -math.inf, notes)
+        if result.hypotheses:
+            best = result.hypotheses[0]
+            answer = Answer(best.tokens[num_forced:], best.score, notes)
+        self._tell(task, place, answer, result.error)
+
+    def close(self) -> None:
+        """Give back what requests hold that were not answered, because nobody waits for them any more."""
+        for _, _, line, _ in self._asked.values():
+            self._notebook.read(line)
+        self._asked.clear()
+
+    def _begin(self) -> bool:
+        """Begin a talk, if there is one and not too many are going on."""
+        if self._waiting:
+            self._go_on(self._waiting.popleft())
+            return True
+        if self._num_active >= self._most or self.error is not None:
+            return False
+        try:
+            talk = next(self._talks, None)
+        except Exception as error:
+            # recordings that came before are finished first
+            self.error = error
+            return False
+        if talk is None:
+            return False
+        self._num_active += 1
+        self._go_on(_Task(talk))
+        return True
+
+    def _go_on(self, task: _Task) -> None:
+        """Let a task talk until it asks again, or is done."""
+        answers, error = task.answers, task.error
+        task.answers, task.error = [], None
+        try:
+            if error is not None:
+                asked = task.talk.throw(error)
+            elif answers:
+                asked = task.talk.send(answers)
+            else:
+                asked = next(task.talk)
+        except StopIteration as stop:
+            self._finish(task, stop.value, None)
+            return
+        except Exception as raised:
+            self._finish(task, None, raised)
+            return
+        task.answers, task.num_missing = [None] * len(asked), len(asked)
+        assert asked, "a talk must ask something"
+        for place, one in enumerate(asked):
+            if isinstance(one, Question):
+                self._ready.append((task, place, one))
+            else:
+                # they begin when the decoder has room, since each may hold features
+                self._waiting.append(_Task(one, task, place))
+
+    def _finish(self, task: _Task, value: Any, error: Exception | None) -> None:
+        if task.parent is not None:
+            self._tell(task.parent, task.place, value, error)
+            return
+        self._num_active -= 1
+        if error is not None:
+            raise error
+
+    def _tell(self, task: _Task, place: int, value: Any, error: Exception | None) -> None:
+        task.answers[place] = value
+        task.error = task.error or error
+        task.num_missing -= 1
+        if not task.num_missing:
+            self._go_on(task)

@@ -1,0 +1,103 @@
+"""`processors.sample`: what is drawn, how often, and that nothing beside a request matters."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import processors
+from support.laws import SOURCES, decoded, schedules
+from support.processor_rows import START, processed
+from support.search_models import BOS, EOS, next_logits, random_model
+
+V = 9
+
+
+def requests_of(temperature: float, num: int, **options) -> list[pybeam.Request]:
+    own = [[processors.sample(temperature, seed)] for seed in range(num)]
+    return [pybeam.Request([1], source_id=0, processors=one, **options) for one in own]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_come_as_often_as_they_should(temperature):
+    model, num = random_model(4, V), 4000
+    algorithm = pybeam.greedy(max_length=1, processors=[processors.sample()])
+    results = pybeam.Decoder(model, algorithm).decode(requests_of(temperature, num))
+    drawn = Counter(
+        result.hypotheses[0].tokens[0] if result.hypotheses[0].tokens else EOS for result in results
+    )
+    probabilities = (torch.tensor(next_logits(model, 0, []).tolist()) / temperature).softmax(0)
+    for token, probability in enumerate(probabilities.tolist()):
+        deviation = math.sqrt(num * probability * (1 - probability))
+        assert abs(drawn[token] - num * probability) < 5 * deviation + 1
+
+
+def test_scores_are_those_of_the_model():
+    """At any temperature, and whatever the prefix."""
+    model = random_model(4, V)
+    algorithm = pybeam.greedy(max_length=9, processors=[processors.sample()])
+    decoder = pybeam.Decoder(model, algorithm, log_probs=True)
+    results = decoder.decode(requests_of(0.7, 20, prefix=[4, 5]))
+    assert len({tuple(result.hypotheses[0].tokens) for result in results}) > 5
+    for result in results:
+        [found] = result.hypotheses
+        path = [*found.tokens, *[EOS] * found.ended]
+        expected = [
+            float(next_logits(model, 0, path[:i]).log_softmax(0)[path[i]])
+            for i in range(2, len(path))
+        ]
+        assert found.log_probs == pytest.approx(expected, abs=1e-5)
+        assert found.score == pytest.approx(sum(expected), abs=1e-5)
+
+
+def test_samples_do_not_depend_on_the_schedule(backend):
+    """Nor on searches beside them."""
+    model = random_model(7, V, eos_bonus=0.5)
+    algorithm = pybeam.fixed_beam(4, max_length=12, processors=[processors.sample()])
+    requests = [
+        pybeam.Request(
+            source,
+            source_id=i,
+            prefix=[3, 2][: i % 3],
+            width=1 if i % 2 else None,
+            processors=[processors.sample(0.9 * (i % 2), i)],
+        )
+        for i, source in enumerate(SOURCES)
+    ]
+    together = [
+        [result.hypotheses for result in decoded(model, algorithm, schedule, backend, requests)]
+        for schedule in schedules(4).values()
+    ]
+    alone = [
+        decoded(model, algorithm, pybeam.Batch(1), backend, [request])[0].hypotheses
+        for request in requests
+    ]
+    assert all(found == alone for found in together)
+    plain = pybeam.fixed_beam(4, max_length=12)
+    searched = [
+        pybeam.Request(one.source, source_id=one.source_id, prefix=one.prefix) for one in requests
+    ]
+    for i, result in enumerate(decoded(model, plain, pybeam.Fifo(4), backend, searched)):
+        if i % 2 == 0:
+            assert [h.tokens for h in result.hypotheses] == [h.tokens for h in alone[i]]
+
+
+def test_guesses_change_no_sample():
+    model = random_model(4, V)
+    chain = [processors.sample(1.0, 5)]
+    expected = pybeam.Decoder(model, pybeam.greedy(max_length=15, processors=chain)).decode(SOURCES)
+    found = pybeam.Decoder(model, pybeam.jacobi(max_length=15, processors=chain)).decode(SOURCES)
+    assert [r.hypotheses[0].tokens for r in found] == [r.hypotheses[0].tokens for r in expected]
+
+
+def test_a_prefix_and_temperature_zero_are_left_alone():
+    logits = torch.randn(2, V).log_softmax(1)
+    histories = [[BOS, 4], [START, 4, 4]]
+    found = processed([processors.sample(1.0, 3)], logits, histories, [3, 0])
+    assert torch.equal(found[0], logits[0])
+    assert found[1].isfinite().sum() == 1
+    assert torch.equal(processed([processors.sample()], logits, histories), logits)
