@@ -11,6 +11,9 @@ class Stretch:
 
     Attributes:
         start, end: seconds from the beginning of the recording.
+
+    Raises:
+        ValueError: it has no length, or begins before the recording.
     """
 
     start: float
