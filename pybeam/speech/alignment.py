@@ -17,6 +17,7 @@ from pybeam import backends
 from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.models.transformer.attention import head_attention
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.text.json_files import positive, read_json
 
@@ -32,13 +33,13 @@ class Heard:
     """A window and the text that was found in it.
 
     Args:
-        features: [E, F], as the model was given them.
+        features: [E, F], as the model was given them. Shared ones keep their states for later.
         prefix: the tokens of language and task, without timestamps; empty for a model of English alone.
         tokens: ids of the text, without timestamps, control tokens and EOS.
         num_positions: encoder positions that are sound, not silence that fills the window; None: all.
     """
 
-    features: Tensor
+    features: Tensor | SharedFeatures
     prefix: Sequence[int]
     tokens: Sequence[int]
     num_positions: int | None = None
@@ -132,13 +133,19 @@ class Aligner:
         """
         return [self._times(window) for window in windows]
 
+    def _state(self, source: SharedFeatures) -> Tensor:
+        """Return the encoder's states [positions, d]."""
+        if source.states is None:
+            source.states = self._session.encoder_states([source.features])
+        return source.states
+
     def _times(self, window: Heard) -> TokenTimes:
         tokens = list(window.tokens)
         if not tokens:
             return TokenTimes((0.0,), ())
         # EOS counts in the means over tokens
         given = [*window.prefix, self._no_timestamps_id, *tokens, self._eos_id]
-        state = self._session.encoder_states([window.features])  # [positions, d]
+        state = self._state(SharedFeatures.of(window.features))
         weights, logits = head_attention(self._session, state, given, self._heads)
         if window.num_positions is not None:
             # as if the heads saw nothing behind the sound

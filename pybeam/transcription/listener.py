@@ -74,7 +74,8 @@ class Listener:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
         self._extract, self._tokens = front.extract, front.tokens
-        self._tokenizer, self._window, self._stride = front.tokenizer, front.window, front.stride
+        self._tokenizer, self._text_of = front.tokenizer, front.text_of
+        self._window, self._stride = front.window, front.stride
         self._rate, self._positions = front.rate, model.max_positions
         tokens = front.tokens
         self._task_id = tokens.task_id(options.task)
@@ -194,7 +195,12 @@ class Listener:
                 window = yield from self._transcribe(source, seek, said, language)
                 segments, step = self._segments(window, seek, size, keeps_rest=False)
                 segments = self._with_words(segments, source, seek, size, language, last_end)
-                last_end = segments[-1].end if segments else last_end
+                if self._find_words is not None and segments:
+                    last_end = end_of_words(segments)
+                    if not self._ends_alone(window.tokens):
+                        # the next window begins where the last word ends
+                        step = max(round(last_end * self._rate) - seek, 0) or step
+                segments = said_in(segments)
                 found += segments
                 said += [token for segment in segments for token in segment.tokens]
                 if window.is_forgotten(self._options):
@@ -219,6 +225,7 @@ class Listener:
             segments, _ = self._segments(window, start, end - start, keeps_rest=True)
             last_end = start / self._rate
             segments = self._with_words(segments, source, start, end - start, language, last_end)
+            segments = said_in(segments)
             report(end - start, segments)
             return segments
 
@@ -249,6 +256,11 @@ class Listener:
             num_frames=size,
             last_end=last_end,
         )
+
+    def _ends_alone(self, tokens: Sequence[int]) -> bool:
+        """Whether nobody speaks behind the last timestamp; see `pieces_of`."""
+        last = self._tokens.no_timestamps
+        return len(tokens) > 1 and tokens[-2] <= last < tokens[-1]
 
     def _asked(self, language: str | None) -> list[int]:
         """Return the tokens of language and task."""
@@ -300,14 +312,9 @@ class Listener:
     def _found(self, answer: Answer, temperature: float) -> Found:
         no_speech = math.exp(answer.notes[0]) if self._num_before else None
         tokens = answer.tokens
-        text = self._text(tokens).strip()
+        text = self._text_of(tokens).strip()
         average = answer.score / (len(tokens) + 1)
         return Found(tokens, average, no_speech, temperature, compression_ratio(text))
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        # the files of older models do not know timestamps
-        text = [token for token in tokens if token < self._tokens.no_timestamps]
-        return self._tokenizer.decode(text, strips=False)
 
     def _segments(
         self, found: Found, seek: int, size: int, *, keeps_rest: bool
@@ -321,14 +328,11 @@ class Listener:
             pieces, step = pieces_of(found.tokens, begin, self._stride, size, keeps_rest=keeps_rest)
         segments = []
         for piece in pieces:
-            text = self._text(piece.tokens)
-            if piece.start == piece.end or not text.strip():
-                continue
             segments.append(
                 Segment(
                     (seek + piece.start) / self._rate,
                     (seek + piece.end) / self._rate,
-                    text,
+                    self._text_of(piece.tokens),
                     tuple(piece.tokens),
                     found.average_log_prob,
                     found.no_speech_probability,
@@ -337,6 +341,17 @@ class Listener:
                 )
             )
         return segments, step
+
+
+def said_in(segments: Sequence[Segment]) -> list[Segment]:
+    """Leave out segments without text, or without a length."""
+    return [one for one in segments if one.start != one.end and one.text.strip()]
+
+
+def end_of_words(segments: Sequence[Segment]) -> float:
+    """Return when the last word ends, or the last segment if there are no words."""
+    words = [word for segment in segments for word in segment.words]
+    return words[-1].end if words else segments[-1].end
 
 
 def seed_of(*numbers: int) -> int:

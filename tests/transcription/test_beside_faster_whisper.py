@@ -176,3 +176,28 @@ def test_same_batched_windows(pair):
         )
         tokens = [list(one.tokens) for transcript in found for one in transcript.segments]
         assert tokens == [one.tokens for one in segments]
+
+
+@pytest.mark.parametrize("sees_text", [True, False])
+def test_same_words(pair, sees_text):
+    """Their times move those of segments, and the window behind them."""
+    directory, theirs = pair
+    options = replace(OPTIONS, words=True, condition_on_previous_text=sees_text)
+    recordings = sounds()
+    search = pybeam.transcription.beam_search()
+    transcriber = pybeam.Transcriber(
+        pybeam.load_model(directory), directory, options, algorithm=search
+    )
+    found = list(transcriber.transcribe(map(torch.from_numpy, recordings)))
+    num_words = 0
+    for transcript, samples in zip(found, recordings, strict=True):
+        segments, _ = theirs.transcribe(samples, word_timestamps=True, **given(options))
+        segments = list(segments)
+        assert_same(transcript, segments)
+        for ours, other in zip(transcript.segments, segments, strict=True):
+            assert [one.text for one in ours.words] == [one.word for one in other.words]
+            for word, expected in zip(ours.words, other.words, strict=True):
+                assert (word.start, word.end) == pytest.approx((expected.start, expected.end))
+                assert word.probability == pytest.approx(expected.probability, rel=1e-2)
+            num_words += len(ours.words)
+    assert num_words > 10
