@@ -1,5 +1,5 @@
 """The command line: `pybeam translate`, `score`, `transcribe`, `retrieve`, `serve`, `graph`,
-`export-onnx`, `quantize`, `profile` and `info`.
+`export-onnx`, `quantize`, `convert`, `profile` and `info`.
 
 Exit codes: 0 everything was translated, scored or transcribed; 1 something was not (an error on
 stderr names it); 2 wrong options; 130 interrupted by Ctrl-C; 141 the reader of the output went away.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import click
 
 from pybeam import __version__
+from pybeam.cli.convert import convert
 from pybeam.cli.export_onnx import export_onnx
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
@@ -45,6 +46,7 @@ def pybeam() -> None:
     pybeam graph --help         how to see what a model decodes in parallel
     pybeam export-onnx --help   how to write a model as ONNX graphs
     pybeam quantize --help      how to write a model with int8 weights
+    pybeam convert --help       how to bring a model of another system
     pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do
     """
@@ -59,6 +61,7 @@ for command in (
     graph,
     export_onnx,
     quantize,
+    convert,
     profile,
     info,
 ):

@@ -1,4 +1,4 @@
-"""Export to ONNX: the graphs that `pybeam.load_model` runs, and one that needs no pybeam.
+"""Model directories that are written: ONNX graphs, int8 weights, another system's model for pybeam.
 
 The package onnx is optional, so it is imported only when a model is exported.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pybeam.arguments import ArgumentError
+from pybeam.export.fireredasr import convert_fireredasr
 from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH, missing_package
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pybeam.models.transformer.model import Transformer
     from pybeam.search.algorithms import Algorithm
 
-__all__ = ["export_onnx"]
+__all__ = ["convert_fireredasr", "export_onnx"]
 
 COPIED = (".json", ".model", ".spm", ".txt")  # files of configurations and tokenizers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from tqdm import tqdm
 
-from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import quantise
+from pybeam.export.folders import check_output, complete_folder
 from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantised
 from pybeam.models.loading import load_checkpoint
 from pybeam.models.onnx.graphs import DECODER
@@ -52,9 +51,7 @@ def quantize(
         ValueError: it holds no such model, or one that is quantised already, or `output` is not empty.
     """
     source, target = Path(directory), Path(output)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        problem = f"must be a folder that does not exist or is empty, but {target} is not"
-        raise ArgumentError("output", f"{problem}; name another, or delete it")
+    check_output(target)
     if (source / DECODER).exists():
         raise ValueError(
             f"{source} holds ONNX graphs; quantise the directory that they were exported from"
@@ -63,19 +60,12 @@ def quantize(
         raise ValueError(f"{source} is quantised already; load it as it is")
     # the model itself says which tensors are matrices, and that all of them are sound
     _, checkpoint = load_checkpoint(source, torch.device("cpu"), torch.int8)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.parent / f"{target.name}-unfinished-{secrets.token_hex(4)}"
-    unfinished.mkdir()
-    try:
+    with complete_folder(target) as unfinished:
         _copy_other_files(source, unfinished)
         config = read_json(source / "config.json") | {"quantization_config": QUANTISATION}
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (unfinished / "config.json").write_text(text, encoding="utf-8")
         _write_weights(checkpoint, unfinished / "model.safetensors", progress)
-        unfinished.rename(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 def _copy_other_files(source: Path, target: Path) -> None:

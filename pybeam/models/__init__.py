@@ -3,6 +3,7 @@
 from pybeam.models import huggingface
 from pybeam.models.base import Model, Session
 from pybeam.models.causal.model import CausalTransformer
+from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
@@ -13,6 +14,7 @@ from pybeam.models.transformer.speech import SpeechTransformer
 
 __all__ = [
     "CausalTransformer",
+    "ConformerTransformer",
     "Ensemble",
     "FunctionModel",
     "Model",

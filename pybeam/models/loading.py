@@ -14,6 +14,8 @@ from pybeam.models.causal.config import is_causal
 from pybeam.models.causal.config import read_config as read_causal_config
 from pybeam.models.causal.model import CausalTransformer
 from pybeam.models.checkpoint import Checkpoint, is_quantised
+from pybeam.models.conformer.assembly import ConformerAssembly
+from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx.graphs import DECODER
@@ -25,6 +27,9 @@ from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.t5 import T5Assembly
 from pybeam.text.tokenizer import load_vocabularies
+
+# the checkpoint of a folder that must be converted first
+FIREREDASR = "model.pth.tar"
 
 DTYPES = {
     "float32": torch.float32,
@@ -49,6 +54,8 @@ def load_model(
     - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
       (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
     - speech, a `SpeechTransformer`: Speech2Text (`speech_to_text`), Whisper (`whisper`);
+    - speech, a `pybeam.models.ConformerTransformer`: FireRedASR-AED (`fireredasr`), as
+      `pybeam convert fireredasr` writes it;
     - decoder-only, a `pybeam.models.CausalTransformer`: Qwen 2 and 3 (`qwen2`, `qwen3`), Llama (`llama`),
       Mistral (`mistral`), Gemma 2 and 3 (`gemma2`, `gemma3_text`);
     - `attentional_lstm`, see `pybeam.models.Rnn`.
@@ -123,6 +130,11 @@ def _load(
         raise ArgumentError("cross_cache_dtype", problem)
     if is_onnx:
         return _load_onnx(directory, device, dtype)
+    if (directory / FIREREDASR).exists() and not (directory / "config.json").exists():
+        raise ValueError(
+            f"{directory} holds FireRedASR as it is published, whose {FIREREDASR} is a pickle and could run "
+            f"code; convert it once: `pybeam convert fireredasr {directory} --output OUT`"
+        )
     model, _ = load_checkpoint(directory, device, dtype)
     if cross_cache_dtype is None or not isinstance(model, Transformer):
         return model
@@ -155,6 +167,8 @@ def load_checkpoint(
             )
         checkpoint = Checkpoint(directory)
         assembly = T5Assembly if config.relative else Assembly
+        if isinstance(config.front, ConformerConfig):
+            assembly = ConformerAssembly
         model = assembly(config, checkpoint, device, dtype).model()
     checkpoint.close()
     return model, checkpoint

@@ -2,6 +2,7 @@
 
 from pybeam.speech.features import (
     FeatureExtractor,
+    FireRedFeatureExtractor,
     WhisperFeatureExtractor,
     load_feature_extractor,
     read_wav,
@@ -10,6 +11,7 @@ from pybeam.speech.transcription import Transcription, load_transcription
 
 __all__ = [
     "FeatureExtractor",
+    "FireRedFeatureExtractor",
     "Transcription",
     "WhisperFeatureExtractor",
     "load_feature_extractor",

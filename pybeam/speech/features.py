@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,6 +75,42 @@ class FeatureExtractor:
         if self._normalize_vars:
             features /= features.std(0, correction=0).clamp_min(SMALLEST_DEVIATION)
         return features
+
+
+class FireRedFeatureExtractor(FeatureExtractor):
+    """The features of FireRedASR: Kaldi's log-mel filter banks, normalised by what training has seen.
+
+    Frames are those of `FeatureExtractor`. Then every bin becomes ``(x - mean) * inverse_deviation``, in
+    float64.
+
+    Args:
+        mean, inverse_deviation: F numbers each.
+        sampling_rate: of the samples, in Hz.
+
+    Raises:
+        ImportError: the package kaldi-native-fbank is missing.
+        ValueError: there are not as many means as deviations.
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        inverse_deviation: Sequence[float],
+        sampling_rate: int = 16000,
+    ) -> None:
+        if len(mean) != len(inverse_deviation):
+            raise ValueError(
+                f"`inverse_deviation` must have a number for each of {len(mean)} means, but has "
+                f"{len(inverse_deviation)}"
+            )
+        super().__init__(len(mean), sampling_rate, normalize_means=False, normalize_vars=False)
+        self._mean = torch.tensor(mean, dtype=torch.float64)
+        self._inverse_deviation = torch.tensor(inverse_deviation, dtype=torch.float64)
+
+    def __call__(self, samples: Tensor) -> Tensor:
+        """Compute features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
+        features = super().__call__(samples).double()  # [E, F]
+        return ((features - self._mean) * self._inverse_deviation).float()
 
 
 class WhisperFeatureExtractor:
@@ -148,7 +184,7 @@ def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
 
 def load_feature_extractor(
     path: str | os.PathLike[str],
-) -> FeatureExtractor | WhisperFeatureExtractor:
+) -> Extractor:
     """Load the feature extractor of a speech model's directory.
 
     It reads `preprocessor_config.json`, or else the `feature_extractor` of `processor_config.json`, where
@@ -163,13 +199,13 @@ def load_feature_extractor(
 
     Raises:
         ValueError: the file is missing, or describes features that pybeam does not compute.
-        ImportError: the package kaldi-native-fbank is missing, for features of Speech2Text.
+        ImportError: the package kaldi-native-fbank is missing, for features of Speech2Text and FireRedASR.
     """
     path, config = _extractor_config(Path(path))
     kind = config.get("feature_extractor_type")
     if not isinstance(kind, str) or kind not in EXTRACTORS:
         raise ValueError(
-            f"`feature_extractor_type` in {path} must be {' or '.join(EXTRACTORS)}, but is {kind!r}; "
+            f"`feature_extractor_type` in {path} must be one of {', '.join(EXTRACTORS)}, but is {kind!r}; "
             "compute the features elsewhere and hand them to pybeam.Decoder"
         )
     return EXTRACTORS[kind](path, config)
@@ -213,10 +249,31 @@ def _whisper(path: Path, config: dict[str, Any]) -> WhisperFeatureExtractor:
     return WhisperFeatureExtractor(num_mel_bins, sampling_rate, *sizes)
 
 
+def _firered(path: Path, config: dict[str, Any]) -> FireRedFeatureExtractor:
+    num_mel_bins = positive(path, config, "num_mel_bins")
+    mean, inverse_deviation = (
+        _numbers(path, config, name, num_mel_bins) for name in ("mean", "inverse_deviation")
+    )
+    rate = positive(path, config, "sampling_rate")
+    return FireRedFeatureExtractor(mean, inverse_deviation, rate)
+
+
+def _numbers(path: Path, config: dict[str, Any], name: str, num: int) -> list[float]:
+    found = config.get(name)
+    if (
+        not isinstance(found, list)
+        or len(found) != num
+        or not all(isinstance(x, int | float) for x in found)
+    ):
+        raise ValueError(f"`{name}` in {path} must be a list of {num} numbers")
+    return found
+
+
 Extractor = FeatureExtractor | WhisperFeatureExtractor
 EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
     "Speech2TextFeatureExtractor": _speech2text,
     "WhisperFeatureExtractor": _whisper,
+    "FireRedFeatureExtractor": _firered,
 }
 
 

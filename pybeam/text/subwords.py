@@ -108,7 +108,7 @@ class SentencePieces:
     before: Sequence[int] = ()
 
     def __init__(self, path: Path) -> None:
-        self._model = _sentencepiece(path)
+        self._model = sentencepiece(path)
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -154,7 +154,7 @@ class MappedPieces:
         source_ids: dict[str, int],
         target_ids: dict[str, int],
     ) -> None:
-        self._source, self._target = _sentencepiece(source_path), _sentencepiece(target_path)
+        self._source, self._target = sentencepiece(source_path), sentencepiece(target_path)
         self._id, self._target_id = source_ids, target_ids
         self._piece = {token_id: piece for piece, token_id in target_ids.items()}
         if "<unk>" not in source_ids or "<unk>" not in target_ids:
@@ -192,7 +192,7 @@ def _ids(pieces: Sequence[str], ids: dict[str, int]) -> list[int]:
     return [ids.get(piece, unknown) for piece in pieces]
 
 
-def _sentencepiece(path: Path) -> SentencePieceProcessor:
+def sentencepiece(path: Path) -> SentencePieceProcessor:
     package = _package("sentencepiece", path)
     try:
         model: SentencePieceProcessor = package.SentencePieceProcessor(model_file=str(path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from pybeam.arguments import ArgumentError
+from pybeam.text.characters import CharacterPieces
 from pybeam.text.json_files import read_json
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
 
@@ -22,6 +23,7 @@ PLAIN_SENTENCEPIECE = ("sentencepiece.model", "spm.model", "spiece.model", "toke
 # models whose sources are prompts, which have neither tags nor EOS
 DECODER_ONLY = ("qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text")
 FSMT_VOCABULARIES = ("vocab-src.json", "vocab-tgt.json")
+FIREREDASR = ("dict.txt", "train_bpe1000.model")
 
 Texts = list[str] | tuple[str, ...]
 
@@ -123,9 +125,9 @@ def load_tokenizer(
     """Load the tokenizer of a model directory.
 
     It reads the first of these that exist: `tokenizer.json` (package tokenizers); `source.spm`, `target.spm`
-    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `sentencepiece.model`,
-    `spm.model`, `spiece.model` (T5) or `tokenizer.model` (Llama), whose ids are used as they are (package
-    sentencepiece).
+    and `vocab.json` (Marian); `sentencepiece.bpe.model` with `vocab.json` (M2M100); `dict.txt` with
+    `train_bpe1000.model` (FireRedASR); `sentencepiece.model`, `spm.model`, `spiece.model` (T5) or
+    `tokenizer.model` (Llama), whose ids are used as they are (package sentencepiece).
 
     The text of a decoder-only model is a prompt: special tokens stand around it only where the tokenizer's
     own file says so, such as BOS. Templates of chats are the caller's.
@@ -256,6 +258,8 @@ def _pieces(files: _Files) -> Pieces:
         listed = {token: len(vocabulary) + i for i, token in enumerate(missing)}
         vocabulary = {**listed, **files.added_tokens(), **vocabulary}
         return MappedPieces(model, model, vocabulary, vocabulary)
+    if files.config.get("model_type") == "fireredasr" and files.has(*FIREREDASR):
+        return CharacterPieces(*(directory / name for name in FIREREDASR))
     for name in PLAIN_SENTENCEPIECE:
         if files.has(name):
             return SentencePieces(directory / name)

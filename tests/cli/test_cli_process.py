@@ -171,6 +171,7 @@ def test_help_loads_nothing_heavy():
         "graph",
         "export-onnx",
         "quantize",
+        "convert",
         "profile",
         "info",
     ):

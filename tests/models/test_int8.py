@@ -30,6 +30,7 @@ KINDS = (
     "flan-t5",
     "Speech2Text",
     "Whisper",
+    "FireRedASR",
     "rnn",
     "causal-qwen3",
     "causal-gemma3",
@@ -48,7 +49,9 @@ def lines():
 
 
 def requests_for(model, num: int = 9) -> list:
-    return random_features(num) if model.takes_features else sources(num)
+    if not model.takes_features:
+        return sources(num)
+    return random_features(num, num_features=model.config.sound.num_features)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -258,8 +258,8 @@ def test_missing_directory(tmp_path):
     [
         (
             {"model_type": "pegasus"},
-            "one of attentional_lstm, bart, fsmt, gemma2, gemma3_text, llama, m2m_100, marian, mbart, "
-            "mistral, mt5, qwen2, qwen3, speech_to_text, t5, umt5, whisper, but is 'pegasus'; if "
+            "one of attentional_lstm, bart, fireredasr, fsmt, gemma2, gemma3_text, llama, m2m_100, marian, "
+            "mbart, mistral, mt5, qwen2, qwen3, speech_to_text, t5, umt5, whisper, but is 'pegasus'; if "
             "transformers knows",
         ),
         ({"model_type": None}, "but is None; other models can be decoded through `pybeam.models.F"),

@@ -24,7 +24,7 @@ from support.tiny_models import save_tiny_model
 
 KINDS = (
     *("m2m_100", "marian-separate", "bart-untied", "fsmt", "t5", "mt5"),
-    *("Speech2Text", "Whisper", "rnn"),
+    *("Speech2Text", "Whisper", "FireRedASR", "rnn"),
     *("causal-qwen3", "causal-llama", "causal-gemma3"),
 )
 
@@ -52,7 +52,11 @@ def edit(directory, change) -> None:
 
 
 def found(model) -> list:
-    requests = random_features(5) if model.takes_features else sources(5)
+    requests = (
+        random_features(5, num_features=model.config.sound.num_features)
+        if model.takes_features
+        else sources(5)
+    )
     algorithm = pybeam.fixed_beam(3, n_best=3, max_length=8)
     return [
         [(h.tokens, h.score) for h in result.hypotheses]

@@ -13,8 +13,8 @@ from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
 
-# relu, swish, gelu, tanh-gelu; relative positions; the two gates of a front; an LSTM; a mixture; all that
-# stands in cells
+# relu, swish, gelu, tanh-gelu; relative positions; the two gates of a front; a Conformer; an LSTM; a mixture;
+# all that stands in cells
 KINDS = (
     "m2m_100",
     "marian",
@@ -24,6 +24,7 @@ KINDS = (
     "flan-t5",
     "Speech2Text",
     "Whisper",
+    "FireRedASR",
     "rnn",
     "causal-qwen3",
     "causal-gemma3",
@@ -76,6 +77,8 @@ def made(kind: str, tmp_path_factory, dtype: torch.dtype | str = "auto"):
             saved(own, directories[-1])
         elif own == "rnn":
             save_tiny_rnn(directories[-1], seed)
+        elif own == "FireRedASR":
+            directories[-1:] = saved(own, directories[-1])
         elif own in ("Speech2Text", "Whisper"):
             save_tiny_speech_model(directories[-1], seed, 2.0, kind=own)
         else:
@@ -86,7 +89,11 @@ def made(kind: str, tmp_path_factory, dtype: torch.dtype | str = "auto"):
 def decoded(model, backend: str) -> tuple[list[pybeam.Result], set[str]]:
     """Results, with attention where the model has it, and the operators that were called for them."""
     algorithm = pybeam.fixed_beam(3, n_best=2, max_length=6)
-    requests = random_features(3) if model.takes_features else sources(3)
+    requests = (
+        random_features(3, num_features=model.config.sound.num_features)
+        if model.takes_features
+        else sources(3)
+    )
     with OurOperators() as called, pytest.MonkeyPatch.context() as patch:
         called.note_programs(patch)
         decoder = pybeam.Decoder(model, algorithm, backend=backend, alignment=model.has_attention)

@@ -15,7 +15,7 @@ from support.public_names import PUBLIC
 ELSEWHERE = {"self", "backend", "options", "more"}
 # types to annotate with, whose objects other functions make or whose files have the contract
 ANNOTATIONS = {"Algorithm", "Model", "Schedule", "Session"}
-ANNOTATIONS |= {"Rnn", "Rows", "SpeechTransformer", "Transformer"}
+ANNOTATIONS |= {"ConformerTransformer", "Rnn", "Rows", "SpeechTransformer", "Transformer"}
 
 
 def with_methods() -> dict[str, object]:

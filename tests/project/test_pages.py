@@ -40,6 +40,8 @@ def test_the_examples_of_a_page(page, tmp_path, monkeypatch):
     if "whisper-tiny" in text:
         pytest.importorskip("transformers")
         pages.fill_with_whisper(tmp_path)
+    if "FireRedASR-AED-L" in text:
+        pages.fill_with_fireredasr(tmp_path)
     with pages.serving(page) as replaced:
         assert pages.run(page, tmp_path, replaced) > 0
 

@@ -47,7 +47,7 @@ def test_extractor_of_a_directory(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "must be Speech2TextFeatureExtractor or WhisperFeatureExtractor, but is None"),
+        ({}, "must be one of Speech2TextFeatureExtractor, Whisper.*, but is None"),
         ({**WHISPER, "dither": 0.1}, r"`dither`.*must be 0.*0\.1; compute"),
         ({**WHISPER, "feature_size": 0}, r"`feature_size`.*positive integer"),
         ({**WHISPER, "sampling_rate": 8000}, "at least 16000, but is 8000"),

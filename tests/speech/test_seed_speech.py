@@ -6,17 +6,10 @@ import pytest
 import torch
 
 import pybeam
-from support.seed_beam_search import DenseSpeech, batch_beam_search
+from support.seed_beam_search import OPTIONS, DenseSpeech, batch_beam_search
 from support.speech_models import random_features, save_tiny_speech_model
 
 SOURCES = random_features(10, seed=3)[3:]
-OPTIONS = {
-    "greedy": {},
-    "plain": dict(beam_size=4, nbest=4),
-    "smoothed": dict(beam_size=3, nbest=2, softmax_smoothing=1.25, eos_penalty=0.6),
-    "normalised": dict(beam_size=5, nbest=5, length_penalty=0.6, eos_penalty=0.8),
-    "cut": dict(beam_size=4, nbest=3, decode_max_len=4, length_penalty=1.0, softmax_smoothing=0.8),
-}
 
 
 @pytest.fixture(scope="module")

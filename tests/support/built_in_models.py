@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 
 from pybeam.backends.packing import Quantised
+from pybeam.export import convert_fireredasr
 from pybeam.models.linear import PackedLinear, PlainLinear
+from support.fireredasr_files import save_published
 from support.speech_models import save_tiny_speech_model
 from support.tiny_models import save_tiny_model
 from support.tiny_rnn import save_tiny_rnn
@@ -27,6 +29,10 @@ def saved(kind: str, directory: Path) -> list[Path]:
         save_tiny_rnn(directory)
     elif kind in ("Speech2Text", "Whisper"):
         save_tiny_speech_model(directory, 0, 2.0, kind=kind)
+    elif kind == "FireRedASR":
+        save_published(directory / "published", seed=14, eos_nats=3.0)
+        convert_fireredasr(directory / "published", directory / "model")
+        return [directory / "model"]
     else:
         save_tiny_model(directory, kind)
     return [directory]

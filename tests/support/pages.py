@@ -162,6 +162,15 @@ def fill_with_whisper(folder: Path) -> None:
     write_wav(folder / "speech.wav", tone(9000, seed=1), 16000)
 
 
+def fill_with_fireredasr(folder: Path) -> None:
+    """A tiny random FireRedASR as it is published, and a recording."""
+    from support.fireredasr_files import save_published
+    from support.speech_models import tone, write_wav
+
+    save_published(folder / "FireRedASR-AED-L", eos_nats=4.0, idim=80)
+    write_wav(folder / "speech.wav", tone(9000, seed=1), 16000)
+
+
 class Letters:
     """A tokenizer of letters that is also a processor of sound, in place of one that the hub has."""
 

@@ -15,6 +15,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 DEAD = 1e10  # finite, as in the original: 0 times it stays a number
+# of the search, for the tests of its models
+OPTIONS = {
+    "greedy": {},
+    "plain": dict(beam_size=4, nbest=4),
+    "smoothed": dict(beam_size=3, nbest=2, softmax_smoothing=1.25, eos_penalty=0.6),
+    "normalised": dict(beam_size=5, nbest=5, length_penalty=0.6, eos_penalty=0.8),
+    "cut": dict(beam_size=4, nbest=3, decode_max_len=4, length_penalty=1.0, softmax_smoothing=0.8),
+}
 
 
 @dataclass

@@ -101,11 +101,13 @@ def save_tiny_whisper(
     return model
 
 
-def random_features(num: int, seed: int = 0, longest: int = 90) -> list[torch.Tensor]:
+def random_features(
+    num: int, seed: int = 0, longest: int = 90, *, num_features: int = NUM_FEATURES
+) -> list[torch.Tensor]:
     """Make sources [E, F] of many lengths, 1 among them."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     lengths = [1, 9, 8, *(rng.randint(1, longest) for _ in range(num))][:num]
-    return [torch.randn(length, NUM_FEATURES, generator=generator) for length in lengths]
+    return [torch.randn(length, num_features, generator=generator) for length in lengths]
 
 
 def write_wav(

@@ -41,11 +41,16 @@ class Assembly:
         self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:
-        config = self.config
+        front = self.config.front
+        if isinstance(front, FrontConfig):
+            return SpeechTransformer(self._weights(), self._subsampler(front))
+        return Transformer(self._weights())
+
+    def _weights(self) -> Weights:
         # first what is large: it needs the most memory beside itself while it is packed
         cross_key_value = self._cross_key_value()
-        weights = Weights(
-            config=config,
+        return Weights(
+            config=self.config,
             encoder=self._encoder(),
             decoder=self._decoder(),
             cross_key_value=cross_key_value,
@@ -54,9 +59,6 @@ class Assembly:
             weight_dtype=self.reader.weight_dtype,
             device=self.reader.device,
         )
-        if config.front is None:
-            return Transformer(weights)
-        return SpeechTransformer(weights, self._subsampler(config.front))
 
     def _cross_key_value(self) -> Linear:
         d = self.config.hidden_size
@@ -174,7 +176,7 @@ class Assembly:
         num = offset + num_positions
         names = [f"{stack}.embed_positions.{end}" for end in ("weight", "weights")]
         stored = [name for name in names if name in self.checkpoint]
-        has_formula = config.family.positions in ("sinusoidal", "marian")
+        has_formula = config.family.positions in ("sinusoidal", "marian", "interleaved")
         if not stored and has_formula:
             table = sinusoidal_table(config, num_positions)
             table = table.to(device=self.reader.device, dtype=self.reader.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pybeam import arguments
 from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
+from pybeam.models.conformer.config import ConformerConfig, read_conformer
 from pybeam.text.json_files import positive, read_json, token_id
 
 
@@ -20,7 +21,7 @@ class Family:
     is_pre_norm: bool  # a sublayer is x + f(norm(x)), else norm(x + f(x))
     has_embedding_norm: bool  # a norm after token and position are added
     has_final_norm: bool  # a norm after the last layer
-    # "learned", "stored", "sinusoidal" or "marian", see `pybeam.models.transformer.positions`, or "relative"
+    # "learned", "stored", or a formula of `pybeam.models.transformer.positions`, or "relative"
     positions: str
     # the fields from here on are defaults for configs that do not name them
     scale_embedding: bool = False
@@ -52,6 +53,16 @@ FAMILIES = {
         True, False, True, "sinusoidal", scale_embedding=True, activation="relu", hears=True
     ),
     "whisper": Family(True, False, True, "stored", start_id=50257, hears=True, has_key_bias=False),
+    "fireredasr": Family(
+        True,
+        False,
+        True,
+        "interleaved",
+        scale_embedding=True,
+        start_id=None,
+        hears=True,
+        has_key_bias=False,
+    ),
     "t5": Family(True, False, True, "relative", activation="relu", start_id=0),
     "mt5": Family(True, False, True, "relative", activation="gated-gelu", start_id=0),
     "umt5": Family(
@@ -124,7 +135,8 @@ class TransformerConfig:
     pad_id: int
     start_id: int
     eos_id: int
-    front: FrontConfig | None = None  # only speech models have one
+    # only speech models have one
+    front: FrontConfig | ConformerConfig | None = None
     other_eos_ids: tuple[int, ...] = ()
     # only T5 and its kin have what follows
     relative: RelativePositions | None = None
@@ -138,8 +150,8 @@ class TransformerConfig:
         return self.inner_head_size or self.hidden_size // num_heads
 
     @property
-    def sound(self) -> FrontConfig:
-        """Return the convolutions of a speech model."""
+    def sound(self) -> FrontConfig | ConformerConfig:
+        """Return how a speech model shortens what it hears."""
         assert self.front is not None
         return self.front
 
@@ -360,4 +372,8 @@ def _whisper_front(path: Path, config: dict[str, Any], size: Callable[[str], int
     return FrontConfig(size("num_mel_bins"), convolutions, "gelu")
 
 
-FRONTS = {"speech_to_text": _gated_front, "whisper": _whisper_front}
+FRONTS: dict[str, Callable[..., FrontConfig | ConformerConfig]] = {
+    "speech_to_text": _gated_front,
+    "whisper": _whisper_front,
+    "fireredasr": read_conformer,
+}

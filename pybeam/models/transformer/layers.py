@@ -101,11 +101,16 @@ class Stack(Generic[Layer]):
         """Return the same stack, computed by this backend module if its layers are packed."""
         return replace(
             self,
-            backend=backend if isinstance(self.layers[0].qkv, PackedLinear) else None,
+            backend=backend if self.is_packed else None,
             embedding_norm=self.embedding_norm and self.embedding_norm.with_backend(backend),
             layers=[layer.with_backend(backend) for layer in self.layers],
             final_norm=self.final_norm and self.final_norm.with_backend(backend),
         )
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a backend computes the layers. There may be none."""
+        return any(isinstance(layer.qkv, PackedLinear) for layer in self.layers[:1])
 
     @property
     def hidden_size(self) -> int:

@@ -12,7 +12,13 @@ from pybeam.models.transformer.config import TransformerConfig
 
 def position_offset(config: TransformerConfig) -> int:
     """Return how many rows of the family's own table come before the first token."""
-    offsets = {"learned": 2, "stored": 0, "sinusoidal": config.pad_id + 1, "marian": 0}
+    offsets = {
+        "learned": 2,
+        "stored": 0,
+        "sinusoidal": config.pad_id + 1,
+        "marian": 0,
+        "interleaved": 0,
+    }
     return offsets[config.family.positions]
 
 
@@ -20,7 +26,8 @@ def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None
     """Compute the family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
 
     "sinusoidal" is tensor2tensor's: frequencies ``10000 ** (-j / (d / 2 - 1))``; "marian" is the
-    paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them.
+    paper's: ``10000 ** (-2 j / d)``. Both put the sines first and the cosines after them. "interleaved" has
+    the paper's frequencies, and the sine and the cosine of each side by side.
     """
     if num_positions is None:
         num_positions = config.max_positions
@@ -33,8 +40,19 @@ def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None
         position = torch.arange(num, dtype=torch.float64)
         angle = position[:, None] / 10000**exponent  # [num, (d + 1) // 2]
         return torch.cat((angle.sin(), angle[:, :half].cos()), dim=1).float()
+    if config.family.positions == "interleaved":
+        return interleaved_table(num, d)
     # float32 throughout, as the models were trained
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
     angle = torch.arange(num).float()[:, None] * frequency  # [num, half]
     table = torch.cat((angle.sin(), angle.cos()), dim=1)
     return torch.nn.functional.pad(table, (0, d % 2))
+
+
+def interleaved_table(num_positions: int, size: int) -> Tensor:
+    """Compute [positions, d] float32: sine and cosine of ``i * 10000 ** (-2 j / d)`` in turn; d is even."""
+    # float32 throughout, as the models were trained
+    exponent = torch.tensor(10000.0).log().item() / size
+    frequency = torch.exp(torch.arange(0, size, 2).float() * -exponent)  # [d / 2]
+    angle = torch.arange(num_positions).float()[:, None] * frequency
+    return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)

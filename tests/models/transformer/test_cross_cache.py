@@ -14,7 +14,7 @@ from support.laws import decoded, essence
 from support.speech_models import random_features
 from support.threads import every_thread_count
 
-KINDS = ("m2m_100", "bart", "Speech2Text", "Whisper", "ensemble")
+KINDS = ("m2m_100", "bart", "Speech2Text", "Whisper", "FireRedASR", "ensemble")
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=9),
@@ -34,7 +34,9 @@ def members_of(model) -> list:
 
 
 def requests_for(model, num: int = 7) -> list:
-    return random_features(num) if model.takes_features else sources(num)
+    if not model.takes_features:
+        return sources(num)
+    return random_features(num, num_features=model.config.sound.num_features)
 
 
 class Rounded:

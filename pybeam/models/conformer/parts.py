@@ -1,0 +1,154 @@
+"""The parts of a Conformer layer, and the convolutions before the first one.
+
+Every part computes the rows of many recordings at once, [n, d], one recording after another and without
+padding. A recording gets what it gets alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam import backends
+from pybeam.backends import Backend
+from pybeam.models.conformer.config import KERNEL, STRIDE
+from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.transformer.layers import Norm
+
+# of a convolution over time: they stay in a cache while its weights pass
+BLOCK_ROWS = 64
+
+
+class Kernels:
+    """Operations without weights. A backend computes them if the linear layers are packed for one."""
+
+    def __init__(self, device: torch.device, is_packed: bool) -> None:
+        self._backend = backends.resolve("auto", device) if is_packed else None
+
+    def with_backend(self, backend: Backend) -> Kernels:
+        """Return the same, computed by this backend module, or by torch if nothing is packed."""
+        kernels = copy.copy(self)
+        kernels._backend = backend if self._backend is not None else None
+        return kernels
+
+    def products(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute x y^T [n, m] for x [n, D] and y [m, D]."""
+        if self._backend is None:
+            return x @ y.t()
+        # each row is summed in an order of its own, whatever the number of threads
+        return PackedLinear(y.contiguous(), None).with_backend(self._backend)(x)
+
+    def swish(self, x: Tensor) -> Tensor:
+        """Compute ``x * sigmoid(x)`` [n, d]."""
+        if self._backend is None:
+            return F.silu(x)
+        return self._backend.glu(torch.cat((x, x), dim=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tensors, and parts that a backend computes."""
+
+    def with_backend(self, backend: Backend) -> Self:
+        """Return the same part, computed by this backend module."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self,
+            **{
+                name: part.with_backend(backend)
+                for name, part in own.items()
+                if not isinstance(part, Tensor | float | int)
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneSubsampler(Part):
+    """Two convolutions over time and frequency with ReLU, then a projection: [E, F] becomes [n, d].
+
+    Both have 3 × 3 weights and stride 2, and see nothing beyond the ends but `right_padding` frames of zeros.
+    """
+
+    first: Linear  # [C, 9], with ReLU
+    second: Linear  # [C, 9 C], with ReLU
+    out: Linear  # [d, C * bands]
+    right_padding: int
+
+    def __call__(self, sources: Sequence[Tensor]) -> Tensor:
+        """Return hidden states [n, d] of features [E, F], one source after another.
+
+        Each source must be long enough for one position.
+        """
+        return self.out(torch.cat([self._planes(source) for source in sources]))
+
+    def _planes(self, features: Tensor) -> Tensor:
+        """Return what one source's projection reads, [n, C * bands]."""
+        x = F.pad(features, (0, 0, 0, self.right_padding))[:, :, None]  # [E, F, 1]
+        for layer in (self.first, self.second):
+            windows = x.unfold(0, KERNEL, STRIDE).unfold(1, KERNEL, STRIDE)  # [E, F, C, 3, 3]
+            num_frames, num_bands = windows.shape[:2]
+            x = layer(windows.reshape(num_frames * num_bands, -1))
+            x = x.view(num_frames, num_bands, -1)  # [E, F, C]
+        return x.transpose(1, 2).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward(Part):
+    """``x + W2 swish(W1 norm(x))``. The half of a macaron's feed-forward is in W2."""
+
+    norm: Norm
+    inner: Linear  # with swish
+    out: Linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.out.add(x, self.inner(self.norm(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionModule(Part):
+    """``x + W2 swish(norm2(depthwise(glu(W1 norm(x)))))``: a gate, and a convolution over time."""
+
+    norm: Norm
+    gate: Linear  # [4 d, d]
+    depthwise: Tensor  # [k, 2 d]
+    inner_norm: Norm
+    out: Linear  # [d, 2 d]
+    kernels: Kernels
+
+    def __call__(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+        y = self.gate.gated(self.norm(x))  # [n, 2 d]
+        y = self.inner_norm(depthwise(y, self.depthwise, lengths))
+        return self.out.add(x, self.kernels.swish(y))
+
+
+def depthwise(x: Tensor, weight: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Compute ``y[i] = sum_j weight[j] * x[i + j - k // 2]`` for every channel, with zeros beyond the ends.
+
+    Args:
+        x: [n, C], the rows of one source after another.
+        weight: [k, C], k odd.
+        lengths: rows of each source.
+    """
+    size, half = len(weight), len(weight) // 2
+    # zeros lie before, between and behind the sources, so that one pass serves all
+    source = torch.repeat_interleave(torch.tensor(lengths))
+    place = (torch.arange(len(x)) + half * source).to(x.device)  # [n]
+    num = len(x) + half * (len(lengths) - 1)
+    padded = x.new_zeros(num + 2 * half, x.shape[1])
+    padded[place + half] = x
+    y, product = x.new_empty(num, x.shape[1]), x.new_empty(BLOCK_ROWS, x.shape[1])
+    for first in range(0, num, BLOCK_ROWS):
+        own = y[first : first + BLOCK_ROWS]
+        rows = len(own)
+        torch.mul(padded[first : first + rows], weight[0], out=own)
+        for j in range(1, size):
+            # two roundings, whatever the processor: one operation could round otherwise at the end of a part
+            seen = padded[first + j : first + j + rows]
+            own.add_(torch.mul(seen, weight[j], out=product[:rows]))
+    return y[place]
