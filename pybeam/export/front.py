@@ -9,12 +9,13 @@ from torch import Tensor
 from pybeam.export.builder import FLOAT, INT, Builder, Value, value
 from pybeam.models.base import Model
 from pybeam.models.transformer.config import GATE
-from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
+from pybeam.models.transformer.sources import SpeechSources
+from pybeam.models.transformer.speech import Subsampler
 
 
 def source_inputs(model: Model) -> tuple[Value, Value]:
     """The graph's inputs for sources: ids or features, and their lengths."""
-    if isinstance(model, SpeechTransformer):
+    if isinstance(model, SpeechSources):
         features = value("features", FLOAT, "B", "E", model.config.sound.num_features)
         return features, value("feature_length", INT, "B")
     return value("source", INT, "B", "E"), value("source_length", INT, "B")

@@ -13,6 +13,7 @@ from pybeam.export.decoder import record_decoder, record_encoder
 from pybeam.export.rnn import record_rnn_decoder, record_rnn_encoder
 from pybeam.export.rules import check_algorithm
 from pybeam.export.search import record_search
+from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH
 from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
@@ -31,6 +32,7 @@ TRANSFORMER: Recorders = {
 RECORDERS: dict[type[object], Recorders] = {
     Transformer: TRANSFORMER,
     SpeechTransformer: TRANSFORMER,
+    ConformerTransformer: TRANSFORMER,
     Rnn: {ENCODER: record_rnn_encoder, DECODER: record_rnn_decoder},
 }
 REMEDIES: dict[type[object], str] = {

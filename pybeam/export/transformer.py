@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
 from pybeam.backends.packing import Quantised
 from pybeam.export.builder import Builder, Value
+from pybeam.export.conformer import ConformerGraph
 from pybeam.export.front import subsample
-from pybeam.models.linear import GatedLinear, Linear, PlainLinear
-from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.export.weights import Weights
+from pybeam.models.conformer.model import ConformerTransformer
+from pybeam.models.linear import GatedLinear
+from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
 
@@ -45,12 +46,11 @@ class Network:
     Rows are [n, d] everywhere but in attention, so that every linear layer is one product.
     """
 
-    def __init__(self, model: Transformer, weights: Builder) -> None:
+    def __init__(self, model: Transformer, graph: Builder) -> None:
         self.model = model
         self.num_heads = model.decoder.num_heads
         self.head_size = model.config.hidden_size // self.num_heads
-        self._weights = weights
-        self._stored: dict[int, tuple[Value, Tensor | Linear]] = {}
+        self._weights = Weights(graph)
 
     def encode(self, op: Builder, source: Value, length: Value) -> Encoded:
         """Encode sources [B, E], or features [B, E, F], of these lengths [B]."""
@@ -59,13 +59,13 @@ class Network:
         num, size = op.size(x, 0), op.size(x, 1)
         mask = op.mask(size, length)  # [B, P]
         bias = op.bias(op.Unsqueeze(mask, [1, 2]))  # [B, 1, 1, P]
-        x = op.Reshape(self._place(op, stack, x, op.range(size)), [-1, self._width])  # [B * P, d]
+        x = op.Reshape(x, [-1, self._width])  # [B * P, d]
         heads = op.sizes(num, size, 3, stack.num_heads, -1)
         scale = (self.model.config.hidden_size // stack.num_heads) ** -0.5
         for i, layer in enumerate(stack.layers):
             name = f"encoder.{i}"
             y = self._before(op, layer.self_norm, x, name)
-            qkv = op.Reshape(self._linear(op, layer.qkv, y, f"{name}.qkv"), heads)
+            qkv = op.Reshape(self._weights.linear(op, layer.qkv, y, f"{name}.qkv"), heads)
             query, key, value = _parts(op, op.Transpose(qkv, perm=[2, 0, 3, 1, 4]), 3)
             score = op.Add(_score(op, op.Mul(query, scale), key), bias)  # [B, H, P, P]
             y = op.MatMul(op.Softmax(score, axis=-1), value)  # [B, H, P, D]
@@ -73,8 +73,8 @@ class Network:
             x = self._after_attention(op, layer, x, y, name)
             x = self._inner(op, layer, x, name)
         if stack.final_norm is not None:
-            x = self._norm(op, stack.final_norm, x, "encoder.final_norm")
-        y = self._linear(op, self.model.cross_key_value, x, "cross_key_value")
+            x = self._weights.norm(op, stack.final_norm, x, "encoder.final_norm")
+        y = self._weights.linear(op, self.model.cross_key_value, x, "cross_key_value")
         shape = op.sizes(
             num, size, len(self.model.decoder.layers), 2, self.num_heads, self.head_size
         )
@@ -104,22 +104,24 @@ class Network:
         for i, layer in enumerate(stack.layers):
             name = f"decoder.{i}"
             y = self._before(op, layer.self_norm, x, name)
-            qkv = self._linear(op, layer.qkv, y, f"{name}.qkv")
+            qkv = self._weights.linear(op, layer.qkv, y, f"{name}.qkv")
             query, key, value = _parts(op, self._placed(op, places, qkv, 3), 3)  # [H, A, K, D]
             written.append(KeyValue(key, value))
             y = _own_attention(op, self._scaled(op, query), own[i], written[i], own_bias)
             x = self._after_attention(op, layer, x, self._rows(op, places, y), name)
             y = self._before(op, layer.cross_norm, x, f"{name}.cross")
-            query = self._linear(op, layer.cross_query, y, f"{name}.cross_query")
+            query = self._weights.linear(op, layer.cross_query, y, f"{name}.cross_query")
             query = op.Squeeze(self._placed(op, places, query, 1), [0])  # [H, A, K, D]
             score = op.Add(_score(op, self._scaled(op, query), cross[i].key), cross_bias)
             y = op.MatMul(op.Softmax(score, axis=-1), cross[i].value)  # [H, A, K, D]
-            y = self._linear(op, layer.cross_out, self._rows(op, places, y), f"{name}.cross_out")
+            y = self._weights.linear(
+                op, layer.cross_out, self._rows(op, places, y), f"{name}.cross_out"
+            )
             x = self._after(op, layer.cross_norm, op.Add(x, y), f"{name}.cross")
             x = self._inner(op, layer, x, name)
         if stack.final_norm is not None:
-            x = self._norm(op, stack.final_norm, x, "decoder.final_norm")
-        return self._linear(op, self.model.output, x, "output"), written
+            x = self._weights.norm(op, stack.final_norm, x, "decoder.final_norm")
+        return self._weights.linear(op, self.model.output, x, "output"), written
 
     @property
     def _width(self) -> int:
@@ -143,68 +145,51 @@ class Network:
         return op.Gather(y, places.place, axis=0)
 
     def _embed_sources(self, op: Builder, source: Value, length: Value) -> tuple[Value, Value]:
-        """Embed sources as [B, P, d], without positions. Returns also their lengths [B]."""
-        if isinstance(self.model, SpeechTransformer):
-            return subsample(op, self.model.front, self._store, source, length)
-        return self._tokens(op, self.model.encoder, source), length
+        """Return the inputs [B, P, d] of the encoder's layers, and how many each source has [B]."""
+        model = self.model
+        if isinstance(model, ConformerTransformer):
+            return ConformerGraph(self._weights, model).record(op, source, length)
+        if isinstance(model, SpeechTransformer):
+            x, length = subsample(op, model.front, self._weights.store, source, length)
+        else:
+            x = self._tokens(op, model.encoder, source)
+        return self._place(op, model.encoder, x, op.range(op.size(x, 1))), length
 
     def _tokens(self, op: Builder, stack: Stack, token: Value) -> Value:
         # int8 is not exported
         assert not isinstance(stack.token_table, Quantised | None)
-        table = self._store(stack.token_table, f"{self._name(stack)}.tokens")
+        table = self._weights.store(stack.token_table, f"{self._name(stack)}.tokens")
         return op.Gather(table, token, axis=0)  # [..., d]
 
     def _place(self, op: Builder, stack: Stack, x: Value, position: Value) -> Value:
         """Embeddings x [..., n, d] with those of these positions [n]."""
         name = self._name(stack)
         x = op.Mul(x, float(stack.embedding_scale))
-        positions = self._store(stack.position_table, f"{name}.positions")
+        positions = self._weights.store(stack.position_table, f"{name}.positions")
         x = op.Add(x, op.Gather(positions, position, axis=0))
         norm = stack.embedding_norm
-        return x if norm is None else self._norm(op, norm, x, f"{name}.embedding_norm")
+        return x if norm is None else self._weights.norm(op, norm, x, f"{name}.embedding_norm")
 
     def _after_attention(
         self, op: Builder, layer: EncoderLayer, x: Value, y: Value, name: str
     ) -> Value:
-        y = op.Add(x, self._linear(op, layer.self_out, y, f"{name}.self_out"))
+        y = op.Add(x, self._weights.linear(op, layer.self_out, y, f"{name}.self_out"))
         return self._after(op, layer.self_norm, y, name)
 
     def _inner(self, op: Builder, layer: EncoderLayer | DecoderLayer, x: Value, name: str) -> Value:
         y = self._before(op, layer.inner_norm, x, f"{name}.inner")
         assert not isinstance(layer.inner, GatedLinear)
-        y = self._linear(op, layer.inner, y, f"{name}.inner")
-        y = op.Add(x, self._linear(op, layer.inner_out, y, f"{name}.inner_out"))
+        y = self._weights.linear(op, layer.inner, y, f"{name}.inner")
+        y = op.Add(x, self._weights.linear(op, layer.inner_out, y, f"{name}.inner_out"))
         return self._after(op, layer.inner_norm, y, f"{name}.inner")
 
     def _before(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
         is_pre_norm = self.model.config.family.is_pre_norm
-        return self._norm(op, norm, x, f"{name}.norm") if is_pre_norm else x
+        return self._weights.norm(op, norm, x, f"{name}.norm") if is_pre_norm else x
 
     def _after(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
         is_pre_norm = self.model.config.family.is_pre_norm
-        return x if is_pre_norm else self._norm(op, norm, x, f"{name}.norm")
-
-    def _norm(self, op: Builder, norm: AnyNorm, x: Value, name: str) -> Value:
-        assert isinstance(norm, Norm)
-        weight = self._store(norm.weight, f"{name}.weight")
-        bias = self._store(norm.bias, f"{name}.bias")
-        return op.LayerNormalization(x, weight, bias, axis=-1, epsilon=norm.epsilon)
-
-    def _linear(self, op: Builder, linear: Linear, x: Value, name: str) -> Value:
-        bias = () if linear.bias is None else (self._store(linear.bias, f"{name}.bias"),)
-        y = op.Gemm(x, self._store(linear, f"{name}.weight"), *bias, transB=1)  # [n, out]
-        return y if linear.activation is None else _activated(op, linear.activation, y)
-
-    def _store(self, weight: Tensor | Linear, name: str) -> Value:
-        """Store a table. Tied tables are stored once, as the same tensor or as the same packed layer."""
-        if isinstance(weight, PlainLinear):
-            weight = weight.weight
-        key = weight.data_ptr() if isinstance(weight, Tensor) else id(weight)
-        if key not in self._stored:
-            content = weight if isinstance(weight, Tensor) else weight.weight
-            # keep the tensor, so that no other tensor can get its address
-            self._stored[key] = self._weights.weight(content.float().cpu(), name), weight
-        return self._stored[key][0]
+        return x if is_pre_norm else self._weights.norm(op, norm, x, f"{name}.norm")
 
 
 def _parts(op: Builder, x: Value, num: int) -> Sequence[Value]:
@@ -224,13 +209,3 @@ def _own_attention(op: Builder, query: Value, old: KeyValue, new: KeyValue, bias
     sizes = op.sizes(op.size(old.key, 2), op.size(new.key, 2))
     earlier, beside = op.Split(share, sizes, axis=-1, outputs=2)
     return op.Add(op.MatMul(earlier, old.value), op.MatMul(beside, new.value))
-
-
-def _activated(op: Builder, activation: str, x: Value) -> Value:
-    if activation == "relu":
-        return op.Relu(x)
-    if activation == "tanh":
-        return op.Tanh(x)
-    if activation in ("silu", "swish"):
-        return op.Mul(x, op.Sigmoid(x))
-    return op.Gelu(x, approximate="none" if activation in ("gelu", "gelu_python") else "tanh")
