@@ -17,6 +17,7 @@ from pybeam import backends
 from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.models.transformer.attention import head_attention
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.text.json_files import positive, read_json
 
@@ -38,7 +39,7 @@ class Heard:
         num_positions: encoder positions that are sound, not silence that fills the window; None: all.
     """
 
-    features: Tensor
+    features: Tensor | SharedFeatures
     prefix: Sequence[int]
     tokens: Sequence[int]
     num_positions: int | None = None
@@ -138,7 +139,7 @@ class Aligner:
             return TokenTimes((0.0,), ())
         # EOS counts in the means over tokens
         given = [*window.prefix, self._no_timestamps_id, *tokens, self._eos_id]
-        state = self._session.encoder_states([window.features])  # [positions, d]
+        state = self._session.states([window.features])  # [positions, d]
         weights, logits = head_attention(self._session, state, given, self._heads)
         if window.num_positions is not None:
             # as if the heads saw nothing behind the sound

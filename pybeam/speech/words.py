@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.speech.alignment import Aligner, Heard, TokenTimes
 from pybeam.speech.transcript import Segment, Word
 from pybeam.text.deltas import INCOMPLETE
@@ -56,7 +57,7 @@ class WordFinder:
     def __call__(
         self,
         segments: Sequence[Segment],
-        features: Tensor,
+        features: Tensor | SharedFeatures,
         prefix: Sequence[int],
         *,
         language: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,12 @@ class Front:
                 f"`max_source_positions`, which is {positions}"
             )
         return cls(extract, tokens, load_tokenizer(path), window, window // positions)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens with the spaces around it; timestamps and control tokens have none."""
+        # the files of older models do not know timestamps
+        known = [token for token in tokens if token < self.tokens.no_timestamps]
+        return self.tokenizer.decode(known, strips=False)
 
     @property
     def rate(self) -> float:

@@ -17,15 +17,13 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
+from pybeam.speech.words import WordFinder
 from pybeam.transcription.found import Found, best_of_failed
 from pybeam.transcription.front import Front
 from pybeam.transcription.options import TranscriptionOptions
-from pybeam.transcription.pieces import Piece, compression_ratio, pieces_of, windows_of
+from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
 from pybeam.transcription.talks import Answer, Question, Talk
-
-# see `pybeam.speech.WordFinder`
-FindWords = Callable[..., list[Segment]]
 
 
 class Sound:
@@ -69,12 +67,12 @@ class Listener:
         model: Model,
         front: Front,
         options: TranscriptionOptions,
-        find_words: FindWords | None = None,
+        find_words: WordFinder | None = None,
     ) -> None:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
-        self._extract, self._tokens = front.extract, front.tokens
-        self._tokenizer, self._window, self._stride = front.tokenizer, front.window, front.stride
+        self._front, self._extract, self._tokens = front, front.extract, front.tokens
+        self._window, self._stride = front.window, front.stride
         self._rate, self._positions = front.rate, model.max_positions
         tokens = front.tokens
         self._task_id = tokens.task_id(options.task)
@@ -98,7 +96,7 @@ class Listener:
                 "none; leave it out"
             )
         if isinstance(given, str):
-            return self._tokenizer.encode_target(" " + given.strip())
+            return self._front.tokenizer.encode_target(" " + given.strip())
         return list(given)
 
     def listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
@@ -194,7 +192,13 @@ class Listener:
                 window = yield from self._transcribe(source, seek, said, language)
                 segments, step = self._segments(window, seek, size, keeps_rest=False)
                 segments = self._with_words(segments, source, seek, size, language, last_end)
-                last_end = segments[-1].end if segments else last_end
+                if self._find_words is not None and segments:
+                    last_end = end_of_words(segments)
+                    spoken = round(last_end * self._rate) - seek
+                    # a word says better than a timestamp where speech has ended
+                    if spoken > 0 and not ends_alone(window.tokens, self._tokens.no_timestamps + 1):
+                        step = spoken
+                segments = lasting(segments)
                 found += segments
                 said += [token for segment in segments for token in segment.tokens]
                 if window.is_forgotten(self._options):
@@ -219,6 +223,7 @@ class Listener:
             segments, _ = self._segments(window, start, end - start, keeps_rest=True)
             last_end = start / self._rate
             segments = self._with_words(segments, source, start, end - start, language, last_end)
+            segments = lasting(segments)
             report(end - start, segments)
             return segments
 
@@ -300,14 +305,9 @@ class Listener:
     def _found(self, answer: Answer, temperature: float) -> Found:
         no_speech = math.exp(answer.notes[0]) if self._num_before else None
         tokens = answer.tokens
-        text = self._text(tokens).strip()
+        text = self._front.text(tokens).strip()
         average = answer.score / (len(tokens) + 1)
         return Found(tokens, average, no_speech, temperature, compression_ratio(text))
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        # the files of older models do not know timestamps
-        text = [token for token in tokens if token < self._tokens.no_timestamps]
-        return self._tokenizer.decode(text, strips=False)
 
     def _segments(
         self, found: Found, seek: int, size: int, *, keeps_rest: bool
@@ -321,14 +321,11 @@ class Listener:
             pieces, step = pieces_of(found.tokens, begin, self._stride, size, keeps_rest=keeps_rest)
         segments = []
         for piece in pieces:
-            text = self._text(piece.tokens)
-            if piece.start == piece.end or not text.strip():
-                continue
             segments.append(
                 Segment(
                     (seek + piece.start) / self._rate,
                     (seek + piece.end) / self._rate,
-                    text,
+                    self._front.text(piece.tokens),
                     tuple(piece.tokens),
                     found.average_log_prob,
                     found.no_speech_probability,
@@ -337,6 +334,17 @@ class Listener:
                 )
             )
         return segments, step
+
+
+def lasting(segments: Sequence[Segment]) -> list[Segment]:
+    """Return those segments that have text and last."""
+    return [one for one in segments if one.start < one.end and one.text.strip()]
+
+
+def end_of_words(segments: Sequence[Segment]) -> float:
+    """Return when the last word ends; the last segment, if there are no words."""
+    words = [word for segment in segments for word in segment.words]
+    return words[-1].end if words else segments[-1].end
 
 
 def seed_of(*numbers: int) -> int:

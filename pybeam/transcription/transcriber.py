@@ -23,7 +23,9 @@ from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
 from pybeam.processors.sampling import sample
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
+from pybeam.speech.alignment import Aligner
 from pybeam.speech.transcript import Transcript
+from pybeam.speech.words import WordFinder
 from pybeam.transcription.front import Front
 from pybeam.transcription.listener import Listener
 from pybeam.transcription.notes import Notebook, TakeNotes
@@ -98,7 +100,10 @@ class Transcriber:
         self.languages = tuple(front.tokens.languages)
         schedule = Fifo(16) if schedule is None else schedule
         algorithm = beam_search() if algorithm is None else algorithm
-        self._listener = Listener(model, front, options)
+        find_words = None
+        if options.words:
+            find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text)
+        self._listener = Listener(model, front, options, find_words)
         num_lines = schedule.n + SPARE_LINES
         self._notes = TakeNotes(
             Notebook(num_lines, len(self._listener.noted), model.device), self._listener.noted

@@ -14,7 +14,9 @@ import pybeam
 from support.speech_models import WHISPER_LETTERS, tone
 from support.tiny_whisper import (
     BEGIN,
+    NO_STAMPS,
     NUM_POSITIONS,
+    SPACE,
     SPECIAL,
     STAMPS,
     SUPPRESSED,
@@ -30,7 +32,7 @@ OPTIONS = pybeam.TranscriptionOptions(
 )
 SECONDS = (1.0, 0.5, 2.4, 5.3)
 # a random model writes timestamps even where it is told not to
-NO_STAMPS_AT_ALL = (*SUPPRESSED, *range(BEGIN, BEGIN + len(STAMPS)))
+NO_STAMPS_AT_ALL = (*SUPPRESSED, *range(NO_STAMPS, BEGIN + len(STAMPS)))
 
 
 class Multilingual:
@@ -93,6 +95,7 @@ def given(options: pybeam.TranscriptionOptions, width: int = 5) -> dict:
         suppress_tokens=list(options.suppress_tokens or SUPPRESSED),
         without_timestamps=not options.timestamps,
         max_initial_timestamp=options.max_initial_timestamp,
+        word_timestamps=options.words,
     )
 
 
@@ -106,6 +109,10 @@ def assert_same(transcript, segments) -> None:
         assert ours.compression_ratio == pytest.approx(theirs.compression_ratio)
         assert ours.no_speech_probability == pytest.approx(theirs.no_speech_prob, rel=1e-2)
         assert ours.temperature == theirs.temperature
+        assert [one.text for one in ours.words] == [one.word for one in theirs.words or ()]
+        for word, other in zip(ours.words, theirs.words or (), strict=True):
+            assert (word.start, word.end) == pytest.approx((other.start, other.end), abs=1e-6)
+            assert word.probability == pytest.approx(other.probability, abs=1e-3)
 
 
 CASES = {
@@ -113,6 +120,10 @@ CASES = {
     "each window alone": replace(OPTIONS, condition_on_previous_text=False),
     "translated": replace(OPTIONS, task="translate", language="de"),
     "prompted": replace(OPTIONS, initial_prompt="hello", hotwords="abc abd"),
+    "words": replace(OPTIONS, words=True),
+    "words between spaces": replace(
+        OPTIONS, words=True, suppress_tokens=[token for token in SUPPRESSED if token != SPACE]
+    ),
     "prompted by ids": replace(OPTIONS, initial_prompt=[5, 6, 5]),
     "no timestamps": replace(OPTIONS, timestamps=False, suppress_tokens=NO_STAMPS_AT_ALL),
     "no limit on the first timestamp": replace(OPTIONS, max_initial_timestamp=1.0),

@@ -34,6 +34,7 @@ KINDS = {
     "sampled": replace(FAILING, temperatures=(0.7, 1.2), prompt_reset_on_temperature=0.9),
     "batched": replace(FAILING, windows="batched", temperatures=(0.0, 0.8)),
     "no timestamps": replace(OPTIONS, timestamps=False, hotwords="abc", language="fr"),
+    "words": replace(OPTIONS, words=True, windows="batched", temperatures=(0.0,)),
     "prompted": replace(OPTIONS, initial_prompt="hello", condition_on_previous_text=False),
 }
 
