@@ -33,7 +33,7 @@ class Heard:
     """A window and the text that was found in it.
 
     Args:
-        features: [E, F], as the model was given them.
+        features: [E, F], as the model was given them. Shared ones keep their states for later.
         prefix: the tokens of language and task, without timestamps; empty for a model of English alone.
         tokens: ids of the text, without timestamps, control tokens and EOS.
         num_positions: encoder positions that are sound, not silence that fills the window; None: all.

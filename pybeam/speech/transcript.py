@@ -1,4 +1,4 @@
-"""All that is heard in a recording: words, segments, the whole transcript; and stretches of speech."""
+"""Words, segments and whole transcripts of a recording, and its stretches of speech."""
 
 from __future__ import annotations
 

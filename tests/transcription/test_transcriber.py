@@ -34,7 +34,6 @@ KINDS = {
     "sampled": replace(FAILING, temperatures=(0.7, 1.2), prompt_reset_on_temperature=0.9),
     "batched": replace(FAILING, windows="batched", temperatures=(0.0, 0.8)),
     "no timestamps": replace(OPTIONS, timestamps=False, hotwords="abc", language="fr"),
-    "words": replace(OPTIONS, words=True, windows="batched", temperatures=(0.0,)),
     "prompted": replace(OPTIONS, initial_prompt="hello", condition_on_previous_text=False),
 }
 
@@ -379,3 +378,15 @@ def test_arguments_that_are_refused(model, directory, tmp_path):
 
 def test_an_empty_list(model, directory):
     assert transcribed(model, directory, []) == []
+
+
+def test_words_are_those_of_each_recording_alone(model, directory):
+    """Whatever is beside it, and whichever way its windows are cut."""
+    for windows in ("sequential", "batched"):
+        options = replace(OPTIONS, words=True, windows=windows, temperatures=(0.0,))
+        recordings = sounds(*LENGTHS)
+        together = transcribed(model, directory, recordings, options)
+        alone = [transcribed(model, directory, [one], options)[0] for one in recordings]
+        assert together == alone
+        words = [word for one in together for part in one.segments for word in part.words]
+        assert len(words) > 5 and all(0 <= word.start <= word.end for word in words)
