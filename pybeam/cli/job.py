@@ -227,7 +227,7 @@ class PairFiles(Files):
 
 @dataclass(frozen=True)
 class RecordingFiles(Files):
-    """What `pybeam transcribe` reads and writes: recordings, or a file or a folder that has them."""
+    """What `pybeam transcribe` reads and writes: recordings, or files that name them."""
 
     names: tuple[str, ...]
 
@@ -238,12 +238,10 @@ class RecordingFiles(Files):
             raise click.UsageError("give either --output or --output-dir, not both")
 
     def corpus(self, options: CorpusOptions) -> Corpus:
-        from pybeam.corpus.readers import Corpus, Names, recordings_in
+        from pybeam.corpus.readers import Corpus, Names
 
         if self.names:
             return Names(self.names)
-        if os.path.isdir(self.input_paths[0]) and len(self.input_paths) == 1:
-            return Names(recordings_in(self.input_paths[0]))
         return Corpus(self.input_paths, column=options.column)
 
     @contextlib.contextmanager

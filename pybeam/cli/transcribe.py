@@ -1,18 +1,31 @@
-"""`pybeam transcribe`: sound files in, transcriptions out."""
+"""`pybeam transcribe`: sound files in, transcripts out."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pybeam.cli import signals
+from pybeam.cli.files import open_input
 from pybeam.cli.job import Command, RecordingFiles
+from pybeam.cli.loading import Setup
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
-from pybeam.cli.options.corpus import PART_RECORDINGS, corpus_section
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.corpus import PART_RECORDINGS, CorpusOptions, corpus_section
+from pybeam.cli.options.errors import as_failures, flag
+from pybeam.cli.options.sections import Section, SectionCommand, given, option, take
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.options.whisper import WHISPER, WhisperOptions
 from pybeam.cli.translate import FORM, check_form
 
 FILES = Section(
@@ -27,14 +40,15 @@ FILES = Section(
             default=["-"],
             show_default=False,
             type=click.Path(allow_dash=True),
-            help="Names of WAV files, one per line, if none are given as arguments; `-` or nothing: "
-            "stdin. With --output-dir also a folder, whose .wav files are taken by name.",
+            help="Names of sound files, one per line, if none are given as arguments; `-` or nothing: "
+            "stdin. Also a folder, whose sound files are taken by name.",
         ),
         files.OUTPUT,
         option(
             "--language",
             metavar="CODE",
-            help="The spoken language, such as en, for Whisper models of many languages.",
+            help="The spoken language, such as en, for Whisper models of many languages. Without it a "
+            "transcript's language is detected.",
         ),
         option(
             "--task",
@@ -44,6 +58,18 @@ FILES = Section(
         ),
     ],
 )
+# options that ask for hypotheses of the search, and not for a transcript
+HYPOTHESES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "--n-best": lambda values: (values["n_best"] or 1) > 1,
+    "--samples": lambda values: values["samples"] is not None,
+    "--groups": lambda values: (values["groups"] or 1) > 1,
+    "--scores": lambda values: values["has_scores"],
+    "--json": lambda values: values["is_json"],
+}
+# a window of 30 seconds takes as much memory as hundreds of lines of text
+WINDOWS_AT_ONCE = 16
+# options of a corpus whose names differ from their flags
+CORPUS = {"on_ray": "--ray"}
 
 
 @click.command(
@@ -51,29 +77,40 @@ FILES = Section(
     short_help="Transcribe sound files.",
     sections=[
         FILES,
+        WHISPER,
         corpus_section("name of the recording", part_lines=PART_RECORDINGS),
         *SECTIONS,
         SPEED,
         FORM,
     ],
 )
-@click.argument("names", metavar="[WAV]...", nargs=-1, type=click.Path())
+@click.argument("names", metavar="[SOUND]...", nargs=-1, type=click.Path())
 def transcribe(**values: Any) -> int:
-    """Transcribe WAV files with a speech model that is loaded from DIR.
+    """Transcribe sound files with a speech model that is loaded from DIR.
 
-    The files must be 16-bit PCM with one channel, at the sampling rate of the model
-    (`preprocessor_config.json`). Transcriptions come out in the order of the files, each as soon as it
-    and all before it are known; a file that cannot be read leaves an empty line. With --n-best 2
-    or more, each hypothesis is a line `file ||| transcription ||| score`, files counted from 0.
-    Speech2Text models need the package kaldi-native-fbank (`pip install 'pybeam-search[speech]'`). Whisper
-    models take files of 30 seconds at most and write no timestamps.
+    WAV files with 16-bit samples, one channel and the model's sampling rate are read as they are. Other files
+    that FFmpeg knows are decoded and resampled, which needs the package av
+    (`pip install 'pybeam-search[speech]'`). The name `-` is a recording on stdin.
+
+    Each recording becomes a line, in the order of the files; one that cannot be read leaves an empty
+    line. With --format, Whisper models write transcripts with times, to stdout or, with --output-dir, into
+    a file for each recording. Recordings may have any length, and all of them share the batch.
+
+    With --n-best 2 or more, --scores or --json, the hypotheses of the search are written, as lines
+    `file ||| transcription ||| score`, files counted from 0, or as JSON. Whisper models then need --language
+    and take 30 seconds at most. Without --format, --output-dir writes such lines in parts.
 
     \b
     Examples:
       pybeam transcribe --model examples/models/spoken-numbers-en examples/speech/*.wav
+      pybeam transcribe --model whisper-tiny talk.mp3
+      pybeam transcribe --model whisper-tiny --format srt film.mkv > film.srt
+      pybeam transcribe --model whisper-tiny --format srt --format json --output-dir OUT *.flac
+      pybeam transcribe --model whisper-tiny --timestamps word --format json - < talk.ogg
+      pybeam transcribe --model whisper-tiny --vad --windows batched talk.mp3
+      pybeam transcribe --model whisper-tiny --language de --task translate a.wav
       pybeam transcribe --model DIR --input recordings --output-dir OUT
       ls *.wav | pybeam transcribe --model DIR --output out.txt
-      pybeam transcribe --model DIR --language de --task translate a.wav
       pybeam transcribe --model DIR --recipe fireredasr --width 3 --temperature 1.25 \\
           --length-penalty 0.6 --eos-penalty 0.9 --n-best 3 a.wav
 
@@ -86,12 +123,96 @@ def transcribe(**values: Any) -> int:
       141  the reader of the output went away
     """
     signals.leave_at_once()
+    if values["names"] and values["input_paths"] != ("-",):
+        raise click.UsageError("give sound files either as arguments or through --input, not both")
+    check_form(values)
+    whisper = take(WhisperOptions, values)
+    whisper.check()
+    if not values["names"] and len(values["input_paths"]) == 1:
+        values["names"] = _in_folder(values["input_paths"][0])
+    with contextlib.ExitStack() as stack:
+        values["names"] = _with_stdin(values["names"], stack)
+        if not _is_whisper(values["model_dirs"][0]):
+            whisper.refuse("is for Whisper models, but --model is another")
+            return _hypotheses(values)
+        asked = [name for name, is_asked in HYPOTHESES.items() if is_asked(values)]
+        if not asked and (values["output_dir"] is None or whisper.forms):
+            return _transcripts(values, whisper)
+        reason = asked[0] if asked else "--output-dir without --format"
+        whisper.refuse(f"is for transcripts, but {reason} writes hypotheses of the search")
+        return _hypotheses(values)
+
+
+def _hypotheses(values: dict[str, Any]) -> int:
+    """Write what the search finds in recordings that are one window each."""
     from pybeam.corpus import Transcribe
 
-    if values["names"] and values["input_paths"] != ("-",):
-        raise click.UsageError("give WAV files either as arguments or through --input, not both")
-    check_form(values)
     options = dict(values)
     algorithm = AlgorithmOptions.take(values)
     task = take(Transcribe, values)
     return Command.take(options, values, algorithm, RecordingFiles, task).run()
+
+
+def _transcripts(values: dict[str, Any], whisper: WhisperOptions) -> int:
+    """Write transcripts of recordings of any length."""
+    from pybeam.cli.transcripts import Transcripts
+
+    corpus = take(CorpusOptions, {"target_column": None} | values)
+    for name in given(corpus, [field.name for field in dataclasses.fields(corpus)]):
+        if name != "output_dir":
+            raise click.UsageError(
+                f"{CORPUS.get(name, flag(name))} is for --output-dir without --format, which writes parts"
+            )
+    if values["batch_size"] is None and values["batch_tokens"] is None:
+        values["batch_size"] = WINDOWS_AT_ONCE
+    setup = Setup.take(AlgorithmOptions.take(values), values)
+    return Transcripts(
+        setup,
+        values["names"] or _listed(values["input_paths"]),
+        values["output_path"],
+        corpus.output_dir,
+        whisper,
+        values["language"],
+        values["task"],
+        values["quiet"],
+    ).run()
+
+
+def _in_folder(path: str) -> tuple[str, ...]:
+    """Return the recordings in a folder; none if it is no folder."""
+    if not os.path.isdir(path):
+        return ()
+    from pybeam.corpus.readers import recordings_in
+
+    with as_failures():
+        return tuple(recordings_in(path))
+
+
+def _listed(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names in files that have one in each line."""
+    names: list[str] = []
+    for path in paths:
+        with open_input(path) as file:
+            lines = file.read().split(b"\n")
+        names += [os.fsdecode(line.strip()) for line in (lines if lines[-1] else lines[:-1])]
+    return tuple(names)
+
+
+def _with_stdin(names: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[str, ...]:
+    """Return the names with that of a file, which lives as long as `stack`, in place of `-`."""
+    if "-" not in names:
+        return names
+    if names.count("-") > 1:
+        raise click.UsageError("`-` can be given once; there is one stdin")
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "stdin")
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return tuple(str(path) if name == "-" else name for name in names)
+
+
+def _is_whisper(directory: str) -> bool:
+    try:
+        config = json.loads(Path(directory, "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False  # whoever loads the model says what is wrong
+    return isinstance(config, dict) and config.get("model_type") == "whisper"

@@ -155,10 +155,11 @@ def fill(folder: Path) -> None:
 
 def fill_with_whisper(folder: Path) -> None:
     """A tiny random Whisper in place of the one that the hub has, and a recording."""
-    from support.speech_models import save_tiny_whisper, tone, write_wav
+    from support.speech_models import tone, write_wav
+    from support.tiny_whisper import save_whisper
 
     (folder / "whisper-tiny").mkdir()
-    save_tiny_whisper(folder / "whisper-tiny")
+    save_whisper(folder / "whisper-tiny")
     write_wav(folder / "speech.wav", tone(9000, seed=1), 16000)
 
 

@@ -216,10 +216,19 @@ def test_other_models_are_asked_nothing(tmp_path):
 
 
 def test_command_line(saved, tmp_path, capfd):
+    """Hypotheses of the search, and not transcripts, which need no language and have any length."""
     paths = [tmp_path / f"{i}.wav" for i in range(3)]
     for i, path in enumerate(paths):
         write_wav(path, tone(17000 if i == 1 else 5000 * (i + 1), seed=i), 16000)
-    command = ["transcribe", "--model", str(saved[0]), "--quiet", "--width=4", "--max-length=8"]
+    command = [
+        "transcribe",
+        "--model",
+        str(saved[0]),
+        "--quiet",
+        "--width=4",
+        "--max-length=8",
+        "--json",
+    ]
     assert main([*command, "--language=de", "--task=translate", *map(str, paths)]) == 1
     output = capfd.readouterr()
     assert "error: file 2: " in output.err and "at most 1 s" in output.err
@@ -231,7 +240,9 @@ def test_command_line(saved, tmp_path, capfd):
     requests = [pybeam.Request(sound, prefix=asked.prefix) for sound in sounds]
     first, last = pybeam.Decoder(pybeam.load_model(saved[0]), search).decode(requests)
     texts = [tokenizer.decode(result.hypotheses[0].tokens) for result in (first, last)]
-    assert all(texts) and output.out.split("\n") == [texts[0], "", texts[1], ""]
+    records = [json.loads(line)["hypotheses"] for line in output.out.splitlines()]
+    found = [record[0]["text"] if record else "" for record in records]
+    assert all(texts) and found == [texts[0], "", texts[1]]
     assert main([*command, str(paths[0])]) == 1
     assert "--language must be one" in capfd.readouterr().err
 

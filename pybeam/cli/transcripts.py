@@ -1,0 +1,284 @@
+"""One run of `pybeam transcribe` with a Whisper model: recordings in, transcripts out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pybeam.cli import signals
+from pybeam.cli.files import open_output
+from pybeam.cli.loading import Setup
+from pybeam.cli.options.errors import EXPECTED, as_failures
+from pybeam.cli.options.whisper import WhisperOptions
+from pybeam.cli.output import OrderedWriter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pybeam.speech.transcript import Transcript
+    from pybeam.speech.voice_activity import VoiceActivity
+    from pybeam.transcription import Progress, Recording, Transcriber, TranscriptionOptions
+
+
+@dataclass(frozen=True)
+class Transcripts:
+    """Recordings that become transcripts.
+
+    Attributes:
+        setup: model, search and device.
+        names: the recordings; an empty name is an empty recording.
+        output_path: where all transcripts are written, one behind the other; or
+        output_dir: the folder in which each has a file.
+        options: of Whisper models.
+        language, task: those of the command line.
+        quiet: whether only errors and warnings are said.
+    """
+
+    setup: Setup
+    names: tuple[str, ...]
+    output_path: str
+    output_dir: str | None
+    options: WhisperOptions
+    language: str | None
+    task: str | None
+    quiet: bool
+
+    def run(self) -> int:
+        """Transcribe everything; returns the exit code."""
+        self._check()
+        most = self.setup.algorithm.search.max_length
+        options = self.options.transcription(self.language, self.task, most)
+        rules = self.options.speech_rules()
+        transcriber = self._transcriber(options)
+        with as_failures(), contextlib.ExitStack() as stack:
+            activity = None
+            if rules is not None:
+                from pybeam.speech.voice_activity import VoiceActivity
+
+                activity = VoiceActivity(rules)
+            writer = stack.enter_context(self._writer())
+            sounds = Sounds(self.names, transcriber.sampling_rate, activity)
+            progress = SoundProgress(self.names, has_summary=not self.quiet)
+            stack.callback(progress.close)
+            stack.enter_context(signals.ending_in_order())
+            self._transcribe(transcriber, sounds, writer, progress)
+        return 1 if progress.has_failed else 0
+
+    def _transcribe(
+        self,
+        transcriber: Transcriber,
+        sounds: Sounds,
+        writer: FolderWriter | LineWriter,
+        progress: SoundProgress,
+    ) -> None:
+        try:
+            for news in transcriber.stream(sounds):
+                progress.add(news)
+                if news.error is not None:
+                    writer.skip(news.index)
+                elif news.transcript is not None:
+                    writer.write(news.index, news.transcript)
+        # the reader of the output has gone
+        except click.exceptions.Exit:
+            raise
+        except BaseException:
+            progress.finish(is_interrupted=True)
+            raise
+        progress.finish(is_interrupted=False)
+
+    def _check(self) -> None:
+        forms = self.options.forms
+        if self.output_dir is not None and self.output_path != "-":
+            raise click.UsageError("give either --output or --output-dir, not both")
+        if self.output_dir is not None:
+            self._check_names()
+        elif len(forms) > 1:
+            raise click.UsageError("several --format need --output-dir, where each has a file")
+        elif forms and forms[0] in ("srt", "vtt", "tsv") and len(self.names) > 1:
+            raise click.UsageError(
+                f"--format {forms[0]} of several recordings needs --output-dir, where each has a file"
+            )
+
+    def _check_names(self) -> None:
+        stems = Counter(map(stem_of, self.names))
+        for name in self.names:
+            if stems[stem_of(name)] > 1:
+                raise click.UsageError(
+                    f"several recordings would be written to {stem_of(name)!r} in --output-dir, {name} among "
+                    "them; transcribe them into folders of their own"
+                )
+
+    def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
+        from pybeam.transcription import Transcriber
+
+        tokenizer = self.setup.load_tokenizer()
+        algorithm = self.setup.build_algorithm(tokenizer)
+        model = self.setup.load_model()
+        with as_failures():
+            return Transcriber(
+                model,
+                self.setup.first_dir,
+                options,
+                algorithm=algorithm,
+                schedule=self.setup.schedule,
+                backend=self.setup.device.backend,
+            )
+
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[FolderWriter | LineWriter]:
+        if self.output_dir is not None:
+            yield FolderWriter(Path(self.output_dir), self.names, self.options.forms)
+            return
+        # the recordings are files of their own, so that nothing is read that is written here
+        with open(os.devnull, "rb") as nothing, open_output(self.output_path, nothing) as file:
+            form = self.options.forms[0] if self.options.forms else None
+            yield LineWriter(OrderedWriter(file.fileno()), form)
+
+
+def stem_of(name: str) -> str:
+    """Return the name of a recording's transcript, without the form."""
+    return Path(name).stem
+
+
+class LineWriter:
+    """Write transcripts one behind the other, in the order of the recordings.
+
+    Args:
+        writer: writes texts in their order.
+        form: of `format_transcript`; None: a line for each recording, which is empty for one that failed.
+    """
+
+    def __init__(self, writer: OrderedWriter, form: str | None) -> None:
+        self._writer, self._form = writer, form
+
+    def write(self, index: int, transcript: Transcript) -> None:
+        from pybeam.speech.formats import format_transcript
+
+        if self._form is None:
+            text = " ".join(transcript.text.split()) + "\n"
+        else:
+            text = format_transcript(transcript, self._form)
+        self._writer.add(index, text)
+
+    def skip(self, index: int) -> None:
+        self._writer.add(index, "" if self._form else "\n")
+
+
+class FolderWriter:
+    """Write each transcript into files of its own, which appear when they are whole."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], forms: tuple[str, ...]) -> None:
+        self._folder, self._names, self._forms = folder, names, forms
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, index: int, transcript: Transcript) -> None:
+        from pybeam.speech.formats import format_transcript
+
+        for form in self._forms:
+            path = self._folder / f"{stem_of(self._names[index])}.{form}"
+            half = path.with_name(f"{path.name}.part")
+            half.write_text(format_transcript(transcript, form), encoding="utf-8")
+            half.replace(path)
+
+    def skip(self, index: int) -> None:
+        """A recording that failed has no file."""
+
+
+@dataclass(frozen=True)
+class Sounds:
+    """The recordings, read when their turn comes. One that cannot be read fails alone."""
+
+    names: tuple[str, ...]
+    sampling_rate: int
+    activity: VoiceActivity | None
+
+    def __iter__(self) -> Iterator[Recording]:
+        from pybeam.transcription import Recording
+
+        for name in self.names:
+            if self.activity is None:
+                yield Recording(partial(self._read, name), id=name)
+                continue
+            try:
+                samples = self._read(name)
+                stretches = self.activity(samples)
+            except EXPECTED as error:
+                yield Recording(partial(_fail, error), id=name)
+            else:
+                yield Recording(samples, stretches=stretches, id=name)
+
+    def _read(self, name: str) -> Tensor:
+        import torch
+
+        from pybeam.speech.sound import read_sound
+
+        return read_sound(name, self.sampling_rate) if name else torch.zeros(0)
+
+
+def _fail(error: Exception) -> Tensor:
+    raise error
+
+
+class SoundProgress:
+    """Count seconds of sound while they are transcribed, and show the user how many there are."""
+
+    def __init__(self, names: tuple[str, ...], *, has_summary: bool) -> None:
+        from tqdm import tqdm
+
+        from pybeam.speech.sound import sound_seconds
+
+        has_bar = has_summary and sys.stderr.isatty()
+        self._names, self._has_summary = names, has_summary
+        self._bar = tqdm(
+            total=round(sum(map(sound_seconds, names)), 1) if has_bar else None,
+            unit="s",
+            unit_scale=True,
+            file=sys.stderr,
+            disable=not has_bar,
+            dynamic_ncols=True,
+        )
+        self._start = time.perf_counter()
+        self._position: dict[int, float] = {}
+        self._num_done = 0
+        self.has_failed = False
+
+    def add(self, news: Progress) -> None:
+        """Take the news of a recording."""
+        if news.error is not None:
+            self.has_failed = True
+            self._say(f"error: file {news.index + 1}: {news.error}")
+            return
+        position = news.duration if news.transcript is not None else news.position
+        self._bar.update(position - self._position.get(news.index, 0.0))
+        self._position[news.index] = position
+        self._num_done += news.transcript is not None
+
+    def finish(self, *, is_interrupted: bool) -> None:
+        """Say what was done."""
+        self.close()
+        if is_interrupted:
+            left = len(self._names) - self._num_done
+            self._say(f"warning: interrupted; {left:,} files are not finished")
+        if self._has_summary:
+            click.echo(self._summary(), err=True)
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def _summary(self) -> str:
+        sound, passed = sum(self._position.values()), time.perf_counter() - self._start
+        factor = f"; real-time factor {passed / sound:.3f}" if sound else ""
+        return f"{self._num_done:,} files, {sound:,.1f} s of sound in {passed:.1f} s{factor}"
+
+    def _say(self, message: str) -> None:
+        self._bar.write(f"pybeam: {message}", file=sys.stderr)

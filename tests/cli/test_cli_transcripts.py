@@ -1,0 +1,166 @@
+"""`pybeam transcribe` with a Whisper model: transcripts of recordings of any length."""
+
+import io
+import json
+import sys
+
+import pytest
+
+import pybeam
+from pybeam.cli import main
+from pybeam.speech import format_transcript, read_wav
+from support.paths import ROOT
+from support.speech_models import tone, write_wav
+from support.tiny_whisper import save_whisper
+
+RATE = 16000
+SPEECH2TEXT = ROOT / "examples" / "models" / "spoken-numbers-en"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("whisper")
+    save_whisper(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory):
+    """Recordings of several windows, of one, and of none; a window has a second."""
+    directory = tmp_path_factory.mktemp("sounds")
+    paths = [directory / f"{name}.wav" for name in ("long", "short", "empty")]
+    for path, num in zip(paths, (45000, 9000, 0), strict=True):
+        write_wav(path, tone(num, seed=num), RATE)
+    return paths
+
+
+@pytest.fixture
+def transcribe(model, capfd):
+    """Run `pybeam transcribe` in this process; returns exit code, stdout, stderr."""
+
+    def run(*options, model=model):
+        options = [str(option) for option in options]
+        code = main(["transcribe", "--model", str(model), "--width=2", "--max-length=12", *options])
+        output = capfd.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def expected(model, sounds, **options) -> list[pybeam.Transcriber]:
+    search = pybeam.fixed_beam(2, scoring=pybeam.scoring.power(1.0))
+    asked = pybeam.TranscriptionOptions(max_new_tokens=12, **options)
+    transcriber = pybeam.Transcriber(pybeam.load_model(model), model, asked, algorithm=search)
+    return list(transcriber.transcribe([read_wav(path, RATE) for path in sounds]))
+
+
+def test_a_line_for_each_recording(transcribe, model, sounds):
+    texts = [" ".join(one.text.split()) for one in expected(model, sounds)]
+    assert any(texts) and texts[-1] == ""
+    found = transcribe(*sounds, "--quiet")
+    assert found == (0, "".join(f"{text}\n" for text in texts), "")
+    assert transcribe(*sounds, "--quiet", "--batch-size", 1) == found
+
+
+def test_a_file_for_each_recording_and_form(transcribe, model, sounds, tmp_path):
+    out = tmp_path / "out"
+    options = ("--language=de", "--task=translate", "--timestamps=word", "--temperatures=0,0.5")
+    forms = ("--format=srt", "--format=json", f"--output-dir={out}")
+    code, printed, errors = transcribe(*sounds, *options, *forms, "--quiet")
+    assert (code, printed, errors) == (0, "", "")
+    assert len(list(out.iterdir())) == 2 * len(sounds)
+    asked = dict(language="de", task="translate", words=True, temperatures=(0.0, 0.5))
+    for path, transcript in zip(sounds, expected(model, sounds, **asked), strict=True):
+        for form in ("srt", "json"):
+            content = (out / f"{path.stem}.{form}").read_text("utf-8")
+            assert content == format_transcript(transcript, form)
+    assert any(one["words"] for one in json.loads((out / "long.json").read_text())["segments"])
+
+
+@pytest.mark.slow
+def test_options_reach_the_transcriber(transcribe, model, sounds):
+    options = [
+        ("--windows=batched", dict(windows="batched")),
+        ("--timestamps=none", dict(timestamps=False)),
+        ("--no-previous-text", dict(condition_on_previous_text=False)),
+        ("--log-prob-threshold=none", dict(log_prob_threshold=None)),
+        ("--compression-ratio-threshold=0.2", dict(compression_ratio_threshold=0.2)),
+        ("--no-speech-threshold=none --best-of=2", dict(no_speech_threshold=None, best_of=2)),
+    ]
+    for flags, asked in options:
+        [transcript] = expected(model, sounds[:1], language="en", **asked)
+        command = [sounds[0], "--language=en", "--format=vtt", "--quiet", *flags.split()]
+        assert transcribe(*command) == (0, format_transcript(transcript, "vtt"), "")
+
+
+def test_sound_on_stdin(transcribe, sounds, monkeypatch):
+    content = sounds[0].read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    found = transcribe("-", "--format=tsv", "--quiet")
+    assert found == transcribe(sounds[0], "--format=tsv", "--quiet")
+    code, _, errors = transcribe("-", "-")
+    assert code == 2 and "can be given once" in errors
+
+
+def test_names_from_a_list_and_a_folder(transcribe, sounds, tmp_path):
+    code, listed, _ = transcribe(sounds[1], "", sounds[0], "--quiet")
+    names = tmp_path / "names.txt"
+    names.write_text(f"{sounds[1]}\n\n{sounds[0]}\n")
+    assert transcribe("--input", names, "--quiet") == (code, listed, "") and code == 0
+    assert listed.split("\n")[1] == ""
+    folder = transcribe("--input", sounds[0].parent, "--quiet")
+    assert folder == transcribe(*sorted(sounds), "--quiet")
+
+
+def test_a_bad_file_fails_alone(transcribe, sounds, tmp_path):
+    broken = tmp_path / "broken.wav"
+    broken.write_text("no sound")
+    good = transcribe(sounds[0], "--quiet")[1]
+    files = [broken, sounds[0], tmp_path / "none.wav"]
+    code, printed, errors = transcribe(*files, "--quiet")
+    assert (code, printed) == (1, f"\n{good}\n")
+    assert "error: file 1: " in errors and "broken.wav cannot be read as sound" in errors
+    assert "error: file 3: " in errors and "none.wav" in errors
+    code, _, errors = transcribe(*files, "--format=srt", f"--output-dir={tmp_path / 'out'}")
+    assert code == 1 and [path.name for path in (tmp_path / "out").iterdir()] == ["long.srt"]
+    assert "1 files, 2.8 s of sound in" in errors and "real-time factor" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format=srt", "--format=vtt"], "several --format need --output-dir"),
+        (["--format=srt", "b.wav"], "--format srt of several recordings needs --output-dir"),
+        (["--vad-threshold=0.4"], "--vad-threshold needs --vad"),
+        (["--json", "--vad"], "--vad is for transcripts, but --json writes hypotheses"),
+        (["--n-best=2", "--hotwords=x"], "--hotwords is for transcripts, but --n-best writes"),
+        (["--output-dir=x", "--best-of=2"], "--output-dir without --format writes hypotheses"),
+        (["--output-dir=x", "--format=srt", "--shard=1/2"], "--shard is for --output-dir without"),
+        (["--output-dir=x", "--format=srt", "--output=y"], "either --output or --output-dir"),
+        (["--temperatures=0,hot"], "must be numbers joined by commas"),
+        (["--temperatures=-1"], "--temperatures must be"),
+        (["--log-prob-threshold=low"], "must be a number, or none"),
+    ],
+)
+def test_options_that_contradict_each_other(transcribe, sounds, options, message):
+    code, _, errors = transcribe(sounds[0], *options)
+    assert code == 2 and message in " ".join(errors.split())
+
+
+def test_recordings_of_one_name_need_folders_of_their_own(transcribe, sounds, tmp_path):
+    other = tmp_path / "long.wav"
+    write_wav(other, tone(900, seed=1), RATE)
+    options = ("--format=srt", f"--output-dir={tmp_path}")
+    code, _, errors = transcribe(sounds[0], other, *options)
+    assert code == 2 and "several recordings would be written to 'long'" in " ".join(errors.split())
+
+
+def test_other_models_have_no_transcripts(transcribe, sounds):
+    pytest.importorskip("kaldi_native_fbank")
+    code, _, errors = transcribe(sounds[0], "--format=srt", model=SPEECH2TEXT)
+    assert code == 2 and "--format is for Whisper models" in errors
+
+
+def test_an_unknown_language(transcribe, sounds):
+    code, _, errors = transcribe(sounds[0], "--language=xx")
+    assert code == 1 and "--language must be one" in errors
