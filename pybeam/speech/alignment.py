@@ -133,19 +133,13 @@ class Aligner:
         """
         return [self._times(window) for window in windows]
 
-    def _state(self, source: SharedFeatures) -> Tensor:
-        """Return the encoder's states [positions, d]."""
-        if source.states is None:
-            source.states = self._session.encoder_states([source.features])
-        return source.states
-
     def _times(self, window: Heard) -> TokenTimes:
         tokens = list(window.tokens)
         if not tokens:
             return TokenTimes((0.0,), ())
         # EOS counts in the means over tokens
         given = [*window.prefix, self._no_timestamps_id, *tokens, self._eos_id]
-        state = self._state(SharedFeatures.of(window.features))
+        state = self._session.states([window.features])  # [positions, d]
         weights, logits = head_attention(self._session, state, given, self._heads)
         if window.num_positions is not None:
             # as if the heads saw nothing behind the sound

@@ -55,11 +55,11 @@ class Front:
             )
         return cls(extract, tokens, load_tokenizer(path), window, window // positions)
 
-    def text_of(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens with its spaces, without timestamps and other control tokens."""
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens with the spaces around it; timestamps and control tokens have none."""
         # the files of older models do not know timestamps
-        text = [token for token in tokens if token < self.tokens.no_timestamps]
-        return self.tokenizer.decode(text, strips=False)
+        known = [token for token in tokens if token < self.tokens.no_timestamps]
+        return self.tokenizer.decode(known, strips=False)
 
     @property
     def rate(self) -> float:

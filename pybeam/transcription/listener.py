@@ -17,15 +17,13 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
+from pybeam.speech.words import WordFinder
 from pybeam.transcription.found import Found, best_of_failed
 from pybeam.transcription.front import Front
 from pybeam.transcription.options import TranscriptionOptions
-from pybeam.transcription.pieces import Piece, compression_ratio, pieces_of, windows_of
+from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
 from pybeam.transcription.talks import Answer, Question, Talk
-
-# see `pybeam.speech.WordFinder`
-FindWords = Callable[..., list[Segment]]
 
 
 class Sound:
@@ -69,12 +67,11 @@ class Listener:
         model: Model,
         front: Front,
         options: TranscriptionOptions,
-        find_words: FindWords | None = None,
+        find_words: WordFinder | None = None,
     ) -> None:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
-        self._extract, self._tokens = front.extract, front.tokens
-        self._tokenizer, self._text_of = front.tokenizer, front.text_of
+        self._front, self._extract, self._tokens = front, front.extract, front.tokens
         self._window, self._stride = front.window, front.stride
         self._rate, self._positions = front.rate, model.max_positions
         tokens = front.tokens
@@ -99,7 +96,7 @@ class Listener:
                 "none; leave it out"
             )
         if isinstance(given, str):
-            return self._tokenizer.encode_target(" " + given.strip())
+            return self._front.tokenizer.encode_target(" " + given.strip())
         return list(given)
 
     def listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
@@ -197,10 +194,11 @@ class Listener:
                 segments = self._with_words(segments, source, seek, size, language, last_end)
                 if self._find_words is not None and segments:
                     last_end = end_of_words(segments)
-                    if not self._ends_alone(window.tokens):
-                        # the next window begins where the last word ends
-                        step = max(round(last_end * self._rate) - seek, 0) or step
-                segments = said_in(segments)
+                    spoken = round(last_end * self._rate) - seek
+                    # a word says better than a timestamp where speech has ended
+                    if spoken > 0 and not ends_alone(window.tokens, self._tokens.no_timestamps + 1):
+                        step = spoken
+                segments = lasting(segments)
                 found += segments
                 said += [token for segment in segments for token in segment.tokens]
                 if window.is_forgotten(self._options):
@@ -225,7 +223,7 @@ class Listener:
             segments, _ = self._segments(window, start, end - start, keeps_rest=True)
             last_end = start / self._rate
             segments = self._with_words(segments, source, start, end - start, language, last_end)
-            segments = said_in(segments)
+            segments = lasting(segments)
             report(end - start, segments)
             return segments
 
@@ -256,11 +254,6 @@ class Listener:
             num_frames=size,
             last_end=last_end,
         )
-
-    def _ends_alone(self, tokens: Sequence[int]) -> bool:
-        """Whether nobody speaks behind the last timestamp; see `pieces_of`."""
-        last = self._tokens.no_timestamps
-        return len(tokens) > 1 and tokens[-2] <= last < tokens[-1]
 
     def _asked(self, language: str | None) -> list[int]:
         """Return the tokens of language and task."""
@@ -312,7 +305,7 @@ class Listener:
     def _found(self, answer: Answer, temperature: float) -> Found:
         no_speech = math.exp(answer.notes[0]) if self._num_before else None
         tokens = answer.tokens
-        text = self._text_of(tokens).strip()
+        text = self._front.text(tokens).strip()
         average = answer.score / (len(tokens) + 1)
         return Found(tokens, average, no_speech, temperature, compression_ratio(text))
 
@@ -332,7 +325,7 @@ class Listener:
                 Segment(
                     (seek + piece.start) / self._rate,
                     (seek + piece.end) / self._rate,
-                    self._text_of(piece.tokens),
+                    self._front.text(piece.tokens),
                     tuple(piece.tokens),
                     found.average_log_prob,
                     found.no_speech_probability,
@@ -343,13 +336,13 @@ class Listener:
         return segments, step
 
 
-def said_in(segments: Sequence[Segment]) -> list[Segment]:
-    """Leave out segments without text, or without a length."""
-    return [one for one in segments if one.start != one.end and one.text.strip()]
+def lasting(segments: Sequence[Segment]) -> list[Segment]:
+    """Return those segments that have text and last."""
+    return [one for one in segments if one.start < one.end and one.text.strip()]
 
 
 def end_of_words(segments: Sequence[Segment]) -> float:
-    """Return when the last word ends, or the last segment if there are no words."""
+    """Return when the last word ends; the last segment, if there are no words."""
     words = [word for segment in segments for word in segment.words]
     return words[-1].end if words else segments[-1].end
 

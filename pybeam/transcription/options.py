@@ -26,7 +26,8 @@ class TranscriptionOptions:
             before ended, and may see its text. "batched": the recording is cut beforehand, at the ends of
             its stretches of speech or every 30 seconds, and no window sees another.
         timestamps: whether the model writes timestamps. Without them every window is one segment.
-        words: whether segments have words with their times.
+        words: whether segments have words with their times. The next sequential window then begins where the
+            last word ended.
         temperatures: tried in this order, until a window's text passes both thresholds. 0.0 searches with
             the transcriber's algorithm, others sample.
         best_of: samples at each temperature; the one with the best average log-probability is taken.

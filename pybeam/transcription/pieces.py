@@ -45,7 +45,7 @@ def pieces_of(
         stamps = [token for token in tokens if token > begin]
         end = (stamps[-1] - begin) * stride if stamps else size
         return [Piece(0, end, tokens)], size
-    if is_stamp[-2:] == [False, True]:
+    if ends_alone(tokens, begin):
         cuts.append(len(tokens))
     pieces = []
     for first, last in zip([0, *cuts], cuts, strict=False):
@@ -57,6 +57,11 @@ def pieces_of(
     if keeps_rest:
         pieces.append(Piece((rest[0] - begin) * stride, size, rest))
     return pieces, (tokens[cuts[-1] - 1] - begin) * stride
+
+
+def ends_alone(tokens: Sequence[int], begin: int) -> bool:
+    """Whether the last token is a timestamp, and the one before it is none."""
+    return [token >= begin for token in tokens[-2:]] == [False, True]
 
 
 def compression_ratio(text: str) -> float:

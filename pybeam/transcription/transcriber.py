@@ -102,7 +102,7 @@ class Transcriber:
         algorithm = beam_search() if algorithm is None else algorithm
         find_words = None
         if options.words:
-            find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text_of)
+            find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text)
         self._listener = Listener(model, front, options, find_words)
         num_lines = schedule.n + SPARE_LINES
         self._notes = TakeNotes(

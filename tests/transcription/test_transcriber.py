@@ -383,7 +383,7 @@ def test_an_empty_list(model, directory):
 def test_words_are_those_of_each_recording_alone(model, directory):
     """Whatever is beside it, and whichever way its windows are cut."""
     for windows in ("sequential", "batched"):
-        options = replace(OPTIONS, words=True, windows=windows)
+        options = replace(OPTIONS, words=True, windows=windows, temperatures=(0.0,))
         recordings = sounds(*LENGTHS)
         together = transcribed(model, directory, recordings, options)
         alone = [transcribed(model, directory, [one], options)[0] for one in recordings]
