@@ -1,7 +1,7 @@
 """Let two engines, espeak-ng and flite, speak phrases of verses, and fill windows with them.
 
-Phrases stand between the punctuation marks of the verses, and have the 300 most frequent words of the
-King James Version only (`frequent_words.txt`).
+Phrases stand between the punctuation marks of the verses, and have the most frequent words of the King
+James Version only (`frequent_words.txt`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from examples.speech import spoken_numbers
 from pybeam.speech import read_wav
 
 RATE = 16000
-WORDS = frozenset((Path(__file__).parent / "frequent_words.txt").read_text("utf-8").split())
-NUM_WORDS = 3, 12  # of a phrase
+# most frequent first
+WORDS = tuple((Path(__file__).parent / "frequent_words.txt").read_text("utf-8").split())
+NUM_KNOWN = 100  # words that the example model knows
+LENGTHS = 3, 8  # of a phrase, in words
 LONGEST_SECONDS = 6
 FLITE_SHARE = 0.3
 PAUSE_SECONDS = 0.1, 0.9
@@ -77,13 +79,13 @@ class Recording:
         return " ".join(text for _, _, text in self.phrases)
 
 
-def phrases(verses: Iterable[str]) -> list[str]:
-    """Cut verses at their punctuation marks; return the phrases of frequent words, each once."""
-    found = {}
+def phrases(verses: Iterable[str], num_words: int = NUM_KNOWN) -> list[str]:
+    """Cut verses at their punctuation marks; return the phrases of so many frequent words, each once."""
+    found, known = {}, set(WORDS[:num_words])
     for verse in verses:
         for part in re.split(r"[^a-z' ]+", verse.lower().replace("’", "'")):
             words = part.split()
-            if NUM_WORDS[0] <= len(words) <= NUM_WORDS[1] and WORDS.issuperset(words):
+            if LENGTHS[0] <= len(words) <= LENGTHS[1] and known.issuperset(words):
                 found[" ".join(words)] = None
     return list(found)
 

@@ -1,6 +1,7 @@
 """Train a small Whisper on verses that two engines speak, on a CPU.
 
-    python -m examples.speech.train_whisper DATA_DIR [OUT_DIR] [--minutes 60] [--clips FILE]
+    python -m examples.speech.train_whisper DATA_DIR [OUT_DIR] [--minutes 60] [--words 100]
+        [--start DIR] [--clips FILE]
 
 Run it in the root of the repository. DATA_DIR holds train.en, dev.en and test.en, a verse per line; no
 phrase of the last two is trained on. The encoder learns two further tasks by connectionist temporal
@@ -19,10 +20,19 @@ from pathlib import Path
 import jiwer
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import pybeam
-from examples.speech.spoken_verses import Clip, Recording, clips, phrases, recording
+from examples.speech.spoken_verses import (
+    NUM_KNOWN,
+    Clip,
+    Recording,
+    clips,
+    phrases,
+    recording,
+)
 from examples.speech.training_windows import IGNORED, Example, Material, extractor
 from examples.speech.whisper_layout import (
     DROPOUT,
@@ -76,6 +86,13 @@ class Recogniser(nn.Module):
         at = places.weight.shape[0] / (NUM_TIMES - 1) * torch.arange(NUM_TIMES)
         near = places.weight[at.long().clamp_max(len(places.weight) - 1)]
         decoder.embed_tokens.weight[FIRST_TIME:] = near / near.norm(dim=1, keepdim=True)
+
+    def start_from(self, directory: Path) -> None:
+        """Take the weights of an earlier training; the two layers begin anew."""
+        weights = load_file(directory / "model.safetensors")
+        missing, extra = self.whisper.load_state_dict(weights, strict=False)
+        # the output layer is the table of tokens
+        assert missing == ["proj_out.weight"] and not extra, (missing, extra)
 
     def encode(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """States [B, n, d] before and after the last layer, of features [B, E, F] of any E."""
@@ -209,10 +226,12 @@ def train(
             print(f"      word error rate {word_errors(directory, checked):.1f} %", flush=True)
 
 
-def spoken(folder: Path, kept: Path | None) -> tuple[list[Clip], list[Clip], list[str]]:
+def spoken(
+    folder: Path, num_words: int, kept: Path | None
+) -> tuple[list[Clip], list[Clip], list[str]]:
     """Clips for training and for checks, and all phrases that may be trained on."""
     read = {
-        split: phrases((folder / f"{split}.en").read_text("utf-8").splitlines())
+        split: phrases((folder / f"{split}.en").read_text("utf-8").splitlines(), num_words)
         for split in ("train", "dev", "test")
     }
     held_out = {*read["dev"], *read["test"]}
@@ -235,16 +254,22 @@ def main() -> None:
     parser.add_argument("data", type=Path, metavar="DATA_DIR")
     parser.add_argument("directory", type=Path, nargs="?", default=default, metavar="OUT_DIR")
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--words", type=int, default=NUM_KNOWN, help="that phrases have")
+    parser.add_argument("--start", type=Path, help="a model from which the training goes on")
     parser.add_argument("--clips", type=Path, help="where synthesised clips are kept")
     options = parser.parse_args()
     torch.manual_seed(1)
-    heard, checked, texts = spoken(options.data, options.clips)
+    heard, checked, texts = spoken(options.data, options.words, options.clips)
     tokenizer = train_tokenizer(texts)
+    if options.start is not None:
+        tokenizer = Tokenizer.from_file(str(options.start / "tokenizer.json"))
     write_files(options.directory, tokenizer, build(**SIZES).config)
     rng = random.Random(3)
     lines = [recording([clip], rng, (15.0, 30.0), WINDOW_SECONDS) for clip in checked]
     material = Material(heard, tokenizer, seed=1)
     recogniser = Recogniser(len(material.sound_ids))
+    if options.start is not None:
+        recogniser.start_from(options.start)
     train(recogniser, material, lines, options.directory, options.minutes)
     heads = alignment_heads(recogniser, material)
     write_files(options.directory, tokenizer, recogniser.whisper.config, heads)

@@ -70,7 +70,7 @@ class Material:
             progress: the share of the training that is over.
         """
         rng = self.rng
-        if rng.random() < min(0.6, 1.5 * max(0, progress - 0.3)):
+        if rng.random() < min(0.4, max(0, progress - 0.3)):
             num = rng.choice([2, 2, 3, MOST_CLIPS])
             chosen = [rng.choices(self.clips, k=num) for _ in range(BATCH)]
         else:
@@ -80,7 +80,7 @@ class Material:
         batch = [self.example([] if rng.random() < SILENT_SHARE else some) for some in chosen]
         # at last mostly whole windows, with the silence that fills them
         most = WINDOW_SECONDS * RATE
-        if rng.random() > (0.03 if progress < 0.75 else 0.4):
+        if rng.random() > (0.03 if progress < 0.75 else 0.25):
             behind = round(rng.uniform(0.02, 0.4) * RATE)
             most = min(most, max(len(one.samples) for one in batch) + behind)
         # a shorter window has the same frames

@@ -23,8 +23,9 @@ VERSES = ["And God said, Let there be a man: and there was light.", "But Esarhad
 
 
 def test_phrases_have_frequent_words_only():
-    texts = spoken_verses.phrases([*VERSES, VERSES[0]])
+    texts = spoken_verses.phrases([*VERSES, VERSES[0]], num_words=300)
     assert texts == ["and god said", "let there be a man"]
+    assert spoken_verses.phrases(VERSES, num_words=50) == ["and god said"]
 
 
 def clip(text: str = "and god said", seconds: float = 1.0) -> spoken_verses.Clip:
