@@ -17,19 +17,7 @@ inline Tensor prompt_attention(const Tensor& query, const Tensor& key, const Ten
     const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {num_rows});
     TreeAttentionParams params =
         attention_of({offset, slot, cell, num_cells}, num_rows, heads, key.size(0), scale);
-    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
-    params.query = query.data_ptr();
-    params.key = key.data_ptr();
-    params.value = value.data_ptr();
-    params.out = out.data_ptr();
-    params.dtype = float_type("query", query);
-    params.cell_dtype = float_type("key", key);
-    params.query_row_stride = query.stride(0);
-    params.query_head_stride = query.stride(1);
-    params.key_cell_stride = key.stride(0);
-    params.key_head_stride = key.stride(1);
-    params.value_cell_stride = value.stride(0);
-    params.value_head_stride = value.stride(1);
+    Tensor out = set_heads(query, key, value, &params);
     params.position = position_arg;
     params.window = static_cast<int32_t>(window);
     params.soft_cap = static_cast<float>(soft_cap);
