@@ -70,24 +70,36 @@ def transcription(setup: Setup) -> Iterator[list[Task]]:
         sources = windows(2 if setup.is_tiny and num > 1 else num)
         # one window is soon decoded
         calls = 5 if num == 1 and not setup.is_tiny else 1
-        own = networks[name]
-        makers = systems(
-            lambda dtype, w=own, s=sources: Theirs(w.converted(dtype), s, num_new),
-            lambda dtype, w=own, s=sources: Ours(w.loaded(dtype), s, num_new),
+        yield in_turn(case, decoders(networks[name], sources, num_new), calls=calls)
+    for name, network in networks.items():
+        yield in_turn(
+            f"{name}, encoder", encoders(network, windows(1 if setup.is_tiny else ENCODED))
         )
-        yield in_turn(case, makers, calls=calls)
-    for name, own in networks.items():
-        sources = windows(1 if setup.is_tiny else ENCODED)
-        limits = {dtype: Products(own.shape, dtype) for dtype in DTYPES}
-        makers = systems(
-            lambda dtype, w=own, s=sources, p=limits: Encoding(
-                their_encoder(w, dtype, s), s, p[dtype]
-            ),
-            lambda dtype, w=own, s=sources, p=limits: Encoding(
-                our_encoder(w, dtype, s), s, p[dtype]
-            ),
-        )
-        yield in_turn(f"{name}, encoder", makers)
+
+
+def decoders(network: Whisper, sources: Tensor, num_new: int) -> dict[str, Callable]:
+    def theirs(dtype: str) -> Theirs:
+        return Theirs(network.converted(dtype), sources, num_new)
+
+    def ours(dtype: str, **more) -> Ours:
+        return Ours(network.loaded(dtype, **more), sources, num_new)
+
+    made = systems(theirs, ours)
+    # a step reads half as many bytes of keys and values
+    made["pybeam int8, bfloat16 cross cache"] = lambda: ours("int8", cross_cache_dtype="bfloat16")
+    return made
+
+
+def encoders(network: Whisper, sources: Tensor) -> dict[str, Callable]:
+    limits = {dtype: Products(network.shape, dtype) for dtype in DTYPES}
+
+    def theirs(dtype: str) -> Encoding:
+        return Encoding(their_encoder(network, dtype, sources), sources, limits[dtype])
+
+    def ours(dtype: str) -> Encoding:
+        return Encoding(our_encoder(network, dtype, sources), sources, limits[dtype])
+
+    return systems(theirs, ours)
 
 
 def systems(theirs: Callable, ours: Callable) -> dict[str, Callable]:
@@ -128,8 +140,8 @@ class Whisper:
         network.save_pretrained(directory)
         return directory
 
-    def loaded(self, dtype: str) -> pybeam.Model:
-        return pybeam.load_model(self._directory, device="cpu", dtype=dtype)
+    def loaded(self, dtype: str, **more) -> pybeam.Model:
+        return pybeam.load_model(self._directory, device="cpu", dtype=dtype, **more)
 
     def converted(self, dtype: str):
         """CTranslate2's model, which its converter's own loader specifies."""
@@ -217,9 +229,9 @@ def as_ctranslate2(sources: Tensor):
     return ctranslate2.StorageView.from_array(features.numpy())
 
 
-def their_encoder(network: Whisper, dtype: str, sources: Tensor) -> Callable[[], None]:
+def their_encoder(network: Whisper, dtype: str, sources: Tensor) -> Callable[[], object]:
     model, features = network.converted(dtype), as_ctranslate2(sources)
-    return lambda: (model.encode(features), None)[1]
+    return lambda: model.encode(features)
 
 
 def our_encoder(network: Whisper, dtype: str, sources: Tensor) -> Callable[[], None]:
@@ -240,8 +252,9 @@ def our_encoder(network: Whisper, dtype: str, sources: Tensor) -> Callable[[], N
 class Encoding:
     """An encoder on windows, beside its products alone."""
 
-    def __init__(self, encode: Callable[[], None], sources: Tensor, limit: Products) -> None:
+    def __init__(self, encode: Callable[[], object], sources: Tensor, limit: Products) -> None:
         self._encode, self._num, self._limit = encode, len(sources), limit
+        self()
 
     def __call__(self) -> None:
         self._encode()
@@ -309,7 +322,7 @@ class Products:
 
     @torch.inference_mode()
     def measure(self) -> None:
-        """Compute each twice by every way."""
+        """Compute each four times in every way."""
         for product in self._products:
             rows = torch.randn(product.rows, product.depth)
             weight, bias = torch.randn(product.columns, product.depth), torch.zeros(product.columns)
@@ -323,7 +336,7 @@ class Products:
                 ("float32", lambda x=rows, y=out, layer=packed: layer(x, y)),
                 ("int8", lambda x=rows, y=out, layer=small: layer(x, y)),
             )
-            for dtype, way in 2 * ways:
+            for dtype, way in 4 * ways:
                 seconds = product.times * elapsed(way)
                 known = self._best.get((dtype, product), seconds)
                 self._best[dtype, product] = min(known, seconds)

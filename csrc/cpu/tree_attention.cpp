@@ -15,7 +15,7 @@ namespace {
 // Most query rows of one task: over all its key heads, and of one key head. With more queries, keys
 // are read less often. With fewer, scores stay in the first-level cache and threads can share a
 // long source.
-constexpr int64_t kMostQueries = 256, kMostRows = 64;
+constexpr int64_t kMostQueries = 256, kMostRows = 96;
 // Most scores of one task: until values are mixed they stay in the second-level cache.
 constexpr int64_t kMostScores = 1 << 17;
 // With fewer tasks per thread than this, every key head becomes a task of its own. Sources differ
