@@ -45,6 +45,7 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "huggingface": ("wrapped", "huggingface", ()),
     "causal": ("causal", "causal", ()),
     "whisper": ("wrapped", "whisper", ()),
+    "transcription": ("transcription", "transcription", ()),
     "t5": ("wrapped", "t5", ()),
     "profile": ("phases", "profile", ()),
     "select": ("kernels", "select", ()),

@@ -21,13 +21,6 @@ struct Buffers {
           inner(arrays.floats(2 * p.inner_size)),
           prepared(arrays, std::max({p.size, p.inner_size, p.num_heads * p.head_size})) {}
 
-    // Memory needed, in bytes.
-    static size_t bytes(const CausalLayersParams& params) {
-        Arrays arrays(nullptr, params.num_rows);
-        const Buffers buffers(params, arrays);
-        return arrays.size();
-    }
-
     float *x, *normal, *added, *qkv, *attended, *inner;
     PreparedRows prepared;
 };
@@ -181,14 +174,7 @@ void check(const CausalLayersParams& params) {
 void launch_causal_layers(const CausalLayersParams& params) {
     if (params.num_rows == 0) return;
     check(params);
-    const Memory memory(Buffers::bytes(params));
-    Arrays arrays(memory.data(), params.num_rows);
-    const Buffers buffers(params, arrays);
-    TreeAttentionParams seen = params.seen;
-    seen.out = buffers.attended;
-    clear_padding(seen);
-    const int num_threads = team_size(work_of(params), params.num_threads);
-    Team::run(num_threads, [&](const Team& team) { CausalMember(params, buffers, team).run(); });
+    run_members<CausalMember, Buffers>(params, params.seen, work_of(params));
 }
 
 }  // namespace pybeam

@@ -10,6 +10,8 @@
 #include "soft_cap-inl.h"
 #include "select-inl.h"
 #include "row_blocks-inl.h"
+#include "scores-inl.h"
+#include "turned_keys-inl.h"
 #include "tree_attention-inl.h"
 #include "path_attention-inl.h"
 #include "linear_results-inl.h"

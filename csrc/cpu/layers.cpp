@@ -21,13 +21,6 @@ struct Buffers {
           inner(arrays.floats((params.is_gated ? 2 : 1) * params.inner_size)),
           prepared(arrays, std::max({params.size, params.inner_size, params.attended_size})) {}
 
-    // Memory needed, in bytes.
-    static size_t bytes(const LayersParams& params) {
-        Arrays arrays(nullptr, params.num_rows);
-        const Buffers buffers(params, arrays);
-        return arrays.size();
-    }
-
     float *x, *normal, *qkv, *attended, *inner;
     PreparedRows prepared;
 };
@@ -197,14 +190,7 @@ void check(const LayersParams& params) {
 void launch_layers(const LayersParams& params) {
     if (params.num_rows == 0) return;
     check(params);
-    const Memory memory(Buffers::bytes(params));
-    Arrays arrays(memory.data(), params.num_rows);
-    const Buffers buffers(params, arrays);
-    TreeAttentionParams own = params.own;
-    own.out = buffers.attended;
-    clear_padding(own);
-    const int num_threads = team_size(work_of(params), params.num_threads);
-    Team::run(num_threads, [&](const Team& team) { Member(params, buffers, team).run(); });
+    run_members<Member, Buffers>(params, params.own, work_of(params));
 }
 
 }  // namespace pybeam

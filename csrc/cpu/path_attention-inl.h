@@ -42,7 +42,7 @@ inline void score_paths(const TaskView<T, C>& view, const float* query, C* copy,
             const PathTile tile(view, path, begin);
             for (int64_t h = 0; h < view.num_heads; ++h) {
                 const Cells<C> keys = tile_of(view.key(h), view.params.key_cell_stride, tile.cell,
-                                              tile.size, view.params.head_size, copy);
+                                              tile.size, view.params.head_size, false, copy);
                 const int64_t q = h * view.num_rows + i;
                 for (int64_t u = 0; u < tile.size; u += kCells) {
                     score_cells<rows()>(query + q * size, keys.row + u, size,
@@ -62,8 +62,9 @@ inline void mix_paths(const TaskView<T, C>& view, const float* weights, int64_t 
         for (int64_t begin = 0; begin < view.path_length; begin += kTileCells) {
             const PathTile tile(view, path, begin);
             for (int64_t h = 0; h < view.num_heads; ++h) {
-                const Cells<C> values = tile_of(view.value(h), view.params.value_cell_stride,
-                                                tile.cell, tile.size, view.params.head_size, copy);
+                const Cells<C> values =
+                    tile_of(view.value(h), view.params.value_cell_stride, tile.cell, tile.size,
+                            view.params.head_size, false, copy);
                 const int64_t q = h * view.num_rows + i;
                 mix_values<rows()>(weights + q * stride + begin, stride, values, tile.size, size,
                                    out + q * size);
@@ -123,7 +124,7 @@ void attend_paths(const TreeAttentionParams& params, const AttendTask& task, flo
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;
     float* out = query + num_queries * size;
-    float* scores = out + num_queries * size + kTileCells * size;
+    float* scores = out + num_queries * size + kCopiedCells * size;
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
     int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     int32_t* own_position = cell_position + view.num_cells;

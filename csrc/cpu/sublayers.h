@@ -12,7 +12,23 @@
 #include "team.h"
 #include "tree_attention.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 namespace pybeam {
+
+// Asks for huge pages where memory has room for them: rows of a long source lie on more small pages
+// than a processor keeps in mind.
+inline void want_huge_pages([[maybe_unused]] char* memory, [[maybe_unused]] size_t size) {
+#ifdef __linux__
+    constexpr size_t kHugePage = size_t{2} << 20;
+    const auto start = reinterpret_cast<uintptr_t>(memory);
+    const uintptr_t first = (start + kHugePage - 1) / kHugePage * kHugePage;
+    const uintptr_t last = (start + size) / kHugePage * kHugePage;
+    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
 
 // Memory of a call, without meaning at first. Small blocks are kept for this thread's next
 // call, because fresh memory costs a page fault every few rows.
@@ -28,8 +44,10 @@ class Memory {
         const size_t size = bytes + kAlignment;
         if (size > kMostKeptBytes) {
             once_ = std::make_unique_for_overwrite<char[]>(size);
+            want_huge_pages(once_.get(), size);
         } else if (size > kept_size) {
             kept = std::make_unique_for_overwrite<char[]>(size);
+            want_huge_pages(kept.get(), size);
             kept_size = size;
         }
         char* start = once_ != nullptr ? once_.get() : kept.get();
@@ -188,6 +206,21 @@ inline int64_t work_of(const LinearWeights& weights) {
 inline int team_size(int64_t work, int num_threads) {
     constexpr int64_t kWorthTeam = 1 << 22;
     return work < kWorthTeam ? 1 : num_threads;
+}
+
+// Runs a Member on every thread of a team, with Buffers that they share. Attention leaves padding
+// as it is, so it is cleared before.
+template <class Member, class Buffers, class Params>
+void run_members(const Params& params, TreeAttentionParams attention, int64_t work) {
+    Arrays counted(nullptr, params.num_rows);
+    const Buffers without_memory(params, counted);
+    const Memory memory(counted.size());
+    Arrays arrays(memory.data(), params.num_rows);
+    const Buffers buffers(params, arrays);
+    attention.out = buffers.attended;
+    clear_padding(attention);
+    Team::run(team_size(work, params.num_threads),
+              [&](const Team& team) { Member(params, buffers, team).run(); });
 }
 
 // Raises std::runtime_error if a cell that a row is written to is not in the pool.

@@ -2,14 +2,14 @@
 
 constexpr int kCells = 4;  // keys that share a load of a query
 constexpr int kStreams = 4;
-
-inline int64_t padded(int64_t size) { return (size + kWidth - 1) / kWidth * kWidth; }
+// From so many rows on, turning keys and copying values is less work than it saves.
+constexpr int64_t kManyRows = 16;
 
 // Keys or values of one tile and head: rows of `padded(head_size)`, which are widened to float32
 // when they are loaded.
 template <class C>
 struct Cells {
-    const C* row[kTileCells];
+    const C* row[kCopiedCells];
 };
 
 // Copies a query as float32, times `scale`, with zeros up to a whole vector.
@@ -22,15 +22,15 @@ inline void copy_query(const T* row, int64_t size, float scale, float* out) {
     for (int64_t d = size; d < padded(size); ++d) out[d] = 0.0f;
 }
 
-// Points to the rows if they are whole vectors, and copies them with zeros up to one otherwise. The
-// first cell fills them up to whole groups of kCells.
+// Points to the rows, or copies them with zeros up to whole vectors, which is a must if they are
+// not. The first cell fills them up to whole groups of kCells.
 template <class C>
 inline Cells<C> tile_of(const C* data, int64_t stride, const int32_t* cell, int64_t num_cells,
-                        int64_t size, C* copy) {
+                        int64_t size, bool copies, C* copy) {
     Cells<C> cells;
     for (int64_t u = 0; u < (num_cells + kCells - 1) / kCells * kCells; ++u) {
         cells.row[u] = data + int64_t{cell[u < num_cells ? u : 0]} * stride;
-        if (size % kWidth == 0) continue;
+        if (!copies && size % kWidth == 0) continue;
         C* own = copy + u * padded(size);
         std::memcpy(own, cells.row[u], size * sizeof(C));
         std::memset(own + size, 0, (padded(size) - size) * sizeof(C));
@@ -97,69 +97,6 @@ inline void mix_values(const float* weights, int64_t weights_stride, const Cells
     }
 }
 
-// Hides the cells that entry `entry` of the beam does not see.
-inline void hide_cells(const TreeAttentionParams& params, int64_t slot, int32_t entry,
-                       int64_t num_cells, float* scores) {
-    const int64_t words = params.mask_words;
-    const int64_t* mask = params.mask + slot * params.max_cells * words + entry / 64;
-    const int shift = entry % 64;
-    if (words == 1) {  // the stride is one, so the compiler can vectorise the loop
-        for (int64_t u = 0; u < num_cells; ++u) {
-            scores[u] = (mask[u] >> shift & 1) != 0 ? scores[u] : -INFINITY;
-        }
-    } else {
-        for (int64_t u = 0; u < num_cells; ++u) {
-            scores[u] = (mask[u * words] >> shift & 1) != 0 ? scores[u] : -INFINITY;
-        }
-    }
-}
-
-// Adds what belongs to the distance of each cell.
-inline void add_biases(const TreeAttentionParams& params, int64_t head, int32_t position,
-                       const int32_t* cell_position, int64_t num_cells, float* scores) {
-    const float* bias = params.bias + head * params.bias_size;
-    const int32_t last = static_cast<int32_t>(params.bias_size) - 1;
-    const int32_t from = position + params.bias_origin;
-    for (int64_t u = 0; u < num_cells; ++u) {
-        const int32_t column = from - cell_position[u];
-        scores[u] += bias[column < 0 ? 0 : column > last ? last : column];
-    }
-}
-
-// Hides the cells that are ahead of a row, or too far behind it.
-inline void hide_far_cells(int32_t window, int32_t position, const int32_t* cell_position,
-                           int64_t num_cells, float* scores) {
-    for (int64_t u = 0; u < num_cells; ++u) {
-        const int32_t back = position - cell_position[u];
-        scores[u] = back >= 0 && back < window ? scores[u] : -INFINITY;
-    }
-}
-
-// Hides the cells behind place `last`, and those before its window.
-inline void hide_others(int32_t window, int64_t last, int64_t num_cells, float* scores) {
-    const int64_t first = window == 0 ? 0 : last - window + 1;
-    for (int64_t u = 0; u < first; ++u) scores[u] = -INFINITY;
-    for (int64_t u = last + 1; u < num_cells; ++u) scores[u] = -INFINITY;
-}
-
-// Turns scores into exp(score - peak) and returns the inverse of their sum, 0 if no cell is
-// visible.
-inline float exp_scores(float* scores, int64_t num_cells) {
-    for (int64_t u = num_cells; u < padded(num_cells); ++u) scores[u] = -INFINITY;
-    Vec top = broadcast(-INFINITY);
-    for (int64_t u = 0; u < num_cells; u += kWidth) top = max(load(scores + u), top);
-    const float peak = largest(top);
-    const Vec vec_peak = broadcast(peak == -INFINITY ? 0.0f : peak);
-    Vec total = broadcast(0.0f);
-    for (int64_t u = 0; u < num_cells; u += kWidth) {
-        const Vec weight = exp_nonpositive(sub(load(scores + u), vec_peak));
-        store(scores + u, weight);
-        total = add(total, weight);
-    }
-    const float total_weight = sum(total);
-    return total_weight == 0.0f ? 0.0f : 1.0f / total_weight;
-}
-
 // Where one task finds its inputs. Its queries are (key head, row of the task) pairs, heads
 // outermost; a row of the task is a pair of a row and a head that reads the key head. T is the type
 // of queries and results, C that of cells.
@@ -217,8 +154,9 @@ struct TaskView {
         cell += first_cell;
         num_cells = high + 1 - first_cell;
     }
-    int64_t tile_size(int64_t begin) const {
-        return begin + kTileCells < num_cells ? kTileCells : num_cells - begin;
+    bool has_many_rows() const { return num_rows >= kManyRows; }
+    int64_t tile_size(int64_t begin, int64_t most) const {
+        return begin + most < num_cells ? most : num_cells - begin;
     }
 
     const TreeAttentionParams& params;
@@ -252,7 +190,7 @@ template <class T, class C>
 inline void read_tile(const TaskView<T, C>& view, int64_t begin) {
     constexpr int64_t kApart = kTileCells / kStreams;
     const TreeAttentionParams& p = view.params;
-    const int64_t last = view.tile_size(begin) - 1;
+    const int64_t last = view.tile_size(begin, kTileCells) - 1;
     for (int64_t c = 0; c < std::min(kApart, last + 1); ++c) {
         int32_t cell[kStreams];
         for (int s = 0; s < kStreams; ++s) {
@@ -265,18 +203,41 @@ inline void read_tile(const TaskView<T, C>& view, int64_t begin) {
     }
 }
 
-// scores[query][u] of all cells.
+// scores[query][u] of all cells, for many rows.
+template <class T, class C>
+inline void score_many(const TaskView<T, C>& view, const float* query, float* turned, float* scores,
+                       int64_t stride) {
+    const int64_t size = padded(view.params.head_size);
+    const RowBlocks<kTurnedRows> blocks(view.num_rows);
+    for (int64_t h = 0; h < view.num_heads; ++h) {
+        const float* head_query = query + h * view.num_rows * size;
+        for (int64_t begin = 0; begin < view.num_cells; begin += kWidth) {
+            turn_keys(view.key(h), view.params.key_cell_stride, view.cell + begin,
+                      view.num_cells - begin, view.params.head_size, turned);
+            float* own_scores = scores + h * view.num_rows * stride + begin;
+            blocks.for_each([&](auto rows, int64_t first) {
+                score_turned<rows()>(head_query + first * size, turned, size,
+                                     own_scores + first * stride, stride);
+            });
+        }
+    }
+}
+
+// The same for any number of rows.
 template <class T, class C>
 inline void score_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& blocks,
                       const float* query, C* copy, float* scores, int64_t stride) {
+    if (view.has_many_rows()) {
+        return score_many(view, query, reinterpret_cast<float*>(copy), scores, stride);
+    }
     const int64_t size = padded(view.params.head_size);
     for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
-        const int64_t num_cells = view.tile_size(begin);
+        const int64_t num_cells = view.tile_size(begin, kTileCells);
         if (view.num_rows > 1) read_tile(view, begin);
         for (int64_t h = 0; h < view.num_heads; ++h) {
             const Cells<C> keys =
                 tile_of(view.key(h), view.params.key_cell_stride, view.cell + begin, num_cells,
-                        view.params.head_size, copy);
+                        view.params.head_size, false, copy);
             const float* head_query = query + h * view.num_rows * size;
             float* head_scores = scores + h * view.num_rows * stride + begin;
             for (int64_t u = 0; u < num_cells; u += kCells) {
@@ -295,13 +256,14 @@ inline void mix_all(const TaskView<T, C>& view, const RowBlocks<kMaxRows>& block
                     const float* weights, int64_t stride, C* copy, float* out) {
     const int64_t size = padded(view.params.head_size);
     const int64_t out_size = view.num_heads * view.num_rows * size;
+    const int64_t tile_cells = view.has_many_rows() ? kCopiedCells : kTileCells;
     for (int64_t i = 0; i < out_size; i += kWidth) store(out + i, broadcast(0.0f));
-    for (int64_t begin = 0; begin < view.num_cells; begin += kTileCells) {
-        const int64_t num_cells = view.tile_size(begin);
+    for (int64_t begin = 0; begin < view.num_cells; begin += tile_cells) {
+        const int64_t num_cells = view.tile_size(begin, tile_cells);
         for (int64_t h = 0; h < view.num_heads; ++h) {
             const Cells<C> values =
                 tile_of(view.value(h), view.params.value_cell_stride, view.cell + begin, num_cells,
-                        view.params.head_size, copy);
+                        view.params.head_size, view.has_many_rows(), copy);
             const float* head_weights = weights + h * view.num_rows * stride + begin;
             float* head_out = out + h * view.num_rows * size;
             blocks.for_each([&](auto rows, int64_t first) {
@@ -374,7 +336,7 @@ void attend(const TreeAttentionParams& params, const AttendTask& task, float* sc
     const int64_t num_queries = view.num_heads * view.num_rows;
     float* query = scratch;
     float* out = query + num_queries * size;
-    float* scores = out + num_queries * size + kTileCells * size;
+    float* scores = out + num_queries * size + kCopiedCells * size;
     int32_t* cell_position = reinterpret_cast<int32_t*>(scores + num_queries * stride);
     C* copy = reinterpret_cast<C*>(out + num_queries * size);
     copy_queries(view, query);

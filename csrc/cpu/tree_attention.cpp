@@ -15,7 +15,9 @@ namespace {
 // Most query rows of one task: over all its key heads, and of one key head. With more queries, keys
 // are read less often. With fewer, scores stay in the first-level cache and threads can share a
 // long source.
-constexpr int64_t kMostQueries = 256, kMostRows = 64;
+constexpr int64_t kMostQueries = 256, kMostRows = 96;
+// Most scores of one task: until values are mixed they stay in the second-level cache.
+constexpr int64_t kMostScores = 1 << 17;
 // With fewer tasks per thread than this, every key head becomes a task of its own. Sources differ
 // in length, and with few tasks threads would wait for the longest.
 constexpr int64_t kTasksPerThread = 8;
@@ -40,12 +42,12 @@ void check_order(const TreeAttentionParams& p) {
 
 // The heads of a source lie in the same cells, so they are one task unless that leaves threads
 // idle.
-int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t blocks,
-                      int num_threads) {
-    // rows of a prompt are many, and their scores would leave the cache
-    if (params.in_order) return 1;
+int64_t heads_of_task(const TreeAttentionParams& params, int64_t rows, int64_t cells,
+                      int64_t blocks, int num_threads) {
     if (params.num_sources * blocks < kTasksPerThread * num_threads) return 1;
-    return std::clamp<int64_t>(kMostQueries / std::max<int64_t>(rows, 1), 1, params.num_key_heads);
+    const int64_t most = std::min(kMostQueries / std::max<int64_t>(rows, 1),
+                                  kMostScores / std::max<int64_t>(rows * cells, 1));
+    return std::clamp<int64_t>(most, 1, params.num_key_heads);
 }
 
 // The kernel for these dtypes, for rows with paths or without.
@@ -84,7 +86,7 @@ int64_t scratch_floats(const TreeAttentionParams& params, int64_t num_queries, i
     };
     const int64_t size = padded(params.head_size);
     const int64_t positions = params.cell_position == nullptr ? 0 : num_cells;
-    return kTileCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
+    return kCopiedCells * size + num_queries * (2 * size + padded(num_cells)) + positions;
 }
 
 // Checks the paths of the rows of source a.
@@ -152,7 +154,7 @@ AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_thread
     const int64_t group = params.num_heads / params.num_key_heads;
     const int64_t rows = std::min(most_rows * group, kMostRows);
     blocks_ = (most_rows * group + kMostRows - 1) / kMostRows;
-    heads_ = heads_of_task(params, rows, blocks_, num_threads);
+    heads_ = heads_of_task(params, rows, most_cells, blocks_, num_threads);
     head_tasks_ = (params.num_key_heads + heads_ - 1) / heads_;
     scratch_size_ = scratch_floats(params, rows * heads_, most_cells);
 }

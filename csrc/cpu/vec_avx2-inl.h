@@ -3,7 +3,8 @@
 using Vec = __m256;
 
 constexpr int kWidth = 8;
-constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
+constexpr int kMaxRows = 2;     // query rows that share a load of a key; bounded by the registers
+constexpr int kTurnedRows = 3;  // query rows that share a load of turned keys
 constexpr int kPassRows = 6, kPassVecs = 2;  // rows and vectors of sums that fit the registers
 constexpr int pass_vecs(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : kPassVecs; }
 
@@ -93,4 +94,34 @@ inline Vec split_power(Vec x, Vec* n) {
 inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
     const Vec abcd = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
+}
+
+// The sum of kWidth terms in the order in which `store_sums` adds lanes; term(i) gives the i-th.
+template <class Term>
+inline auto sum_lanes(const Term& term) {
+    const auto four = [&](int i) __attribute__((always_inline)) {
+        return add(add(term(i), term(i + 1)), add(term(i + 2), term(i + 3)));
+    };
+    return add(four(0), four(4));
+}
+
+// Exchanges the rows and the columns of a square of kWidth vectors.
+inline void transpose(Vec* row) {
+    __m256d pair[kWidth];
+    for (int i = 0; i < kWidth; i += 2) {
+        pair[i] = _mm256_castps_pd(_mm256_unpacklo_ps(row[i], row[i + 1]));
+        pair[i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(row[i], row[i + 1]));
+    }
+    // half h of four[4 i + j] has column 4 h + j of the rows from 4 i on
+    Vec four[kWidth];
+    for (int i = 0; i < kWidth; i += 4) {
+        four[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(pair[i], pair[i + 2]));
+        four[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(pair[i], pair[i + 2]));
+        four[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(pair[i + 1], pair[i + 3]));
+        four[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(pair[i + 1], pair[i + 3]));
+    }
+    for (int j = 0; j < 4; ++j) {
+        row[j] = _mm256_permute2f128_ps(four[j], four[4 + j], 0x20);
+        row[4 + j] = _mm256_permute2f128_ps(four[j], four[4 + j], 0x31);
+    }
 }

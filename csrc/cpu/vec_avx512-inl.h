@@ -3,7 +3,8 @@
 using Vec = __m512;
 
 constexpr int kWidth = 16;
-constexpr int kMaxRows = 6;  // query rows that share a load of a key; bounded by the registers
+constexpr int kMaxRows = 6;     // query rows that share a load of a key; bounded by the registers
+constexpr int kTurnedRows = 4;  // query rows that share a load of turned keys
 constexpr int kPassRows = 6, kPassVecs = 4;  // rows and vectors of sums that fit the registers
 constexpr int pass_vecs(int /*rows*/) { return kPassVecs; }
 
@@ -80,4 +81,40 @@ inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
     const __m256 half =
         _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
+// The sum of kWidth terms in the order in which `store_sums` adds lanes; term(i) gives the i-th.
+template <class Term>
+inline auto sum_lanes(const Term& term) {
+    const auto four = [&](int i) __attribute__((always_inline)) {
+        return add(add(term(i), term(i + 2)), add(term(i + 1), term(i + 3)));
+    };
+    return add(add(four(0), four(8)), add(four(4), four(12)));
+}
+
+// Exchanges the rows and the columns of a square of kWidth vectors.
+inline void transpose(Vec* row) {
+    __m512d pair[kWidth];
+    for (int i = 0; i < kWidth; i += 2) {
+        pair[i] = _mm512_castps_pd(_mm512_unpacklo_ps(row[i], row[i + 1]));
+        pair[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(row[i], row[i + 1]));
+    }
+    // quarter q of four[4 i + j] has column 4 q + j of the rows from 4 i on
+    Vec four[kWidth];
+    for (int i = 0; i < kWidth; i += 4) {
+        four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i], pair[i + 2]));
+        four[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i], pair[i + 2]));
+        four[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pair[i + 1], pair[i + 3]));
+        four[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pair[i + 1], pair[i + 3]));
+    }
+    for (int j = 0; j < 4; ++j) {
+        const Vec even_low = _mm512_shuffle_f32x4(four[j], four[4 + j], 0x88);
+        const Vec even_high = _mm512_shuffle_f32x4(four[8 + j], four[12 + j], 0x88);
+        const Vec odd_low = _mm512_shuffle_f32x4(four[j], four[4 + j], 0xdd);
+        const Vec odd_high = _mm512_shuffle_f32x4(four[8 + j], four[12 + j], 0xdd);
+        row[j] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+        row[4 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+        row[8 + j] = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+        row[12 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+    }
 }

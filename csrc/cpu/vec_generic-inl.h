@@ -4,7 +4,8 @@ typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t IntVec __attribute__((vector_size(16)));
 
 constexpr int kWidth = 4;
-constexpr int kMaxRows = 2;  // query rows that share a load of a key; bounded by the registers
+constexpr int kMaxRows = 2;     // query rows that share a load of a key; bounded by the registers
+constexpr int kTurnedRows = 2;  // query rows that share a load of turned keys
 constexpr int kPassRows = 2, kPassVecs = 2;  // rows and vectors of sums that fit the registers
 constexpr int pass_vecs(int /*rows*/) { return kPassVecs; }
 
@@ -100,4 +101,21 @@ inline void store_sums(float* out, Vec a, Vec b, Vec c, Vec d) {
     out[1] = sum(b);
     out[2] = sum(c);
     out[3] = sum(d);
+}
+
+// The sum of kWidth terms in the order in which `store_sums` adds lanes; term(i) gives the i-th.
+template <class Term>
+inline auto sum_lanes(const Term& term) {
+    return add(add(term(0), term(2)), add(term(1), term(3)));
+}
+
+// Exchanges the rows and the columns of a square of kWidth vectors.
+inline void transpose(Vec* row) {
+    for (int i = 0; i < kWidth; ++i) {
+        for (int j = 0; j < i; ++j) {
+            const float other = row[i][j];
+            row[i][j] = row[j][i];
+            row[j][i] = other;
+        }
+    }
 }

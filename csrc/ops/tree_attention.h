@@ -37,24 +37,6 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
                        " heads of `key`");
 }
 
-// Fills in queries [R, H, D], keys and values [cells, H', D], which are checked, and what takes the
-// result.
-inline void set_heads(const Tensor& query, const Tensor& key, const Tensor& value,
-                      const Tensor& out, TreeAttentionParams* params) {
-    params->query = query.data_ptr();
-    params->key = key.data_ptr();
-    params->value = value.data_ptr();
-    params->out = out.data_ptr();
-    params->dtype = float_type("query", query);
-    params->cell_dtype = float_type("key", key);
-    params->query_row_stride = query.stride(0);
-    params->query_head_stride = query.stride(1);
-    params->key_cell_stride = key.stride(0);
-    params->key_head_stride = key.stride(1);
-    params->value_cell_stride = value.stride(0);
-    params->value_head_stride = value.stride(1);
-}
-
 // Checks which of these are given. Masks or paths say what rows see; without them they see all.
 inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
                         const OptionalTensor& path, const OptionalTensor& path_length,
@@ -67,6 +49,25 @@ inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
                        "`path` and `path_length` go together");
     PYBEAM_CHECK_VALUE(has_paths || !num_shared.has_value(), "`num_shared` goes with `path`");
     if (has_paths) check_dim("path", *path, 3);
+}
+
+// Says where queries, keys and values lie. Returns the memory of the results.
+inline Tensor set_heads(const Tensor& query, const Tensor& key, const Tensor& value,
+                        TreeAttentionParams* params) {
+    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
+    params->query = query.data_ptr();
+    params->key = key.data_ptr();
+    params->value = value.data_ptr();
+    params->out = out.data_ptr();
+    params->dtype = float_type("query", query);
+    params->cell_dtype = float_type("key", key);
+    params->query_row_stride = query.stride(0);
+    params->query_head_stride = query.stride(1);
+    params->key_cell_stride = key.stride(0);
+    params->key_head_stride = key.stride(1);
+    params->value_cell_stride = value.stride(0);
+    params->value_head_stride = value.stride(1);
+    return out;
 }
 
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -103,10 +104,9 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
                                               {key.size(0)});
     const int64_t bias_size = bias.has_value() ? bias->size(1) : 0;
     const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {query.size(1), bias_size});
-    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
-    set_heads(query, key, value, out, &params);
+    Tensor out = set_heads(query, key, value, &params);
     params.offset = offset_arg;
     params.slot = slot_arg;
     params.cell = cell_arg;

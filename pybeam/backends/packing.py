@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from pybeam.backends.memory import large_array
 
 # columns of a panel, `kPanel` in C++
 PANEL = 64
@@ -18,8 +18,6 @@ LARGEST = 127
 CHUNK = 1 << 16
 # packed integers are stored as weight + OFFSET, because CPUs multiply unsigned by signed bytes
 OFFSET = 128
-# of memory that processors address as one; smaller weights stay in a cache
-HUGE_PAGE = 1 << 21
 
 
 class Quantised(NamedTuple):
@@ -72,28 +70,11 @@ def _holds(weight: Tensor, dtype: torch.dtype) -> bool:
     return all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts)
 
 
-def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return memory for packed weights, in huge pages where they are many and the system has such pages.
-
-    A step reads all weights of a large model, and waits for nothing else.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
-    # a page more, so that weights begin where a page does; what nobody touches costs nothing
-    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = torch.frombuffer(pages, dtype=torch.uint8)
-    first = -memory.data_ptr() % HUGE_PAGE
-    # a huge page at the end would hold little
-    pages.madvise(mmap.MADV_HUGEPAGE, first, size // HUGE_PAGE * HUGE_PAGE)
-    return memory[first : first + size].view(dtype).view(shape)
-
-
 def _panels(weight: Tensor, dtype: torch.dtype, group: int) -> Tensor:
     """Pack W [out, in] as [out / 64, in / group, 64, group], a few panels at a time."""
     num_columns, depth = weight.shape
     shape = -(-num_columns // PANEL), -(-depth // group), PANEL, group
-    packed = _memory(shape, dtype)
+    packed = large_array(shape, dtype)
     num = max(1, CHUNK // max(1, depth * PANEL))
     for first in range(0, shape[0], num):
         part = weight[first * PANEL : (first + num) * PANEL]

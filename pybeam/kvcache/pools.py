@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pybeam.backends.memory import large_array
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 
@@ -57,7 +58,9 @@ class KeyValuePool:
         old = self._pool
         if num_cells <= old.shape[1]:
             return
-        self._pool = old.new_empty(old.shape[0], num_cells, *old.shape[2:])
+        shape = (old.shape[0], num_cells, *old.shape[2:])
+        is_host = old.device.type == "cpu"
+        self._pool = large_array(shape, old.dtype) if is_host else old.new_empty(shape)
         self._pool[:, : old.shape[1]] = old
         self._split()
 
@@ -101,6 +104,11 @@ class SourceCells:
         self.cell = old.new_zeros(shape)
         self.cell[: old.shape[0], : old.shape[1]] = old
         self.length = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
+
+    def num_cells_with(self, lengths: Sequence[int]) -> int:
+        """Return what `num_cells` is once sources of these lengths have their cells."""
+        missing = sum(map(cells_of_pages, lengths)) // PAGE_CELLS - len(self._free)
+        return (self._num_pages + max(0, missing)) * PAGE_CELLS
 
     def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""

@@ -197,6 +197,7 @@ SKIPPED_WITHOUT = {
     "huggingface": "transformers",
     "causal": "ctranslate2",
     "whisper": "transformers",
+    "transcription": "ctranslate2",
     "t5": "transformers",
     "processors": "transformers",
     "service": "ctranslate2",

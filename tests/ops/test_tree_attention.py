@@ -58,6 +58,22 @@ def test_rows_and_cells(kernel, device, rows, cells):
     check(case, kernel, device)
 
 
+@pytest.mark.thinned()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [True, False], ids=["tree", "cross"])
+@pytest.mark.parametrize("size", [5, 16, 64, 72])
+@pytest.mark.parametrize("cells", [1, 8, 15, 17, 33, 70])
+def test_many_rows_get_the_bits_of_few(isa, cells, size, masked, dtype):
+    """Keys and values are copied for many rows, and sums keep their order."""
+    case = random_case([70], [cells], 2, 2, size=size, dtype=dtype, masked=masked)
+    device = torch.device("cpu")
+    whole = attend(case, "native", device)
+    names = {"query", "entry"} & case.keys()
+    for rows in (slice(first, first + 7) for first in range(0, 70, 7)):
+        some = case | {name: case[name][rows] for name in names} | {"offset": ints([0, 7])}
+        assert torch.equal(attend(some, "native", device), whole[rows])
+
+
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (8, 2), (6, 1), (3, 3)])
 def test_grouped_heads(kernel, device, heads, key_heads):
     check(random_case([5, 40], [9, 30], heads, key_heads, size=32), kernel, device)

@@ -171,7 +171,11 @@ class TransformerSession(Session):
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
     ) -> None:
-        for part in _chunks(self._lengths(sources), MAX_ENCODER_TOKENS):
+        lengths = self._lengths(sources)
+        # for all at once, because a pool that grows copies what it holds
+        num_cells = self._source.num_cells_with(lengths)
+        self._cross.grow(_doubled(self._cross.num_cells, num_cells))
+        for part in _chunks(lengths, MAX_ENCODER_TOKENS):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
@@ -232,7 +236,6 @@ class TransformerSession(Session):
         """Encode these sources as one ragged batch; keep every decoder layer's keys and values."""
         lengths = self._lengths(sources)
         cell = self._source.allocate(slots, lengths)  # [n] int32, n = sum(lengths)
-        self._cross.grow(_doubled(self._cross.num_cells, self._source.num_cells))
         if not cell.numel():
             return
         key_value = self.cross_keys_and_values(self.states(sources))

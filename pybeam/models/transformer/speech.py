@@ -49,7 +49,8 @@ class Subsampler:
             window = to_device(rows, torch.long, x.device)  # [n, k]
             # the last row is what lies beyond the ends
             padded = F.pad(x, (0, 0, 0, 1))
-            windows = padded[window].flatten(1)  # [n, k * C]
+            # rows are copied whole, and not number by number as an index in brackets does
+            windows = padded.index_select(0, window.view(-1)).view(len(window), -1)  # [n, k * C]
             is_gated = self.config.activation == GATE
             x = layer.gated(windows) if is_gated else layer(windows)  # [n, C']
         return x
