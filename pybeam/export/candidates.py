@@ -6,7 +6,7 @@ from pybeam.export.beams import Beams
 from pybeam.export.builder import Builder, Value
 from pybeam.export.finishing import Split
 from pybeam.export.hypotheses import INF, Candidates, Hypotheses, any_of, number_of
-from pybeam.export.processing import GraphRows
+from pybeam.export.rows import GraphRows
 from pybeam.export.rules import Rules
 from pybeam.export.transformer import Places
 from pybeam.models.transformer.model import Transformer

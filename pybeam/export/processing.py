@@ -10,6 +10,8 @@ import torch
 from pybeam.arguments import ArgumentError
 from pybeam.export.builder import FLOAT, Builder, Value
 from pybeam.export.hypotheses import INF, PADDING
+from pybeam.export.rows import GraphRows
+from pybeam.export.timestamps import with_timestamps
 from pybeam.models.transformer.model import Transformer
 from pybeam.processors.bans import (
     NoRepeatNgram,
@@ -20,30 +22,7 @@ from pybeam.processors.bans import (
 from pybeam.processors.base import AnyProcessor, Processor, stage_of
 from pybeam.processors.ends import EosGrowth, FirstToken, LastToken, MinLength
 from pybeam.processors.penalties import EosPenalty, RepetitionPenalty, Temperature, TokenPenalty
-
-
-class GraphRows(NamedTuple):
-    """The R rows of a step, as processors see them. Nothing is recorded that nobody asks for."""
-
-    history: Value  # [B, K, t], tokens behind the start token; all rows have as many
-    place: Value  # [R], b * K + k of each row
-    width: Value  # [1], K
-    position: Value  # [], t
-    prefix_length: Value  # [B, 1]
-    limit: Value  # [B, 1], generated tokens at which rows are cut
-
-    def token(self, op: Builder) -> Value:
-        """Return [R, t], the tokens of every row behind the start token."""
-        return op.Gather(op.Flatten(self.history, axis=2), self.place, axis=0)
-
-    def of(self, op: Builder, numbers: Value) -> Value:
-        """Return [R, 1], every row's number among those of the sources [B, 1]."""
-        return op.Gather(numbers, op.Div(self.place, self.width), axis=0)
-
-    def num_generated(self, op: Builder) -> Value:
-        """Return [R, 1], tokens behind the prefix."""
-        return op.Sub(self.position, self.of(op, self.prefix_length))
-
+from pybeam.processors.timestamps import WhisperTimestamps
 
 # (operators of a step, logits or log-probabilities [R, V], rows) -> what is seen instead
 Apply = Callable[[Builder, Value, GraphRows], Value]
@@ -280,6 +259,10 @@ def _eos_growth(processor: EosGrowth, context: _Context) -> Apply:
     return apply
 
 
+def _timestamps(processor: WhisperTimestamps, context: _Context) -> Apply:
+    return lambda op, x, rows: with_timestamps(op, processor, context.model, x, rows)
+
+
 RECORDERS: dict[type[object], Callable[[Any, _Context], Apply]] = {
     EosGrowth: _eos_growth,
     EosPenalty: _eos_penalty,
@@ -293,4 +276,5 @@ RECORDERS: dict[type[object], Callable[[Any, _Context], Apply]] = {
     SuppressTokensAtStart: _suppress_tokens_at_start,
     Temperature: _temperature,
     TokenPenalty: _token_penalty,
+    WhisperTimestamps: _timestamps,
 }
