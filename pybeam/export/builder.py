@@ -55,8 +55,10 @@ class Builder:
             recorded = self._tape.op_multi_out(
                 name, [self._value(one) for one in inputs], given, num_outputs=outputs
             )
+            node = self._tape.nodes[-1]
+            node.name = f"{self._prefix}{name}.{len(self._tape.nodes)}"
             for i, one in enumerate(recorded):
-                one.name = f"{self._prefix}{name}.{len(self._tape.nodes)}.{i}"
+                one.name = f"{node.name}.{i}"
             return recorded[0] if outputs == 1 else recorded
 
         return record

@@ -171,6 +171,18 @@ def assert_finds(graph, model, algorithm, sources, behind=0, prefixes=None, **mo
     return expected
 
 
+def test_no_name_comes_twice(translator, tmp_path):
+    """In the loop neither: tools that change graphs make new names of those of nodes."""
+    export_onnx(translator, tmp_path, SEARCHES["fireredasr"])
+    names = []
+    graphs = [onnx.load(tmp_path / "search.onnx").graph]
+    while graphs:
+        for node in graphs.pop().node:
+            names += [node.name, *node.output]
+            graphs += [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("name", slow_but(QUICK, SEARCHES))
 def test_every_rule_of_a_translator(translator, name, tmp_path):
     algorithm = SEARCHES[name]
