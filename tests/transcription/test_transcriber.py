@@ -67,7 +67,9 @@ def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [dict(dtype="int8"), dict(cross_cache_dtype="bfloat16")], ids=str)
+@pytest.mark.parametrize(
+    "options", [dict(dtype="int8"), dict(cross_cache_dtype="bfloat16")], ids=str
+)
 def test_models_with_other_numbers(directory, options):
     """With weights in int8, and with rounded keys and values of the encoder."""
     recordings = sounds(150, 64, 230, seed=6)
@@ -75,7 +77,9 @@ def test_models_with_other_numbers(directory, options):
     for kind in ("sequential", "sampled", "batched"):
         alone = [transcribed(model, directory, [one], KINDS[kind])[0] for one in recordings]
         assert transcribed(model, directory, recordings, KINDS[kind]) == alone
-        assert alone != transcribed(pybeam.load_model(directory), directory, recordings, KINDS[kind])
+        assert alone != transcribed(
+            pybeam.load_model(directory), directory, recordings, KINDS[kind]
+        )
 
 
 @pytest.mark.parametrize("kind", ["sequential", "sampled"])
