@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import struct
 import wave
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.speech.features import read_wav
+from pybeam.speech.features import LARGEST_WAV, read_wav
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
 # formats whose files say how long they are; of others the length is a guess
-EXACT_LENGTHS = {"flac", "mov", "wav"}
+EXACT_LENGTHS = {"flac", "mov"}
 # seconds by which such a length may be wrong
 TOLERANCE = 0.5
 
@@ -36,7 +38,8 @@ def read_sound(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) ->
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it has no sound, it is damaged or cut, or the package av is missing.
+        ValueError: it has no sound, it is damaged, or the package av is missing; or it is cut, as far as its
+            format tells (WAV, FLAC, MP4).
     """
     if _is_plain(source, sampling_rate):
         return read_wav(source, sampling_rate)
@@ -46,6 +49,7 @@ def read_sound(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) ->
         return _refused(source, sampling_rate)
     name = str(source) if isinstance(source, str | os.PathLike) else "the recording"
     given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
+    _check_wav(given, name)
     try:
         return _decoded(av, given, name, sampling_rate)
     # the resampler raises ValueError for a recording that changes its form on the way
@@ -127,6 +131,24 @@ def _frames(container: Any, stream: Any, name: str) -> Iterator[Any]:
         if packet.is_corrupt:
             raise _Damaged(f"{name} is damaged or cut; fetch it again")
         yield from packet.decode()
+
+
+def _check_wav(source: str | BinaryIO, name: str) -> None:
+    """Refuse a WAV file, of any codec, that ends before its samples do. FFmpeg takes what is there."""
+    with open(source, "rb") if isinstance(source, str) else nullcontext(source) as file:
+        kind = file.read(12)
+        size = file.seek(0, os.SEEK_END)
+        place = 12 if kind[:4] == b"RIFF" and kind[8:] == b"WAVE" else size
+        while place < size:
+            file.seek(place)
+            chunk, num_bytes = struct.unpack("<4sI", file.read(8).ljust(8, b"\0"))
+            # chunks begin at even places
+            place += 8 + num_bytes + num_bytes % 2
+            if chunk == b"data":
+                if size < place - num_bytes % 2 and num_bytes < LARGEST_WAV:
+                    raise _Damaged(f"{name} is cut; fetch it again")
+                break
+        file.seek(0)
 
 
 def _check_length(form: str, stream: Any, name: str, seconds: float) -> None:

@@ -5,10 +5,11 @@ import json
 import sys
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.cli import main
-from pybeam.speech import format_transcript, read_wav
+from pybeam.speech import SpeechRules, VoiceActivity, format_transcript, read_sound, read_wav
 from support.paths import ROOT
 from support.speech_models import tone, write_wav
 from support.tiny_whisper import save_whisper
@@ -164,3 +165,41 @@ def test_other_models_have_no_transcripts(transcribe, sounds):
 def test_an_unknown_language(transcribe, sounds):
     code, _, errors = transcribe(sounds[0], "--language=xx")
     assert code == 1 and "--language must be one" in errors
+
+
+@pytest.mark.parametrize("windows", ["sequential", "batched"])
+def test_only_speech_is_transcribed(transcribe, model, tmp_path, windows):
+    """Spoken digits, three seconds of silence, and the digits again; and a recording of silence."""
+    pytest.importorskip("silero_vad")
+    digits = read_sound(ROOT / "examples" / "speech" / "first.wav", RATE)
+    sound = torch.cat([digits, torch.zeros(3 * RATE), digits])
+    paths = [tmp_path / "speech.wav", tmp_path / "silence.wav"]
+    for path, samples in zip(paths, (sound, torch.zeros(2 * RATE)), strict=True):
+        write_wav(path, (samples * 2**15).round().numpy(), RATE)
+    batched = dict(min_silence=0.16, max_speech=30.0) if windows == "batched" else {}
+    stretches = VoiceActivity(SpeechRules(**batched))(read_wav(paths[0], RATE))
+    assert len(stretches) >= 2
+    asked = pybeam.TranscriptionOptions(max_new_tokens=12, language="en", windows=windows)
+    search = pybeam.fixed_beam(2, scoring=pybeam.scoring.power(1.0))
+    transcriber = pybeam.Transcriber(pybeam.load_model(model), model, asked, algorithm=search)
+    recording = pybeam.Recording(read_wav(paths[0], RATE), stretches=stretches)
+    [expected] = transcriber.transcribe([recording])
+    text = " ".join(expected.text.split())
+    command = [*paths, "--vad", "--language=en", f"--windows={windows}", "--quiet"]
+    assert text and transcribe(*command) == (0, f"{text}\n\n", "")
+
+
+def test_an_interrupt_keeps_what_is_finished(transcribe, sounds, tmp_path, monkeypatch):
+    news = pybeam.Transcriber.stream
+
+    def interrupted(self, recordings):
+        for one in news(self, recordings):
+            yield one
+            if one.transcript is not None:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(pybeam.Transcriber, "stream", interrupted)
+    out = tmp_path / "out"
+    code, _, errors = transcribe(*sounds, "--format=srt", f"--output-dir={out}")
+    assert code == 130 and "interrupted; 2 files are not finished" in errors
+    assert len(list(out.iterdir())) == 1 and "1 files, " in errors

@@ -202,3 +202,15 @@ def test_wrong_arguments_are_refused(saved, model, tmp_path):
     path.write_text('{"no_timestamps_token_id": 34, "alignment_heads": [1, 2]}')
     with pytest.raises(ValueError, match=r"`alignment_heads` in .* must be pairs"):
         Aligner.load(model, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_other_weights(saved, model, dtype):
+    """Their probabilities differ a little, so that the path may, too."""
+    windows = [Heard(features(1), [30, 33], TOKENS), Heard(features(2), [31, 32], TOKENS[:3])]
+    rounded = pybeam.load_model(saved[0], dtype=dtype)
+    found = Aligner.load(rounded, saved[0]).times(windows)
+    expected = Aligner.load(model, saved[0]).times(windows)
+    for ours, others in zip(found, expected, strict=True):
+        assert ours.probability == pytest.approx(others.probability, abs=0.1)
+        assert list(ours.start) == sorted(ours.start) and len(ours.start) == len(others.start)

@@ -105,6 +105,20 @@ def test_a_cut_file_is_refused_by_name(tmp_path, name, codec, rate):
             read_sound(path, RATE)
 
 
+@pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s24le"), ("a.flac", "flac")])
+def test_a_file_that_is_cut_between_packets_is_refused(tmp_path, name, codec):
+    """No packet is damaged then, and FFmpeg takes what is there."""
+    path = tmp_path / name
+    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec)
+    with av.open(str(path)) as container:
+        packets = container.demux(container.streams.audio[0])
+        ends = [packet.pos + packet.size for packet in packets if packet.size]
+    path.write_bytes(path.read_bytes()[: ends[len(ends) // 2]])
+    for source in (path, io.BytesIO(path.read_bytes())):
+        with pytest.raises(ValueError, match=name if source is path else "the recording"):
+            read_sound(source, RATE)
+
+
 def test_what_is_no_sound_is_refused(tmp_path):
     text, empty = tmp_path / "a.mp3", tmp_path / "b.mp3"
     text.write_text("this is no sound\n" * 200)

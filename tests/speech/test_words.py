@@ -116,6 +116,15 @@ def test_a_long_word_behind_a_pause_is_shortened():
     assert found.start == pytest.approx(4.6)
 
 
+def test_a_long_word_behind_no_pause_keeps_its_time():
+    """Median 0.2 s: a word that ends at most 0.8 s behind the words before it follows no pause."""
+    text = " a b c d"
+    clock = Clock([0.0, 0.3, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3])
+    for last_end, start in ((0.0, 0.0), (-0.2, 0.3)):
+        [found] = WordFinder(clock, decode)([segment(0.0, 1.3, text)], None, [], last_end=last_end)
+        assert found.words[0].start == pytest.approx(start), last_end
+
+
 def test_nothing_to_align():
     clock = Clock([0.0])
     silence = [Segment(0.0, 1.0, "", (99, 98), **NUMBERS)]
