@@ -188,15 +188,16 @@ class Engine:
 
         `limit` rows are sent through the model; None: as many as there are.
         """
-        state, live = self._work.state, slot
+        state, live, is_forced = self._work.state, slot, False
         if limit is None and self._schedule.moves_all:
             num_rows = self._live.num_rows
+            is_forced = self._live.are_forced(self.stats.steps, state.prefix_reach)
         else:
             with self._clock("plan"):
                 slot, rows_of = state.plan(self._schedule.plan, slot, limit)
                 num_rows = int(rows_of.sum()) if limit is None else limit
         try:
-            self._choose(slot, num_rows, longest)
+            self._choose(slot, num_rows, longest, is_forced)
         except Exception as error:
             raise StepFailed(slot, is_undone=True) from error
         try:
@@ -208,11 +209,11 @@ class Engine:
         except Exception as error:
             raise StepFailed(slot, is_undone=False) from error
 
-    def _choose(self, slot: Tensor, num_rows: int, longest: int) -> None:
+    def _choose(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> None:
         """Select the survivors of the beams in these slots [A]. A second call does the same."""
         state, session = self._work.state, self._work.session
         with self._clock("plan"):
-            rows = state.begin(slot, num_rows, longest)
+            rows = state.begin(slot, num_rows, longest, is_forced)
         with self._clock("model"):
             logits = session.step(rows)
         with self._clock("select"):

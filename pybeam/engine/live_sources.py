@@ -114,6 +114,13 @@ class LiveSources:
         self.num_rows += num - self._rows_of[slot]
         self._rows_of[slot] = num
 
+    def are_forced(self, step: int, reach: int | None) -> bool:
+        """Whether the next token of every row is given at this step, and nobody reads its logits.
+
+        Every source has moved in every step. `reach` is `ProcessorChain.prefix_reach`.
+        """
+        return reach is not None and all(source.num_forced(step) > reach for source in self)
+
     def load(self, step: int) -> Load:
         """Return how much is being decoded at this step, for the schedule."""
         return Load(len(self), self._num_tokens, self.num_rows, self._age(step))

@@ -49,6 +49,11 @@ class Source(NewBeam):
         found.sort(key=lambda hypothesis: -hypothesis.final_score)
         return failed(Result(self.index, self.request.id, found, "", steps, expansions), error)
 
+    def num_forced(self, step: int) -> int:
+        """Tokens of the prefix that are to come, if it moved in every step; 0 if their log-probs count."""
+        is_scored = bool(self.target) or self.algorithm.prefix.is_scored
+        return 0 if is_scored else len(self.prefix) - (step - self.opened)
+
     @property
     def max_tokens(self) -> int:
         """Number of tokens of its longest possible hypothesis, start token included."""

@@ -113,6 +113,8 @@ class PackedLinear:
         Those that are there have the bits that `__call__` gives them.
         """
         out = memory[: x.shape[0]]
+        if not column.numel():
+            return out.zero_()
         panel = torch.unique(column.long() // PANEL)
         # their weights are copied first, so most of them are no gain
         if 2 * panel.numel() > self._weight.shape[0]:

@@ -38,6 +38,8 @@ class Processor(ABC):
         perturbs: whether its results rank hypotheses without being log-probabilities. Then
             `Hypothesis.log_probs` and `score` follow from the log-probabilities that it was given, and
             `final_score` from its results. Such a processor is the last.
+        prefix_reach: at how many of the last places of a forced prefix it reads logits. Those before may
+            be 0, because nobody reads them.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back.
     """
@@ -47,6 +49,7 @@ class Processor(ABC):
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
     can_capture: bool = True
+    prefix_reach: ClassVar[int] = 0
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""

@@ -29,6 +29,7 @@ class ProcessorChain:
         perturbs: whether the results are no log-probabilities, see `Processor`.
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
+        prefix_reach: the largest of `Processor.prefix_reach`; None: all logits are read.
         columns: what the last call has narrowed to the columns of a catalogue; None: it has not.
         prompts: [S, P] int32, the tokens that hypotheses go on from, see `Rows.prompt`.
     """
@@ -41,6 +42,10 @@ class ProcessorChain:
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
         self.log_probs: Tensor | None = None
+        # functions of others may read any row
+        known = [p for p in processors if isinstance(p, Processor)]
+        reach = max((p.prefix_reach for p in known), default=0)
+        self.prefix_reach = reach if len(known) == len(processors) else None
         self.has_state = any(isinstance(p, Processor) and p.state for p in processors)
         self.prompts = torch.zeros(0, 0, dtype=torch.int32, device=device)
         self.columns: Columns | None = None

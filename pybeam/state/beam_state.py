@@ -35,6 +35,8 @@ from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.report import FinishedArrays
 
+NOTHING = torch.zeros(0, dtype=INT)
+
 
 class BeamState:
     """The beams of all live sources, and the operations on them.
@@ -83,6 +85,11 @@ class BeamState:
         return self._step.drafts
 
     @property
+    def prefix_reach(self) -> int | None:
+        """See `ProcessorChain`."""
+        return self._arrays.processors.prefix_reach
+
+    @property
     def width_capacity(self) -> int:
         """Number of entries that every beam has room for."""
         return self._arrays.width_capacity
@@ -119,10 +126,11 @@ class BeamState:
             self.tree.token[slot, 0] = to_device([beam.start for beam in own], INT, device)
         return num_rows
 
-    def begin(self, slot: Tensor, num_rows: int, longest: int) -> Rows:
+    def begin(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Rows:
         """Begin a step of these slots [A]; see `read`. `choose` and `finish` go on with it.
 
         The three do what `read`, `select` and `commit` do, in one object if the backend has a `BeamProgram`.
+        `is_forced` says that the next token of every row is given, and nobody reads its logits.
         """
         self._program = self._step.program()
         if self._program is None:
@@ -130,7 +138,9 @@ class BeamState:
             rows.wanted = self._step.wanted(rows)
             return rows
         read = RowArrays(*self._program.read(slot, num_rows))
-        return self._arrays.rows(slot, read, self._step.position(read), longest)
+        rows = self._arrays.rows(slot, read, self._step.position(read), longest)
+        rows.wanted = NOTHING if is_forced else None
+        return rows
 
     def choose(self, rows: Rows, logits: Tensor) -> None:
         """Select the survivors of the step that has begun. `logits` are the result of `process`."""

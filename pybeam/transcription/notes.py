@@ -62,6 +62,8 @@ class TakeNotes(Processor):
     back: int = 0
     line: int = NO_LINE
     per_request: ClassVar = ("back", "line")
+    # behind the start of a transcript stand language, task and <|notimestamps|>
+    prefix_reach: ClassVar[int] = 3
 
     def parameters(self) -> tuple[Tensor, ...]:
         return torch.tensor(self.back, dtype=INT), torch.tensor(self.line, dtype=INT)

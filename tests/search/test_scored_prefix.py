@@ -57,6 +57,8 @@ CHAINS = {
     "force_eos": [processors.force_eos()],
     "eos_growth": [processors.eos_growth(2, 1.5)],
     "gumbel": [processors.gumbel(3)],
+    "whisper_timestamps": [processors.whisper_timestamps(4, max_initial=2)],
+    "sample": [processors.sample(0.8, 5)],
 }
 ALGORITHMS = {
     "greedy": pybeam.greedy(max_length=7),

@@ -7,6 +7,7 @@ import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+import pybeam
 from support.speech_models import NUM_FEATURES, WHISPER_LETTERS, save_tiny_speech_model
 
 EOT, SOT, EN, DE, FR, TRANSLATE, TRANSCRIBE, LM, PREVIOUS, NO_SPEECH, NO_STAMPS = range(28, 39)
@@ -91,3 +92,13 @@ def sounds(*lengths: int, seed: int = 0, num_features: int = NUM_FEATURES) -> li
     """Make features [E, F] of so many frames each."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(length, num_features, generator=generator) for length in lengths]
+
+
+OPTIONS = pybeam.TranscriptionOptions(
+    max_initial_timestamp=0.6, max_new_tokens=20, temperatures=(0.0, 0.6), best_of=3
+)
+
+
+def transcribed(model, directory: Path, recordings, options=OPTIONS, **more) -> list:
+    """Return the transcripts of these recordings."""
+    return list(pybeam.Transcriber(model, directory, options, **more).transcribe(recordings))
