@@ -32,6 +32,7 @@ def test_recordings_from_the_shell(tmp_path):
     assert output.read_text().splitlines() == list(SOUNDS.values())
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_the_same_as_transformers():
     """Features of a window of 10 seconds, the tokenizer, and what `generate` finds."""
