@@ -1,27 +1,37 @@
-"""Word error rates of the example recogniser, by searches of the FireRedASR family beside each other.
+"""Word error rates of the example recognisers, by searches of the FireRedASR family beside each other.
 
-On spoken numbers that espeak-ng synthesises, in voices that were not heard in training and in noise.
+On spoken numbers that espeak-ng synthesises, and on phrases of the test verses that espeak-ng and flite
+synthesise, in voices and sentences that were not heard in training, and in noise.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import jiwer
 
 import pybeam
-from benchmarks.data import ROOT
+from benchmarks.data import ROOT, folder_with
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
+from examples.speech import spoken_verses
 from examples.speech.spoken_numbers import recordings
-from pybeam.speech.features import load_feature_extractor
+from pybeam.processors import Processor
+from pybeam.speech import load_feature_extractor, load_transcription
+from pybeam.text.tokenizer import Tokenizer
 
 MODEL = ROOT / "examples" / "models" / "spoken-numbers-en"
+VERSES = ROOT / "examples" / "models" / "spoken-verses-en"
+NOISE_DB = 0.0, 20.0
 SMOOTHED = [pybeam.processors.temperature(1.25), pybeam.processors.eos_penalty(0.9)]
 GNMT = pybeam.scoring.gnmt(0.6)
 N_BEST = 3
+MAX_NEW_TOKENS = 120
 SEARCHES = {
     "greedy": (pybeam.greedy(), pybeam.Batch(32)),
     "FIXED": (pybeam.fixed_beam(5, n_best=N_BEST), pybeam.Batch(32)),
@@ -50,25 +60,57 @@ SEARCHES = {
 
 
 class Recordings(NamedTuple):
+    """Sources and their texts, and what the model that hears them asks of every search."""
+
     sources: list
     texts: list[str]
-    tokenizer: object
+    tokenizer: Tokenizer
+    model: Path = MODEL
+    processors: tuple[Processor, ...] = ()
 
 
 def load_recordings(number: int) -> Recordings:
-    """Voices that were not heard in training, in noise of 0 to 20 dB."""
+    """Voices that were not heard in training."""
     extract = load_feature_extractor(MODEL)
-    pairs = list(recordings("test", number, seed=2, noise_db=(0.0, 20.0)))
+    pairs = list(recordings("test", number, seed=2, noise_db=NOISE_DB))
     sources, texts = [extract(samples) for samples, _ in pairs], [text for _, text in pairs]
     return Recordings(sources, texts, pybeam.load_tokenizer(MODEL))
 
 
+def load_verses(number: int, data: Path | None) -> Recordings:
+    """Phrases and voices that were not heard in training; outputs have no timestamps."""
+    path = "bible-es-en/test.en"
+    verses = (folder_with(path, data) / path).read_text("utf-8").splitlines()
+    texts, rng = spoken_verses.phrases(verses), random.Random(2)
+    rng.shuffle(texts)
+    heard = [
+        spoken_verses.recording([clip], rng, NOISE_DB)
+        for clip in spoken_verses.clips(texts[:number], "test", seed=2)
+    ]
+    extract, asked = load_feature_extractor(VERSES), load_transcription(VERSES)
+    sources = [pybeam.Request(extract(one.samples), prefix=asked.prefix) for one in heard]
+    texts = [one.text for one in heard]
+    tokenizer = pybeam.load_tokenizer(VERSES)
+    return Recordings(sources, texts, tokenizer, VERSES, asked.processors)
+
+
 def speech(setup: Setup) -> Iterator[list[Task]]:
-    """Word error rates of the example recogniser, by searches."""
-    heard = cache(lambda: load_recordings(setup.lines or 300))
+    """Word error rates of the example recognisers, by searches."""
+    number = setup.lines or 300
+    numbers = cache(lambda: load_recordings(number))
+    verses = cache(lambda: load_verses(number, setup.data))
+    whisper = pybeam.compat.huggingface.beam_search(
+        5, num_return_sequences=N_BEST, max_new_tokens=MAX_NEW_TOKENS
+    )
     yield in_turn(
         "spoken numbers",
-        {name: lambda own=own: Recognition(*own, heard()) for name, own in SEARCHES.items()},
+        {name: lambda own=own: Recognition(*own, numbers()) for name, own in SEARCHES.items()},
+        repeats=1,
+    )
+    searches = SEARCHES | {"transformers'": (whisper, pybeam.Batch(32))}
+    yield in_turn(
+        "spoken verses",
+        {name: lambda own=own: Recognition(*own, verses()) for name, own in searches.items()},
         repeats=1,
     )
 
@@ -77,7 +119,8 @@ class Recognition:
     """One search on all recordings."""
 
     def __init__(self, search, schedule, heard: Recordings) -> None:
-        model = pybeam.load_model(MODEL, device="cpu")
+        search = replace(search, processors=(*search.processors, *heard.processors))
+        model = pybeam.load_model(heard.model, device="cpu")
         self._decoder, self._heard = pybeam.Decoder(model, search, schedule), heard
 
     def __call__(self) -> list[list[str]]:
