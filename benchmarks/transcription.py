@@ -1,8 +1,8 @@
 """Whisper beside CTranslate2's, as faster-whisper runs it: windows of 30 seconds at beam 5.
 
 The shapes are those of Whisper tiny and base with all their tokens. Weights are random, on which the time
-does not depend; float16 holds them, as it holds the published ones. Tokens of the task come first, nothing
-may end, and every hypothesis is cut at the same length. All systems decode the same batch in turn.
+does not depend, and float16 holds them. Tokens of the task come first, nothing may end, and every
+hypothesis is cut at the same length. All systems decode the same batch in turn.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ constexpr int64_t kBlockVectors = 16;
 // Cells whose keys or values stay in the cache while all rows of a task read them.
 constexpr int64_t kTileCells = 16;
 // Most cells whose keys or values are copied, to lie side by side.
-constexpr int64_t kCopiedCells = 64;
+constexpr int64_t kCopiedCells = 256;
 
 extern const Kernels kGenericKernels;
 #ifdef __x86_64__

@@ -1,4 +1,4 @@
-// What becomes of the scores of one query: distances, what it does not see, and exp. Included
+// The scores of one query between the products: distances, cells that are hidden, and exp. Included
 // inside a namespace, after exp.
 
 inline int64_t padded(int64_t size) { return (size + kWidth - 1) / kWidth * kWidth; }

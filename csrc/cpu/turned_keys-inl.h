@@ -50,6 +50,7 @@ inline void score_turned(const float* query, const float* turned, int64_t size, 
         Block<kRows> sums;
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) sums.row[r] = broadcast(0.0f);
+#pragma GCC unroll 4
         for (int64_t d = first; d < size; d += kWidth) {
             const Vec key = load(turned + d * kWidth);
 #pragma GCC unroll 8
