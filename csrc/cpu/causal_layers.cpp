@@ -44,8 +44,7 @@ class CausalMember : Sublayers {
             gate(p_.activation, b_.inner, p_.inner_size);
             add(layer.inner_out, b_.inner, 2 * p_.inner_size, layer.after_inner_norm);
         }
-        read(p_.final_norm, p_.output, p_.out);
-        if (p_.output_soft_cap != 0.0f) cap();
+        finish();
     }
 
   private:
@@ -80,6 +79,19 @@ class CausalMember : Sublayers {
         float *x = b_.x + row * p_.size, *added = b_.added + row * p_.size;
         normalise(*waiting_, added, p_.size, added);
         for (int64_t d = 0; d < p_.size; ++d) x[d] += added[d];
+    }
+
+    // Logits, or the last states where there is no output layer.
+    void finish() {
+        if (p_.output.weight == nullptr) {
+            for_rows([&](int64_t row) {
+                add_waiting(row);
+                normalise(p_.final_norm, b_.x + row * p_.size, p_.size, p_.out + row * p_.size);
+            });
+            return;
+        }
+        read(p_.final_norm, p_.output, p_.out);
+        if (p_.output_soft_cap != 0.0f) cap();
     }
 
     // Norms and rotary embeddings of queries and keys, while they are in the cache. Keys and values

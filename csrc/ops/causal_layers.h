@@ -20,7 +20,7 @@ struct CausalShape {
     double scale;            // of queries times keys
     double soft_cap;         // of scores, 0: none
     double output_soft_cap;  // of logits, 0: none
-    int64_t num_columns;     // of the output layer
+    int64_t num_columns;     // of the output layer, 0: there is none
     double embedding_scale;
     int64_t num_tokens;           // of the token table
     int64_t num_tables;           // of rotary embeddings
@@ -56,7 +56,10 @@ class CausalProgram {
         params_.num_key_heads = shape.heads.num_keys;
         params_.head_size = shape.heads.size;
         params_.final_norm = needed(reader.rms_norm(params_.size), "a final norm");
-        params_.output = needed(reader.linear(shape.num_columns, params_.size), "an output layer");
+        params_.output = reader.linear(shape.num_columns, params_.size);
+        PYBEAM_CHECK_VALUE((params_.output.weight != nullptr) == (shape.num_columns > 0),
+                           "`weights` must have an output layer of ", shape.num_columns,
+                           " columns, and none for 0");
         for (int64_t i = 0; i < shape.num_tables; ++i) params_.rotary.push_back(rotary(reader));
         for (size_t i = 0; i < shape.window.size(); ++i) params_.layers.push_back(layer(reader, i));
         PYBEAM_CHECK_VALUE(reader.is_done(), "`weights` has too many tensors: ", weights.size());
@@ -78,8 +81,8 @@ class CausalProgram {
         params.rotary_row = ints("rotary_row", rotary_row);
         params.cell = ints("cell", cells.cell);
         if (out.has_value()) {
-            params.out =
-                state<float>("out", *out, ScalarType::kFloat32, {num_rows, shape_.num_columns});
+            const int64_t columns = shape_.num_columns == 0 ? params.size : shape_.num_columns;
+            params.out = state<float>("out", *out, ScalarType::kFloat32, {num_rows, columns});
         }
         const int64_t num_layers = static_cast<int64_t>(params.layers.size());
         params.pool = pool_of("pool", cells.pool, num_layers, shape_.heads, false);
@@ -94,7 +97,7 @@ class CausalProgram {
   private:
     void check_shape() const {
         const Heads& heads = shape_.heads;
-        PYBEAM_CHECK_VALUE(shape_.inner_size > 0 && shape_.num_columns > 0,
+        PYBEAM_CHECK_VALUE(shape_.inner_size > 0 && shape_.num_columns >= 0,
                            "the numbers of a stack must be positive, but it has an inner size of ",
                            shape_.inner_size, " and ", shape_.num_columns, " columns");
         PYBEAM_CHECK_VALUE(heads.num_keys > 0 && heads.num > 0 && heads.num % heads.num_keys == 0,

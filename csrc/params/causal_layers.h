@@ -30,7 +30,7 @@ struct CausalLayersParams {
     std::vector<CausalLayerWeights> layers;
     std::vector<RotaryTable> rotary;
     NormWeights final_norm;
-    LinearWeights output;
+    LinearWeights output;  // or null
     Activation activation;
     float epsilon;
     float output_soft_cap;  // logits become cap * tanh(logit / cap); 0: they stay
@@ -39,7 +39,9 @@ struct CausalLayersParams {
     int64_t num_heads, num_key_heads, head_size;
     EmbedParams embed;  // makes the inputs, without `y`
     int64_t num_rows;
-    float* out;  // logits [rows, columns]; null: keys and values are all that is wanted
+    // logits [rows, columns], or states [rows, size] without an output layer; null: keys and values
+    // are all that is wanted
+    float* out;
     LayerPool pool;
     const int32_t* cell;        // where each row's key and value go, -1: nowhere
     const int32_t* rotary_row;  // of each row, in the rotary tables

@@ -22,7 +22,6 @@ import numpy as np
 
 import pybeam
 from pybeam import processors
-from pybeam.contracts import MAX_WIDTH
 from pybeam.reranking import chrf
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +106,6 @@ def main() -> None:
     print(f"{'':32} {'hit@1':>8} {'hit@10':>8} {'ms/query':>10}")
     rule = processors.allowed_items(catalogue, renormalize=options.renormalize)
     for width in options.widths:
-        if width > MAX_WIDTH:
-            continue
         search = pybeam.fixed_beam(
             width, n_best=min(width, MOST), scoring=PER_TOKEN, processors=[rule]
         )

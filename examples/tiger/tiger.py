@@ -22,6 +22,7 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ import transformers
 
 import pybeam
 from pybeam import processors
-from pybeam.contracts import MAX_WIDTH
 
 ROOT = Path(__file__).parents[2]
 # what `make data` writes, and a folder that may stand beside the checkout
@@ -170,6 +170,52 @@ def train(
     return steps
 
 
+class Trained(NamedTuple):
+    """A network that was trained, its catalogue, and sessions that it has not seen."""
+
+    model: pybeam.Model
+    catalogue: pybeam.Catalogue
+    sessions: list[list[int]]
+    right: list[int]  # the items that came next
+
+
+def trained(folder: Path, minutes: float, num_sessions: int, output: Path) -> Trained:
+    """Make items and walks of the verses in a folder, train on them, and save the network in `output`."""
+    torch.manual_seed(0)
+    verses = (folder / "train.en").read_text("utf-8").splitlines()
+    start = time.perf_counter()
+    vectors = vectors_of(verses)
+    items = tokens_of(codes_of(vectors))
+    catalogue = pybeam.Catalogue.build(items)
+    print(f"{catalogue}, made of verses in {time.perf_counter() - start:.1f} s", flush=True)
+
+    order = torch.randperm(len(verses))
+    held, seen = order[:num_sessions], order[num_sessions:]
+    nearest = nearest_of(vectors)
+    source, target = inputs_of(items, walks(nearest, seen.repeat(WALKS)))
+    model = network(int(items.max()) + 1)
+    steps = train(model, source, target, minutes)
+    model.eval().save_pretrained(output)
+    size = sum(weight.numel() for weight in model.parameters())
+    print(f"{steps} steps, {size / 1e6:.2f} million weights in {output}\n")
+
+    places = walks(nearest, held)
+    sessions, right = inputs_of(items, places)[0].tolist(), places[:, -1].tolist()
+    return Trained(pybeam.load_model(output), catalogue, sessions, right)
+
+
+def recommended(own: Trained, width: int) -> list[list[int]]:
+    """The items that a search of this width finds for every session, best first."""
+    search = pybeam.fixed_beam(
+        width,
+        n_best=min(width, MOST),
+        max_length=DEPTH,
+        processors=[processors.allowed_items(own.catalogue)],
+    )
+    results = pybeam.Decoder(own.model, search, pybeam.Fifo(16)).decode(own.sessions)
+    return [[item for h in result.hypotheses for item in h.items] for result in results]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="default: what `make data` wrote")
@@ -181,43 +227,14 @@ def main() -> None:
     folder = options.data or next((path for path in FOLDERS if path.is_dir()), FOLDERS[0])
     if not folder.is_dir():
         parser.error(f"there is no {folder}; run `make data`, or name a folder with --data")
-    torch.manual_seed(0)
-    verses = (folder / "train.en").read_text("utf-8").splitlines()
-    start = time.perf_counter()
-    vectors = vectors_of(verses)
-    items = tokens_of(codes_of(vectors))
-    catalogue = pybeam.Catalogue.build(items)
-    print(f"{catalogue}, made of verses in {time.perf_counter() - start:.1f} s", flush=True)
-
-    order = torch.randperm(len(verses))
-    held, seen = order[: options.sessions], order[options.sessions :]
-    nearest = nearest_of(vectors)
-    source, target = inputs_of(items, walks(nearest, seen.repeat(WALKS)))
-    model = network(int(items.max()) + 1)
-    steps = train(model, source, target, options.minutes)
-    model.eval().save_pretrained(options.output)
-    size = sum(weight.numel() for weight in model.parameters())
-    print(f"{steps} steps, {size / 1e6:.2f} million weights in {options.output}\n")
-
-    places = walks(nearest, held)
-    requests, right = inputs_of(items, places)[0].tolist(), places[:, -1].tolist()
-    loaded = pybeam.load_model(options.output)
-    rule = processors.allowed_items(catalogue)
+    own = trained(folder, options.minutes, options.sessions, options.output)
     print(f"{'':12} {'recall@1':>9} {'recall@10':>9} {'ms/session':>11}")
     for width in options.widths:
-        if width > MAX_WIDTH:
-            continue
-        search = pybeam.fixed_beam(
-            width, n_best=min(width, MOST), max_length=DEPTH, processors=[rule]
-        )
-        decoder = pybeam.Decoder(loaded, search, pybeam.Fifo(16))
         start = time.perf_counter()
-        results = decoder.decode(requests)
-        seconds = time.perf_counter() - start
-        lists = [[item for h in result.hypotheses for item in h.items] for result in results]
-        first = np.mean([own[:1] == [one] for own, one in zip(lists, right, strict=True)])
-        among = np.mean([one in own[:MOST] for own, one in zip(lists, right, strict=True)])
-        ms = 1000 * seconds / len(requests)
+        lists = recommended(own, width)
+        ms = 1000 * (time.perf_counter() - start) / len(lists)
+        first = np.mean([found[:1] == [one] for found, one in zip(lists, own.right, strict=True)])
+        among = np.mean([one in found for found, one in zip(lists, own.right, strict=True)])
         print(f"width {width:<6} {first:9.1%} {among:9.1%} {ms:11.2f}", flush=True)
 
 

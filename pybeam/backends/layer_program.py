@@ -64,7 +64,7 @@ class CausalShape(NamedTuple):
     scale: float  # of queries times keys
     soft_cap: float  # of scores; 0: none
     output_soft_cap: float  # of logits; 0: none
-    num_columns: int  # of the output layer
+    num_columns: int  # of the output layer; 0: there is none
     embedding_scale: float
     num_tokens: int  # of the token table
     num_tables: int  # of rotary embeddings
@@ -88,7 +88,9 @@ class CausalProgram(Protocol):
         cell_position: Tensor | None,
         /,
     ) -> None:
-        """Compute the logits `out` [R, V] of rows; without `out` only their keys and values.
+        """Compute the logits `out` [R, V] of rows, or their states [R, d] without an output layer.
+
+        Without `out`, only their keys and values.
 
         Keys and values go to `cell` [R] of `pool` [layers, cells, 2, G, D]. `token` [R] and `rotary_row` [R],
         of the tables of cosines and sines, are int32. `Cells.given` says what each row sees. Without

@@ -23,7 +23,8 @@ def large_array(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype)
     # a page more, so that numbers begin where a page does; what nobody touches costs nothing
     pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(pages, dtype=torch.uint8)
     first = -memory.data_ptr() % HUGE_PAGE
+    # a huge page at the end would hold little
+    pages.madvise(mmap.MADV_HUGEPAGE, first, size // HUGE_PAGE * HUGE_PAGE)
     return memory[first : first + size].view(dtype).view(shape)

@@ -116,7 +116,7 @@ def embed(
     if scale is not None:
         rows = rows * scale[token][:, None]
     if not len(position_table):
-        return (rows * embedding_scale).to(position_table.dtype)
+        return rows.to(position_table.dtype) * embedding_scale
     return F.embedding(position, position_table).add_(rows, alpha=embedding_scale)
 
 

@@ -150,6 +150,15 @@ class Checkpoint:
         """Return the tensor of that name. Raises ValueError if it is missing or has another shape."""
         return self._float(name, *shape).read()
 
+    def take_mapped(self, name: str, *shape: int) -> Tensor | None:
+        """Return that tensor as the file's own memory; None: its numbers do not lie at whole addresses.
+
+        Raises ValueError as `take`.
+        """
+        stored = self._float(name, *shape)
+        assert isinstance(stored.dtype, torch.dtype)
+        return None if stored.begin % stored.dtype.itemsize else stored.mapped()
+
     def take_parts(self, name: str, *shape: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield that tensor a few rows at a time, with the rows. Raises ValueError as `take`."""
         stored = self._float(name, *shape)

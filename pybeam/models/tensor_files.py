@@ -1,7 +1,8 @@
 """Files of named tensors, in the format of safetensors: read and written a few rows at a time.
 
 A file that is mapped into memory stays resident as far as it has been read. Here a tensor occupies memory
-only while somebody holds it, so that loading needs little more than what is kept.
+only while somebody holds it, so that loading needs little more than what is kept. A table that is only
+looked up is mapped: what nobody looks up need not be in memory.
 """
 
 from __future__ import annotations
@@ -54,6 +55,20 @@ class StoredTensor(NamedTuple):
         with open(self.path, "rb") as file:
             file.seek(self.begin + first * math.prod(self.shape[1:]) * out.itemsize)
             file.readinto(out.view(-1).view(torch.uint8).numpy().data)
+
+    def mapped(self) -> Tensor:
+        """Return the tensor as memory that the system fills from the file when somebody looks at it.
+
+        The file must stay as it is; under another name it may be replaced.
+        """
+        assert isinstance(self.dtype, torch.dtype)
+        with open(self.path, "rb") as file:
+            # a copy of what is written to, so that the file stays as it is
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        num = math.prod(self.shape)
+        return torch.frombuffer(memory, dtype=self.dtype, count=num, offset=self.begin).view(
+            self.shape
+        )
 
     def chunks(self) -> Iterator[slice]:
         """Yield slices of rows that take about `CHUNK_BYTES` each."""

@@ -80,6 +80,20 @@ class WeightReader:
                 out[some] = part
         return joined
 
+    def looked_up(self, name: str, table: Tensor | Quantised) -> Tensor | Quantised:
+        """Return a token table that nothing multiplies: the file's own memory, where that holds the same.
+
+        `table` is that matrix, as `matrix` returns it.
+        """
+        if not self.is_packed or not isinstance(table, Tensor):
+            return table
+        held = self.checkpoint.dtype(name)
+        widens = table.dtype == torch.float32 and held in (torch.float16, torch.bfloat16)
+        if held != table.dtype and not widens:
+            return table
+        mapped = self.checkpoint.take_mapped(name, *table.shape)
+        return table if mapped is None else mapped
+
     def linear(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> Linear:

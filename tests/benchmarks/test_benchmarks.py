@@ -213,7 +213,7 @@ def test_dry_run(name, tmp_path):
     if name in ("speech", "onnx", "quality"):
         pytest.importorskip("jiwer")
     data = tmp_path
-    if name in ("parsing", "quality"):
+    if name in ("parsing", "quality", "retrieval"):
         data = ROOT.parent / "shared" / "data"
         if not data.exists():
             pytest.skip("needs the parsing data: `make data`")

@@ -38,12 +38,21 @@ def test_some_columns_have_the_bits_of_all(dtype, has_bias):
                 assert found[:, 2 * PANEL :].isnan().all()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_search_reads_only_what_is_wanted(tmp_path, monkeypatch, seed):
+def save(directory, kind: str) -> None:
     pytest.importorskip("transformers")
+    from support.causal_models import KINDS, save_tiny_causal
     from support.tiny_models import save_tiny_model
 
-    save_tiny_model(tmp_path, "bart", vocab_size=900)
+    kinds = save_tiny_causal if kind in KINDS else save_tiny_model
+    kinds(directory, kind, vocab_size=900)
+
+
+# encoder-decoders with and without relative positions, and decoders with and without a cap of logits
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("bart", 1), ("bart", 2), ("t5", 1), ("qwen3", 1), ("gemma2", 2)]
+)
+def test_a_search_reads_only_what_is_wanted(tmp_path, monkeypatch, kind, seed):
+    save(tmp_path, kind)
     model = pybeam.load_model(tmp_path)
     items = random_items(seed, 200, range(300, 420), range(1, 5))
     catalogue = pybeam.Catalogue.build(items)

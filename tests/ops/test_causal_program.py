@@ -282,7 +282,7 @@ NONE = torch.empty(0)
     ("index", "value", "message"),
     [
         (FINAL_NORM, NONE, "`weights` lacks a final norm"),
-        (OUTPUT, NONE, "`weights` lacks an output layer"),
+        (OUTPUT, NONE, "`weights` must have an output layer of 70 columns"),
         (COS, torch.randn(NUM_POSITIONS, 4), r"`cos` must be \[300, 5\]"),
         (SELF_NORM, NONE, "`weights` lacks a norm of a layer"),
         (QKV, NONE, "`weights` lacks a matrix of a layer"),

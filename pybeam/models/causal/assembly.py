@@ -16,6 +16,7 @@ from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import ACTIVATIONS, Linear, PackedLinear
 from pybeam.models.norms import RMSNorm
 from pybeam.models.transformer.assembly import is_equal
+from pybeam.models.transformer.layers import TokenTable
 from pybeam.models.weights import WeightReader
 
 TOKENS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
@@ -38,10 +39,14 @@ class CausalAssembly:
         config, reader = self.config, self.reader
         tokens, table = self._tables()
         output = reader.linear(table, None)
-        # a packed layer is looked up in, instead of a second copy
-        is_shared = isinstance(output, PackedLinear) and tokens is table
+        token_table: TokenTable
+        if tokens is not table:
+            token_table = reader.looked_up(TOKENS, tokens)
+        else:
+            # a packed layer is looked up in, instead of a second copy
+            token_table = output if isinstance(output, PackedLinear) else tokens
         stack = CausalStack(
-            token_table=output if is_shared and isinstance(output, PackedLinear) else tokens,
+            token_table=token_table,
             embedding_scale=config.embedding_scale,
             layers=tuple(self._layer(i) for i in range(config.num_layers)),
             final_norm=self._norm("norm", config.hidden_size),

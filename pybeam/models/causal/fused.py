@@ -19,16 +19,16 @@ from pybeam.models.transformer.layers import token_table
 NONE = torch.empty(0)
 
 
-def fused(backend: Backend, stack: CausalStack, output: Linear) -> CausalProgram | None:
+def fused(backend: Backend, stack: CausalStack, output: Linear | None) -> CausalProgram | None:
     """Return the stack as one object, or None if this backend or these layers have no such program.
 
     Args:
         backend: may have `causal_program`.
         stack: a decoder-only transformer.
-        output: its output layer.
+        output: its output layer; None: the object computes states [R, d].
     """
     make, layers = backend.causal_program, stack.layers
-    if make is None or not isinstance(output, PackedLinear):
+    if make is None or not isinstance(layers[0].qkv, PackedLinear):
         return None
     shape = CausalShape(
         inner_size=_packed(layers[0].gate_up).num_columns // 2,
@@ -40,7 +40,7 @@ def fused(backend: Backend, stack: CausalStack, output: Linear) -> CausalProgram
         scale=stack.scale,
         soft_cap=stack.soft_cap or 0.0,
         output_soft_cap=stack.output_soft_cap or 0.0,
-        num_columns=output.num_columns,
+        num_columns=0 if output is None else _packed(output).num_columns,
         embedding_scale=stack.embedding_scale,
         num_tokens=stack.num_tokens,
         num_tables=len(stack.rotary),
@@ -78,7 +78,9 @@ def _norm(norm: RMSNorm | None) -> Tensor:
     return NONE if norm is None else norm.weight
 
 
-def _linear(linear: Linear) -> Sequence[Tensor]:
+def _linear(linear: Linear | None) -> Sequence[Tensor]:
+    if linear is None:
+        return NONE, NONE, NONE
     return tuple(NONE if tensor is None else tensor for tensor in _packed(linear).packed)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
+from pybeam.backends.layer_program import CausalProgram
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.prefixes import PrefixCells
@@ -20,7 +22,7 @@ from pybeam.models.causal.config import CausalConfig
 from pybeam.models.causal.fused import fused
 from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.causal.reading import Span, blocks
-from pybeam.models.linear import Linear
+from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.norms import RMSNorm
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
@@ -150,6 +152,13 @@ class CausalSession(Session):
         # kept between steps, because on a CPU fresh memory of this size costs a page fault every few rows
         self._logits = torch.empty(0, model.vocab_size, dtype=model.dtype, device=model.device)
 
+    @cached_property
+    def _states(self) -> CausalProgram:
+        """The stack without its output layer."""
+        states = fused(self._backend, self.model.stack, None)
+        assert states is not None, "there is one with the output layer"
+        return states
+
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._prompts.reserve(num_slots, num_cells)
         self._first_row = resized(self._first_row, (num_slots,))
@@ -200,7 +209,7 @@ class CausalSession(Session):
         for block in blocks(spans, self.model.device):
             self._prompts.place(self._backend, block.cell, block.position)
             seen = Seen(block.cells, block.position, None)
-            self._run(None, block.token, block.rotary_row, block.cell, seen)
+            self._run(self._program, None, block.token, block.rotary_row, block.cell, seen)
 
     def step(self, rows: Rows) -> Tensor:
         token, position = self._prompts.begin(self._backend, rows)  # [R]
@@ -209,26 +218,50 @@ class CausalSession(Session):
             self._fill(longest)
         row = position + self._first_row[rows.row_slot.long()]
         at = self._pool.position[:, 0] if self._prompts.needs_positions else None
-        out = self._logits_of(token.shape[0])
-        self._run(out, token, row, rows.cell, Seen(cells, position, at))
-        return out  # [R, V]
+        out, seen = self._logits_of(token.shape[0]), Seen(cells, position, at)
+        if self._program is None or rows.wanted is None:
+            self._run(self._program, out, token, row, rows.cell, seen)
+            return out  # [R, V]
+        x = torch.empty(token.shape[0], self.model.stack.hidden_size)
+        self._run(self._states, x, token, row, rows.cell, seen)
+        return self._some_logits(x, rows.wanted, out)
+
+    def _some_logits(self, x: Tensor, wanted: Tensor, out: Tensor) -> Tensor:
+        """Return the logits of states x [R, d] in `out` [R, V]; tokens that nobody reads may be missing."""
+        model = self.model
+        assert isinstance(model.output, PackedLinear), "others are not fused"
+        out, cap = model.output.some(x, wanted, out), model.stack.output_soft_cap
+        if cap is not None:
+            column = torch.unique(wanted.long())
+            capped = out[:, column]
+            self._backend.soft_cap(capped, cap)
+            out[:, column] = capped
+        return out
 
     def _run(
-        self, out: Tensor | None, token: Tensor, row: Tensor, cell: Tensor, seen: Seen
+        self,
+        program: CausalProgram | None,
+        out: Tensor | None,
+        token: Tensor,
+        row: Tensor,
+        cell: Tensor,
+        seen: Seen,
     ) -> None:
         """Send rows through all layers.
 
         Args:
-            out: [R, V], takes the logits; None: only keys and values are wanted.
+            program: runs them; None: one operator after another does.
+            out: [R, V], takes the logits, or [R, d] the states, if the program has no output layer; None:
+                only keys and values are wanted.
             token: [R] int32.
             row: [R] int32, of rotary tables.
             cell: [R] int32, where keys and values go; -1: nowhere.
             seen: what the rows see.
         """
-        if self._program is not None:
+        if program is not None:
             at = seen.position if seen.is_prompt or self._prompts.needs_positions else None
             memory, cells = self._pool.memory, seen.cells.given
-            self._program.run(out, token, row, memory, cell, cells, at, seen.cell_position)
+            program.run(out, token, row, memory, cell, cells, at, seen.cell_position)
             return
         model, stack = self.model, self.model.stack
         x = stack.embed(token)  # [R, d]

@@ -9,7 +9,13 @@ from pybeam.backends.packing import Quantised
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.transformer.config import GATE, FrontConfig, TransformerConfig
-from pybeam.models.transformer.layers import DecoderLayer, EncoderLayer, Norm, Stack
+from pybeam.models.transformer.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    Norm,
+    Stack,
+    TokenTable,
+)
 from pybeam.models.transformer.model import Transformer, Weights
 from pybeam.models.transformer.positions import position_offset, sinusoidal_table
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
@@ -37,7 +43,11 @@ class Assembly:
         self.output = reader.linear(output_table, self._logit_bias())
         # a packed layer is looked up in, instead of a second copy
         tied = self.output if isinstance(self.output, PackedLinear) else output_table
-        *source, self.target_table = (tied if table is output_table else table for table in tables)
+        own: dict[int, TokenTable] = {id(output_table): tied}
+        for (name, _), table in zip(names, tables, strict=False):
+            if id(table) not in own:
+                own[id(table)] = reader.looked_up(name, table)
+        *source, self.target_table = (own[id(table)] for table in tables)
         self.source_table = source[0] if source else None
 
     def model(self) -> Transformer:

@@ -8,6 +8,7 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.contracts import PAGE_CELLS
+from support.item_lists import random_items
 from support.laws import ALGORITHMS, decoded, essence
 from support.threads import every_thread_count
 
@@ -180,3 +181,22 @@ def test_members_of_an_ensemble_have_prompts_of_their_own(model):
     found, expected = (pybeam.Decoder(one, BEAM).decode(requests) for one in (ensemble, model))
     for ours, theirs in zip(found, expected, strict=True):
         assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_catalogues_beside_shared_beginnings_change_no_bit(model, native, renormalize):
+    """Requests share prompts and one catalogue, and each has a filter of its own, or none."""
+    catalogue = pybeam.Catalogue.build(random_items(3, 60, range(8, VOCAB), range(1, 4)))
+
+    def rule(filter_=None):
+        return pybeam.processors.allowed_items(catalogue, filter_, renormalize=renormalize)
+
+    search = pybeam.fixed_beam(4, n_best=4, processors=[rule()])
+    requests = [
+        pybeam.Request(prompt, processors=[rule(catalogue.filter(deny=range(i)))] if i % 3 else ())
+        for i, prompt in enumerate(prompts(9, seed=4))
+    ]
+    expected = alone(model, requests, algorithm=search)
+    assert all(hypothesis.items for one in expected for hypothesis in one[1])
+    for schedule in (pybeam.Batch(5), pybeam.Fifo(3), pybeam.Streaming(4)):
+        assert essence(decoded(model, search, schedule, "native", requests)) == expected
