@@ -17,7 +17,8 @@ inline Tensor prompt_attention(const Tensor& query, const Tensor& key, const Ten
     const Argument<int32_t> position_arg("position", position, ScalarType::kInt32, {num_rows});
     TreeAttentionParams params =
         attention_of({offset, slot, cell, num_cells}, num_rows, heads, key.size(0), scale);
-    Tensor out = set_heads(query, key, value, &params);
+    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
+    set_heads(query, key, value, out, &params);
     params.position = position_arg;
     params.window = static_cast<int32_t>(window);
     params.soft_cap = static_cast<float>(soft_cap);

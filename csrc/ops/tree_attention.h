@@ -37,24 +37,10 @@ inline void check_heads(const Tensor& query, const Tensor& key, const Tensor& va
                        " heads of `key`");
 }
 
-// Checks which of these are given. Masks or paths say what rows see; without them they see all.
-inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
-                        const OptionalTensor& path, const OptionalTensor& path_length,
-                        const OptionalTensor& num_shared) {
-    const bool has_paths = path.has_value();
-    PYBEAM_CHECK_VALUE(!has_paths || !mask.has_value(), "there must be `mask` or `path`, not both");
-    PYBEAM_CHECK_VALUE((mask.has_value() || has_paths) == entry.has_value(),
-                       "`entry` goes with `mask` or `path`");
-    PYBEAM_CHECK_VALUE(has_paths == path_length.has_value(),
-                       "`path` and `path_length` go together");
-    PYBEAM_CHECK_VALUE(has_paths || !num_shared.has_value(), "`num_shared` goes with `path`");
-    if (has_paths) check_dim("path", *path, 3);
-}
-
-// Says where queries, keys and values lie. Returns the memory of the results.
-inline Tensor set_heads(const Tensor& query, const Tensor& key, const Tensor& value,
-                        TreeAttentionParams* params) {
-    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
+// Fills in queries [R, H, D], keys and values [cells, H', D], which are checked, and what takes the
+// result.
+inline void set_heads(const Tensor& query, const Tensor& key, const Tensor& value,
+                      const Tensor& out, TreeAttentionParams* params) {
     params->query = query.data_ptr();
     params->key = key.data_ptr();
     params->value = value.data_ptr();
@@ -67,7 +53,20 @@ inline Tensor set_heads(const Tensor& query, const Tensor& key, const Tensor& va
     params->key_head_stride = key.stride(1);
     params->value_cell_stride = value.stride(0);
     params->value_head_stride = value.stride(1);
-    return out;
+}
+
+// Checks which of these are given. Masks or paths say what rows see; without them they see all.
+inline void check_sight(const OptionalTensor& mask, const OptionalTensor& entry,
+                        const OptionalTensor& path, const OptionalTensor& path_length,
+                        const OptionalTensor& num_shared) {
+    const bool has_paths = path.has_value();
+    PYBEAM_CHECK_VALUE(!has_paths || !mask.has_value(), "there must be `mask` or `path`, not both");
+    PYBEAM_CHECK_VALUE((mask.has_value() || has_paths) == entry.has_value(),
+                       "`entry` goes with `mask` or `path`");
+    PYBEAM_CHECK_VALUE(has_paths == path_length.has_value(),
+                       "`path` and `path_length` go together");
+    PYBEAM_CHECK_VALUE(has_paths || !num_shared.has_value(), "`num_shared` goes with `path`");
+    if (has_paths) check_dim("path", *path, 3);
 }
 
 inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -104,9 +103,10 @@ inline Tensor tree_attention(const Tensor& query, const Tensor& key, const Tenso
                                               {key.size(0)});
     const int64_t bias_size = bias.has_value() ? bias->size(1) : 0;
     const Argument<float> bias_arg("bias", bias, ScalarType::kFloat32, {query.size(1), bias_size});
+    Tensor out = empty(query.sizes(), query.scalar_type(), query.device());
 
     TreeAttentionParams params{};
-    Tensor out = set_heads(query, key, value, &params);
+    set_heads(query, key, value, out, &params);
     params.offset = offset_arg;
     params.slot = slot_arg;
     params.cell = cell_arg;
