@@ -106,7 +106,7 @@ def test_score_of_columns(run, tmp_path, expected):
 def test_transcribe(run, tmp_path, how, capfd):
     pytest.importorskip("kaldi_native_fbank")
     model = ROOT / "examples" / "models" / "spoken-numbers-en"
-    names = [str(path) for path in sorted((ROOT / "examples" / "speech").glob("*.wav"))]
+    names = [str(path) for path in sorted((ROOT / "examples" / "speech").rglob("*.wav"))]
     assert main(["transcribe", "--model", str(model), *names, "--quiet"]) == 0
     plain = capfd.readouterr().out.split("\n")[:-1]
     (tmp_path / "names.txt").write_text("\n".join([*names, "none.wav"]))
