@@ -37,7 +37,7 @@ def transformer(tmp_path_factory):
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("twelfth", shares(12))
 def test_a_step_never_waits(name, twelfth, transformer, guard):
@@ -116,6 +116,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_with_prefixes_never_wait(transformer, guard, name):
     requests = [
@@ -155,7 +156,7 @@ CAPTURED = {
 }
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, monkeypatch):

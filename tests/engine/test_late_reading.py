@@ -60,7 +60,7 @@ def front_end(name: str, factory):
     return Ensemble([load_model(directory), wrapped("bart", cpu)]), ids
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize(
     "name", [*FRONT_ENDS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 )

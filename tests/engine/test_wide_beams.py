@@ -20,6 +20,7 @@ def transformer(tmp_path_factory):
     return load_model(directory, device="cpu")
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -71,7 +71,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.thinned(together=2, most=50)
+@pytest.mark.thinned(most=25)(together=2, most=50)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_bits_of_one_call_per_operator(model, one_by_one, algorithm):
     requests, schedule = requests_for(model, 7), pybeam.Fifo(3)
@@ -80,7 +80,7 @@ def test_bits_of_one_call_per_operator(model, one_by_one, algorithm):
     assert decoded(model, requests, ALGORITHMS[algorithm], schedule) == found
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(("dtype", "kept"), TYPES)
 @pytest.mark.parametrize("kind", ["m2m_100", "bart", "t5", "flan-t5"])
 def test_any_team(tmp_path, one_by_one, kind, dtype, kept):

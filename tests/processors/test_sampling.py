@@ -54,6 +54,7 @@ def test_scores_are_those_of_the_model():
         assert found.score == pytest.approx(sum(expected), abs=1e-5)
 
 
+@pytest.mark.thinned(most=1)
 def test_samples_do_not_depend_on_the_schedule(backend):
     """Nor on searches beside them."""
     model = random_model(7, V, eos_bonus=0.5)

@@ -61,7 +61,7 @@ def assert_greedy(results, greedy, approx=None) -> None:
             assert one.log_probs == pytest.approx(other.log_probs, abs=approx)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_it_is_greedy_on_any_function(name):
     """With ties, impossible tokens, prefixes, length limits and NaN; scores too, to the last bit."""

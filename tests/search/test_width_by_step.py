@@ -61,7 +61,7 @@ def test_rows_of_every_step(backend):
             assert (result.steps, result.expansions) == (length, expansions)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)()
 @pytest.mark.parametrize("name", BY_STEP)
 def test_results_depend_on_neither_schedule_nor_neighbours(backend, model, name):
     """Requests with widths of their own, others with prefixes, beside each other and alone."""
@@ -79,6 +79,7 @@ def test_results_depend_on_neither_schedule_nor_neighbours(backend, model, name)
         assert essence(late) == alone
 
 
+@pytest.mark.thinned(most=1)
 def test_a_request_has_its_own_widths(backend, model):
     """Whatever the algorithm's widths are, those of a request take their place."""
     for name, own in itertools.product(BUILDERS, (3, [3, 6], (1, 2, 8, 4))):

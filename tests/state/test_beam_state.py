@@ -228,7 +228,7 @@ class Searches:
         self.live = [p for p in self.live if p not in done]
 
 
-@pytest.mark.thinned(most=10)
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("targets", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)

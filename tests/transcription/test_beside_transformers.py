@@ -77,6 +77,7 @@ def assert_same(transcript, segments, begin=BEGIN) -> None:
         assert ours.end == pytest.approx(float(theirs["end"]), abs=1e-6)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("sees_text", [False, True])
 def test_tokens_and_times(saved, num_beams, sees_text):
