@@ -18,32 +18,32 @@ inline void check_gates(const char* name, const Tensor& x, int64_t parts) {
                        " columns, but has ", x.size(1));
 }
 
-inline Tensor glu(const Tensor& x) {
+// Fills in x [rows, 2 size], whose halves become one. Returns the memory of the result.
+template <class Params>
+Tensor set_halves(const Tensor& x, Params* params) {
     check_gates("x", x, 2);
     Tensor y = empty({x.size(0), x.size(1) / 2}, x.scalar_type(), x.device());
+    params->x = data<float>(x);
+    params->x_stride = x.stride(0);
+    params->y = data<float>(y);
+    params->num_rows = y.size(0);
+    params->size = y.size(1);
+    params->num_threads = num_threads();
+    return y;
+}
+
+inline Tensor glu(const Tensor& x) {
     GluParams params{};
-    params.x = data<float>(x);
-    params.x_stride = x.stride(0);
-    params.y = data<float>(y);
-    params.num_rows = y.size(0);
-    params.size = y.size(1);
-    params.num_threads = num_threads();
+    Tensor y = set_halves(x, &params);
     launch_glu(params);
     return y;
 }
 
 inline Tensor gated(const Tensor& x, int64_t activation) {
     check_activation(activation);
-    check_gates("x", x, 2);
-    Tensor y = empty({x.size(0), x.size(1) / 2}, x.scalar_type(), x.device());
     GatedParams params{};
-    params.x = data<float>(x);
-    params.x_stride = x.stride(0);
+    Tensor y = set_halves(x, &params);
     params.activation = static_cast<Activation>(activation);
-    params.y = data<float>(y);
-    params.num_rows = y.size(0);
-    params.size = y.size(1);
-    params.num_threads = num_threads();
     launch_gated(params);
     return y;
 }

@@ -59,7 +59,7 @@ class StoredTensor(NamedTuple):
     def mapped(self) -> Tensor:
         """Return the tensor as memory that the system fills from the file when somebody looks at it.
 
-        The file must stay as it is; under another name it may be replaced.
+        Nobody may write into the file meanwhile. A new file may take its name.
         """
         assert isinstance(self.dtype, torch.dtype)
         with open(self.path, "rb") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -35,15 +34,16 @@ def test_a_wide_beam_that_leaves_takes_nobody_along(model, seed):
     expected = [one[1:] for one in essence(pybeam.Decoder(model, NARROW).decode(requests))]
     service = pybeam.Service(pybeam.Decoder(model, NARROW, pybeam.Fifo(4))).start(warm_up=False)
     with closing(service):
-        for _ in range(3):
+        # at once, and at some step
+        for seconds in (0.0, rng.random() / 10, rng.random() / 4):
             gone = service.submit(wide)
             futures = [service.submit(request) for request in requests]
-            timer = threading.Timer(rng.random() / 4, gone.cancel)
+            timer = threading.Timer(seconds, gone.cancel)
             timer.start()
             found = [future.result(WAIT_SECONDS).result for future in futures]
             assert [one[1:] for one in essence(found)] == expected
             timer.join()
-            time.sleep(0.01)
+            assert seconds or gone.cancelled()
         kept = service.submit(wide).result(WAIT_SECONDS).result
     assert essence([kept])[0][1:] == essence([whole])[0][1:]
     assert len(kept.hypotheses) > 1000

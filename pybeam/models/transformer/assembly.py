@@ -211,17 +211,10 @@ class Assembly:
 
     def _decoder_layer(self, prefix: str) -> DecoderLayer:
         d = self.config.hidden_size
-        same = self._encoder_layer(prefix, self.config.decoder_inner_size)
-        return DecoderLayer(
-            self_norm=same.self_norm,
-            qkv=same.qkv,
-            self_out=same.self_out,
-            inner_norm=same.inner_norm,
-            inner=same.inner,
-            inner_out=same.inner_out,
-            cross_norm=self._norm(f"{prefix}encoder_attn_layer_norm"),
-            cross_query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
-            cross_out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
+        return self._encoder_layer(prefix, self.config.decoder_inner_size).with_cross(
+            norm=self._norm(f"{prefix}encoder_attn_layer_norm"),
+            query=self._linear([f"{prefix}encoder_attn.q_proj"], d, d),
+            out=self._linear([f"{prefix}encoder_attn.out_proj"], d, d),
         )
 
     def _norm(self, name: str) -> Norm:

@@ -58,6 +58,11 @@ class EncoderLayer:
         names = [field.name for field in fields(self)]
         return replace(self, **{name: getattr(self, name).with_backend(backend) for name in names})
 
+    def with_cross(self, norm: AnyNorm, query: Linear, out: Linear) -> DecoderLayer:
+        """Return a decoder's layer: this one, and attention over encoder states."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return DecoderLayer(**own, cross_norm=norm, cross_query=query, cross_out=out)
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer(EncoderLayer):

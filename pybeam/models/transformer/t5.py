@@ -79,17 +79,11 @@ class T5Assembly(Assembly):
         )
 
     def _with_cross(self, i: int) -> DecoderLayer:
-        same, cross = self._layer("decoder", i), f"decoder.block.{i}.layer.1"
-        return DecoderLayer(
-            self_norm=same.self_norm,
-            qkv=same.qkv,
-            self_out=same.self_out,
-            inner_norm=same.inner_norm,
-            inner=same.inner,
-            inner_out=same.inner_out,
-            cross_norm=self._rms_norm(f"{cross}.layer_norm"),
-            cross_query=self._projections([f"{cross}.EncDecAttention.q"]),
-            cross_out=self._out(f"{cross}.EncDecAttention.o"),
+        cross = f"decoder.block.{i}.layer.1"
+        return self._layer("decoder", i).with_cross(
+            norm=self._rms_norm(f"{cross}.layer_norm"),
+            query=self._projections([f"{cross}.EncDecAttention.q"]),
+            out=self._out(f"{cross}.EncDecAttention.o"),
         )
 
     def _inner(self, prefix: str) -> Linear | GatedLinear:
