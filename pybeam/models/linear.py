@@ -41,21 +41,24 @@ class PlainLinear:
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
-        if memory is None:
-            y = F.linear(x, self.weight, self.bias)  # [n, out]
-        elif self.bias is None:
-            y = torch.mm(x, self.weight.t(), out=memory[: x.shape[0]])
-        else:
-            y = torch.addmm(self.bias, x, self.weight.t(), out=memory[: x.shape[0]])
+        y = self._product(x, memory)
         return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        return residual.add_(F.linear(x, self.weight, self.bias))  # [n, out]
+        return residual.add_(self._product(x))  # [n, out]
 
     def gated(self, x: Tensor) -> Tensor:
         """``a * sigmoid(g)`` [n, out / 2], where ``[a, g] = x W^T + b``."""
         return F.glu(self(x), dim=1)
+
+    def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """x W^T + b [n, out]."""
+        if memory is None:
+            return F.linear(x, self.weight, self.bias)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=memory[: x.shape[0]])
+        return torch.addmm(self.bias, x, self.weight.t(), out=memory[: x.shape[0]])
 
 
 class PackedLinear:
