@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor
 
 import pybeam
+from benchmarks.long_recording import long_recordings
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
+from benchmarks.whisper_networks import END, SHAPES, START, TASK, Shape, Whisper
 from pybeam import backends
 from pybeam.backends.packing import quantise
 from pybeam.models.linear import PackedLinear
@@ -28,31 +27,7 @@ from pybeam.models.linear import PackedLinear
 WINDOW_SECONDS = 30
 WIDTH = 5
 NUM_FRAMES, NUM_FEATURES = 3000, 80
-VOCAB_SIZE = 51865
-# ids of tokens that systems look for by name
-NAMES = {
-    50257: "<|endoftext|>",
-    50258: "<|startoftranscript|>",
-    50259: "<|en|>",
-    50359: "<|transcribe|>",
-    50362: "<|nospeech|>",
-    50363: "<|notimestamps|>",
-}
-END, START, *TASK = 50257, 50258, 50259, 50359, 50363
 DTYPES = ("float32", "int8")
-
-
-class Shape(NamedTuple):
-    """The sizes of a Whisper."""
-
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    inner_size: int
-
-
-SHAPES = {"tiny": Shape(384, 4, 6, 1536), "base": Shape(512, 6, 8, 2048)}
-DRY = Shape(64, 1, 1, 128)
 # name and number of windows
 CASES = {
     f"{name}, {number}": (name, num)
@@ -63,7 +38,10 @@ ENCODED = 4
 
 
 def transcription(setup: Setup) -> Iterator[list[Task]]:
-    """Whisper beside CTranslate2's: seconds of windows, of their encoder, and of its products alone."""
+    """Whisper beside CTranslate2's: seconds of windows, of their encoder, and of its products alone.
+
+    And of recordings of ten minutes, beside faster-whisper.
+    """
     networks = {name: Whisper(setup, name) for name in SHAPES}
     num_new = 4 if setup.is_tiny else 64
     for case, (name, num) in CASES.items():
@@ -75,6 +53,7 @@ def transcription(setup: Setup) -> Iterator[list[Task]]:
         yield in_turn(
             f"{name}, encoder", encoders(network, windows(1 if setup.is_tiny else ENCODED))
         )
+    yield from long_recordings(setup, networks)
 
 
 def decoders(network: Whisper, sources: Tensor, num_new: int) -> dict[str, Callable]:
@@ -114,59 +93,6 @@ def windows(num: int) -> Tensor:
     """Noise [num, frames, features]."""
     generator = torch.Generator().manual_seed(num)
     return torch.randn(num, NUM_FRAMES, NUM_FEATURES, generator=generator)
-
-
-class Whisper:
-    """One network with random weights, for every system."""
-
-    def __init__(self, setup: Setup, name: str) -> None:
-        self._setup, self._name = setup, name
-        self.shape = DRY if setup.is_tiny else SHAPES[name]
-
-    @cached_property
-    def _directory(self) -> Path:
-        torch.manual_seed(0)
-        size, layers, heads, inner = self.shape
-        of_stack = dict(layers=layers, attention_heads=heads, ffn_dim=inner)
-        config = transformers.WhisperConfig(
-            vocab_size=VOCAB_SIZE,
-            d_model=size,
-            **{f"{stack}_{k}": n for k, n in of_stack.items() for stack in ("encoder", "decoder")},
-            decoder_start_token_id=START,
-            **{f"{name}_token_id": END for name in ("pad", "bos", "eos")},
-        )
-        network = transformers.WhisperForConditionalGeneration(config).half().float()
-        directory = self._setup.folder / f"whisper-{self._name}"
-        network.save_pretrained(directory)
-        return directory
-
-    def loaded(self, dtype: str, **more) -> pybeam.Model:
-        return pybeam.load_model(self._directory, device="cpu", dtype=dtype, **more)
-
-    def converted(self, dtype: str):
-        """CTranslate2's model, which its converter's own loader specifies."""
-        import ctranslate2
-        from ctranslate2.converters.transformers import WhisperLoader
-
-        directory = self._setup.folder / f"whisper-{self._name}-ctranslate2"
-        if not directory.exists():
-            # the loader takes the layers out of the network
-            network = transformers.WhisperForConditionalGeneration.from_pretrained(self._directory)
-            with torch.no_grad():
-                spec = WhisperLoader().get_model_spec(network)
-            spec.register_vocabulary([NAMES.get(i, f"<{i}>") for i in range(VOCAB_SIZE)])
-            spec.config.suppress_ids = spec.config.suppress_ids_begin = []
-            spec.config.lang_ids, spec.config.alignment_heads = TASK[:1], [(0, 0)]
-            spec.validate()
-            spec.optimize(quantization=None)
-            directory.mkdir()
-            spec.save(str(directory))
-        return ctranslate2.models.Whisper(
-            str(directory),
-            device="cpu",
-            intra_threads=self._setup.threads,
-            compute_type=dtype,
-        )
 
 
 class Theirs:

@@ -130,7 +130,8 @@ class Result:
             "top_finished", "empty_beam" (no candidate left), "max_length", "target" (the given one was
             scored), "groups" (of a diverse search), "alternatives", "empty_source",
             "interrupted" (it was to leave with the best so far) or "error".
-        steps: steps in which its beam was extended.
+        steps: steps in which its beam was extended. Each token of a prefix counts one, even if it was read
+            together with others.
         expansions: rows that were sent through the model for it.
         error: the error it failed with; None: it did not fail.
         has_all_items: whether the hypotheses are all that a catalogue and its filter allow. Then there may be

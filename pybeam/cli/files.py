@@ -30,13 +30,14 @@ def open_input(path: str, flag: str = "--input") -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_output(path: str, input_file: BinaryIO) -> Iterator[BinaryIO]:
+def open_output(path: str, input_file: BinaryIO | None = None) -> Iterator[BinaryIO]:
     """Open the file, or stdout for `-`. Raises UsageError if it is the input."""
     if path == "-":
         yield sys.stdout.buffer
         return
-    if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(input_file.fileno())):
-        raise click.UsageError(f"--output {path} is the input; write to another file")
+    if input_file is not None and os.path.exists(path):
+        if os.path.samestat(os.stat(path), os.fstat(input_file.fileno())):
+            raise click.UsageError(f"--output {path} is the input; write to another file")
     try:
         file = open(path, "wb", buffering=0)
     except OSError as error:

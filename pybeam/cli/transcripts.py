@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +17,22 @@ import click
 from pybeam.cli import signals
 from pybeam.cli.files import open_output
 from pybeam.cli.loading import Setup
-from pybeam.cli.options.errors import EXPECTED, as_failures
+from pybeam.cli.options.errors import EXPECTED, as_failures, as_usage_errors
+from pybeam.cli.options.sections import given
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.output import OrderedWriter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pybeam.search.algorithms import Algorithm
     from pybeam.speech.transcript import Transcript
     from pybeam.speech.voice_activity import VoiceActivity
+    from pybeam.text.tokenizer import Tokenizer
     from pybeam.transcription import Progress, Recording, Transcriber, TranscriptionOptions
+
+# options that mean the same in faster-whisper's search
+OF_FASTER_WHISPER = {"width", "patience", "length_penalty"}
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,7 @@ class Transcripts:
     def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
         from pybeam.transcription import Transcriber
 
-        tokenizer = self.setup.load_tokenizer()
-        algorithm = self.setup.build_algorithm(tokenizer)
+        algorithm = self._algorithm(self.setup.load_tokenizer())
         model = self.setup.load_model()
         with as_failures():
             return Transcriber(
@@ -134,13 +138,27 @@ class Transcripts:
                 backend=self.setup.device.backend,
             )
 
+    def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
+        """The search of faster-whisper, unless an option asks for another one."""
+        from pybeam.transcription import beam_search
+
+        algorithm, options = self.setup.build_algorithm(tokenizer), self.setup.algorithm
+        asked = given(options.search, [field.name for field in fields(options.search)])
+        asked |= given(options.scoring, [field.name for field in fields(options.scoring)])
+        # the transcription has the limit
+        asked.pop("max_length", None)
+        is_by_step = isinstance(asked.get("width"), tuple)
+        if options.recipe is not None or is_by_step or asked.keys() - OF_FASTER_WHISPER:
+            return algorithm
+        with as_usage_errors():
+            return replace(beam_search(**asked), processors=algorithm.processors)
+
     @contextlib.contextmanager
     def _writer(self) -> Iterator[FolderWriter | LineWriter]:
         if self.output_dir is not None:
             yield FolderWriter(Path(self.output_dir), self.names, self.options.forms)
             return
-        # the recordings are files of their own, so that nothing is read that is written here
-        with open(os.devnull, "rb") as nothing, open_output(self.output_path, nothing) as file:
+        with open_output(self.output_path) as file:
             form = self.options.forms[0] if self.options.forms else None
             yield LineWriter(OrderedWriter(file.fileno()), form)
 

@@ -302,9 +302,10 @@ class Engine:
         num_rows: list[int] = []
 
         def open_beams(some: list[Source]) -> None:
+            self._work.choose_reads(some)
             self._reserve(some)
-            self._work.claim_pages(len(some))
-            num_rows.extend(self._work.state.open(some, self._work.model.start_id))
+            with self._clock("encode"):
+                num_rows.extend(self._work.open(some))
             opened.extend(some)
 
         yield from self._give_up(sources, isolate(open_beams, sources))

@@ -45,6 +45,7 @@ class LiveSources:
         self._slot: Tensor | None = None
         self._growth: Growth | None = None
         self._opened: int | None = None  # the step at which the oldest was admitted
+        self._begun: int | None = None  # the same, less the steps that a source has been saved
         self._changed()
 
     @property
@@ -128,10 +129,12 @@ class LiveSources:
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:
         """Return how many tokens a row can have so many steps after this one, start token included."""
         longest, per_step = self._longest, self._tokens_per_step
+        num_before = self._most_before(step)
         for source in newcomers:
             longest = max(longest, source.max_tokens)
             per_step = max(per_step, source.algorithm.tokens_per_step)
-        return min((self._age(step) + num_more) * per_step, longest)
+            num_before = max(num_before, source.num_read)
+        return min((num_before + num_more) * per_step, longest)
 
     def row_limit(self) -> int:
         """Return how many rows a step has room for if the host reads late. Beams rarely need more."""
@@ -150,6 +153,10 @@ class LiveSources:
     def _age(self, step: int) -> int:
         return 0 if self._opened is None else step - self._opened
 
+    def _most_before(self, step: int) -> int:
+        """Return the most steps that a row has behind it, with those that reading at once has saved."""
+        return 0 if self._begun is None else step - self._begun
+
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
         self._slot = None
@@ -159,4 +166,5 @@ class LiveSources:
         )
         oldest = next(iter(self), None)
         self._opened = None if oldest is None else oldest.opened
+        self._begun = min((source.opened - source.num_read for source in self), default=None)
         self._growth = None

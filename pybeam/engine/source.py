@@ -51,8 +51,13 @@ class Source(NewBeam):
 
     def num_forced(self, step: int) -> int:
         """Tokens of the prefix that are to come, if it moved in every step; 0 if their log-probs count."""
+        return self.num_given - self.num_read - (step - self.opened)
+
+    @property
+    def num_given(self) -> int:
+        """Tokens of the prefix; 0 if their log-probs count."""
         is_scored = bool(self.target) or self.algorithm.prefix.is_scored
-        return 0 if is_scored else len(self.prefix) - (step - self.opened)
+        return 0 if is_scored else len(self.prefix)
 
     @property
     def max_tokens(self) -> int:

@@ -131,10 +131,38 @@ class Workspace:
         self._reserved = reserved
         self._reserve_session()
 
-    def claim_pages(self, num_sources: int) -> None:
-        """Make room for the nodes, keys and values that so many beams append in one step."""
+    def choose_reads(self, sources: Iterable[Source]) -> None:
+        """Decide how many tokens of each source's prefix are read at once, before its first step."""
+        reach = self.state.prefix_reach
+        can_read = self.session.can_read and self.state.reads_ahead and reach is not None
+        for source in sources:
+            num = source.num_given - (reach or 0)
+            # one token is as soon read in a step
+            source.num_read = num if can_read and num > 1 else 0
+
+    def open(self, sources: Sequence[Source]) -> list[int]:
+        """Open a beam for each source, and read its prefix. Returns the most rows that each begins with."""
+        state, start_id = self.state, self.model.start_id
+        reading = [source for source in sources if source.num_read]
+        self.claim_pages(len(sources), sum(-(-s.num_read // PAGE_CELLS) for s in reading))
+        num_rows = state.open(sources, start_id)
+        if not reading:
+            return num_rows
+        try:
+            for rows in state.read_ahead(reading, start_id):
+                self.session.read(rows)
+        except Exception:
+            state.close([source.slot for source in sources])
+            raise
+        return num_rows
+
+    def claim_pages(self, num_sources: int, num_more: int = 0) -> None:
+        """Make room for the nodes, keys and values that so many beams append in one step.
+
+        `num_more` is a number of pages beside those.
+        """
         tree = self.tree
-        num_new = num_sources * tree.pages_per_step
+        num_new = num_sources * tree.pages_per_step + num_more
         num_added = tree.reserve_pages(num_new, self._free_pages)
         self._free_pages += num_added - num_new
         self.claimed_pages += num_new

@@ -52,7 +52,13 @@ class Alignment:
 
 
 class Session(ABC):
-    """The state of one decode call at a time. Slots are given out by the engine."""
+    """The state of one decode call at a time. Slots are given out by the engine.
+
+    Attributes:
+        can_read: whether it has `read`.
+    """
+
+    can_read = False
 
     def buffers(self) -> Sequence[Tensor]:
         """Return the tensors that are kept between steps. A captured step is valid until one is replaced."""
@@ -81,6 +87,14 @@ class Session(ABC):
         The caller may overwrite them, and so may the next step. A step does not change the state of a row;
         only `advance` does. The same step done again gives the same logits.
         """
+
+    def read(self, rows: Rows) -> None:
+        """Keep what `step` keeps of these rows, whose logits nobody reads.
+
+        They are no entries of a beam. Each row of a source continues the one before it, and their nodes are
+        all that the source's tree has up to there.
+        """
+        raise NotImplementedError(f"a {type(self).__name__} reads tokens in steps")
 
     @abstractmethod
     def release(self, slots: Sequence[int]) -> None:

@@ -37,6 +37,13 @@ class Cells(NamedTuple):
         return cells._replace(mask=tree.live_mask)
 
     @classmethod
+    def of_path(cls, rows: Rows) -> Cells:
+        """Return the cells of rows that are no entries, see `Session.read`: a line for each row."""
+        line = torch.arange(rows.token.shape[0] + 1, dtype=torch.int32, device=rows.token.device)
+        cell = rows.tree.live_cell[:, : rows.longest].index_select(0, rows.row_slot)
+        return cls(line, line[:-1], cell, rows.position + 1)
+
+    @classmethod
     def of_encoder(cls, rows: Rows, source: SourceCells) -> Cells:
         """Return the cells of all encoder states of each row's source."""
         return cls(rows.offset, rows.slot, source.cell, source.length)

@@ -104,6 +104,7 @@ class EnsembleSession(Session):
 
     def __init__(self, members: Sequence[Session], backend: Backend) -> None:
         self._members, self._backend = members, backend
+        self.can_read = all(member.can_read for member in members)
         # kept between steps, because fresh memory of this size costs a page fault every few rows
         self._memory = torch.empty(0, 0)
 
@@ -137,6 +138,10 @@ class EnsembleSession(Session):
             out = torch.empty_like(logits[0], dtype=torch.float64 if is_double else torch.float32)
             torch_layers.mixture(out, logits)
         return out  # [R, V]
+
+    def read(self, rows: Rows) -> None:
+        for member in self._members:
+            member.read(rows)
 
     def _room_for(self, num_rows: int, vocab_size: int) -> Tensor:
         if self._memory.shape[0] < num_rows:

@@ -6,7 +6,7 @@ and `BeamState.close` when sources are done; `BeamState.check` asserts the invar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from pybeam.state.beam_step import BeamStep
 from pybeam.state.draft_step import DraftStep
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
+from pybeam.state.reading import rows_of, take_tokens
 from pybeam.state.report import FinishedArrays
 
 NOTHING = torch.zeros(0, dtype=INT)
@@ -90,6 +91,12 @@ class BeamState:
         return self._arrays.processors.prefix_reach
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether beams may take tokens of a prefix at once. State of processors goes from token to token."""
+        is_beam = isinstance(self._step, BeamStep)
+        return is_beam and self.prefix_reach is not None and not self._arrays.processors.has_state
+
+    @property
     def width_capacity(self) -> int:
         """Number of entries that every beam has room for."""
         return self._arrays.width_capacity
@@ -125,6 +132,15 @@ class BeamState:
             slot = to_device([beam.slot for beam in own], torch.long, device)
             self.tree.token[slot, 0] = to_device([beam.start for beam in own], INT, device)
         return num_rows
+
+    def read_ahead(self, beams: Sequence[NewBeam], start_id: int) -> Iterator[Rows]:
+        """Let beams that have just been opened take the first `num_read` tokens of their prefixes.
+
+        Yields the rows of these tokens, for `Session.read`.
+        """
+        assert isinstance(self._step, BeamStep) and self.reads_ahead
+        take_tokens(self._step, self._arrays, beams)
+        return rows_of(self._arrays, beams, start_id)
 
     def begin(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Rows:
         """Begin a step of these slots [A]; see `read`. `choose` and `finish` go on with it.

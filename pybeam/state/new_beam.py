@@ -25,6 +25,7 @@ class NewBeam:
         target: tokens that are scored behind the prefix, EOS included. Empty: the beam searches.
         guesses: guesses of the generated tokens, if the algorithm guesses ahead.
         prompt: the result of `Model.prompt`.
+        num_read: how many tokens of the prefix are taken at once, before the first step.
     """
 
     algorithm: Algorithm
@@ -35,3 +36,4 @@ class NewBeam:
     target: Sequence[int] = ()
     guesses: Sequence[int] = ()
     prompt: Tensor | None = None
+    num_read: int = 0

@@ -3,13 +3,16 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import pybeam
+from pybeam import processors
 from pybeam.cli import main
 from pybeam.speech import SpeechRules, VoiceActivity, format_transcript, read_sound, read_wav
+from pybeam.transcription import Transcriber, beam_search
 from support.paths import ROOT
 from support.speech_models import tone, write_wav
 from support.tiny_whisper import save_whisper
@@ -49,7 +52,7 @@ def transcribe(model, capfd):
 
 
 def expected(model, sounds, **options) -> list[pybeam.Transcriber]:
-    search = pybeam.fixed_beam(2, scoring=pybeam.scoring.power(1.0))
+    search = beam_search(2)
     asked = pybeam.TranscriptionOptions(max_new_tokens=12, **options)
     transcriber = pybeam.Transcriber(pybeam.load_model(model), model, asked, algorithm=search)
     return list(transcriber.transcribe([read_wav(path, RATE) for path in sounds]))
@@ -76,6 +79,36 @@ def test_a_file_for_each_recording_and_form(transcribe, model, sounds, tmp_path)
             content = (out / f"{path.stem}.{form}").read_text("utf-8")
             assert content == format_transcript(transcript, form)
     assert any(one["words"] for one in json.loads((out / "long.json").read_text())["segments"])
+
+
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        ((), beam_search()),
+        (
+            ("--width=3", "--patience=2", "--length-penalty=0.5"),
+            beam_search(3, patience=2, length_penalty=0.5),
+        ),
+        (
+            ("--repetition-penalty=1.5",),
+            replace(beam_search(), processors=(processors.repetition_penalty(1.5),)),
+        ),
+        (("--algorithm=fixed",), pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))),
+        (("--scoring=raw",), pybeam.fixed_beam(5)),
+    ],
+)
+def test_the_search_is_that_of_faster_whisper(model, sounds, monkeypatch, options, search):
+    """Unless another one is asked for."""
+    found = []
+
+    def transcriber(*args, algorithm, **more):
+        found.append(algorithm)
+        return Transcriber(*args, algorithm=algorithm, **more)
+
+    monkeypatch.setattr("pybeam.transcription.Transcriber", transcriber)
+    names = [str(sounds[-1]), "--quiet", "--output=/dev/null"]
+    assert main(["transcribe", f"--model={model}", *names, *options]) == 0
+    assert found == [search]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pybeam
 from pybeam import processors
 from pybeam.engine.live_sources import LiveSources
 from pybeam.models.linear import PackedLinear
+from pybeam.models.transformer.model import TransformerSession
 from support.tiny_models import save_tiny_model
 
 PREFIX = [5, 9, 6, 8, 7, 5]
@@ -22,6 +23,12 @@ def model(tmp_path_factory):
     directory = tmp_path_factory.mktemp("m2m_100")
     save_tiny_model(directory, "m2m_100")
     return pybeam.load_model(directory)
+
+
+@pytest.fixture(autouse=True)
+def _reads_in_steps(monkeypatch):
+    """A prefix that is read at once has no steps."""
+    monkeypatch.setattr(TransformerSession, "can_read", False)
 
 
 @dataclasses.dataclass(frozen=True)

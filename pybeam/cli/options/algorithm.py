@@ -64,7 +64,7 @@ class AlgorithmOptions:
             return
         if self.search.diversity_penalty is not None and self.search.groups is None:
             raise click.UsageError("--diversity-penalty needs --groups G")
-        for name in self._given():
+        for name in self.given():
             if name not in ARGUMENTS[self.recipe]:
                 raise click.UsageError(
                     f"{flag(name)} has no meaning with --recipe {self.recipe}, which takes "
@@ -76,7 +76,7 @@ class AlgorithmOptions:
                 f"--width must be one number with --recipe {self.recipe}, which has no widths by step"
             )
 
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """Return all given options by name, without those for groups."""
         names = [field.name for field in dataclasses.fields(self.search)]
         found = given(self.search, [name for name in names if name not in GROUPS])
@@ -117,7 +117,7 @@ class AlgorithmOptions:
 
         if self.recipe is not None:
             algorithm = build_recipe(
-                self.recipe, self._given(), self.recipe_options, generation_config, unk_id
+                self.recipe, self.given(), self.recipe_options, generation_config, unk_id
             )
             chain = (*algorithm.processors, *more)
             return self.search.in_groups(dataclasses.replace(algorithm, processors=chain))

@@ -137,6 +137,8 @@ class Transformer(TextSources):
 class TransformerSession(Session):
     """Keys and values of the decoder's own tokens and of the encoder states, each kept once."""
 
+    can_read = True
+
     def __init__(self, model: Transformer, backend: Backend) -> None:
         self.model, self._backend = model, backend
         decoder, config = model.decoder, model.config
@@ -190,22 +192,40 @@ class TransformerSession(Session):
         return num_cells * self._own.cell_bytes + of_source
 
     def step(self, rows: Rows) -> Tensor:
-        model, decoder, pool = self.model, self.model.decoder, self._own
-        own, cross = Cells.of_tree(rows), Cells.of_encoder(rows, self._source)
-        heads, size = decoder.num_heads, self._head_size
+        model, own = self.model, Cells.of_tree(rows)
+        out = None if rows.token.is_cuda else self._logits_of(rows.token.shape[0])  # [R, V]
+        if self._fused_decoder is None:
+            return model.output(self._states_of(rows, own), out)  # [R, V]
+        assert out is not None and isinstance(model.output, PackedLinear), "others are not fused"
+        if rows.wanted is None:
+            return self._run(self._fused_decoder, out, rows, own)
+        return model.output.some(self._states_of(rows, own), rows.wanted, out)
+
+    def read(self, rows: Rows) -> None:
+        self._states_of(rows, Cells.of_path(rows))
+
+    def _run(self, stack: FusedStack, out: Tensor, rows: Rows, own: Cells) -> Tensor:
+        """Send rows through a fused decoder. Returns `out`, its logits or its states."""
+        if self.model.decoder.relative:
+            self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
+        inputs, cross = (rows.token, rows.position), Cells.of_encoder(rows, self._source)
+        pools, cells = (self._own.memory, self._cross.memory), (own, cross)
+        return stack.decode(out, inputs, pools, rows.cell, cells, self._cell_position)
+
+    def _states_of(self, rows: Rows, own: Cells) -> Tensor:
+        """Return what the output layer reads of rows [R, d], which see `own` cells of the tree."""
+        decoder, pool = self.model.decoder, self._own
+        if self._fused_decoder is not None:
+            x = torch.empty(rows.token.shape[0], self.model.config.hidden_size)
+            return self._run(self._fused_states, x, rows, own)
+        cross, heads, size = (
+            Cells.of_encoder(rows, self._source),
+            decoder.num_heads,
+            self._head_size,
+        )
         places = rows.position, self._cell_position
         if decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        if self._fused_decoder is not None:
-            out = self._logits_of(rows.token.shape[0])  # [R, V]
-            inputs, pools = (rows.token, rows.position), (pool.memory, self._cross.memory)
-            given = inputs, pools, rows.cell, (own, cross), places[1]
-            if rows.wanted is None:
-                return self._fused_decoder.decode(out, *given)
-            x = torch.empty(rows.token.shape[0], model.config.hidden_size)
-            x = self._fused_states.decode(x, *given)  # [R, d]
-            assert isinstance(model.output, PackedLinear), "others are not fused"
-            return model.output.some(x, rows.wanted, out)
         x = decoder.embed(rows.token, rows.position)  # [R, d]
         for i, layer in enumerate(decoder.layers):
             y = self.before(layer.self_norm, x)
@@ -220,11 +240,7 @@ class TransformerSession(Session):
             y = cross.attend(self._backend, y, key, value, decoder.scale)  # [R, H, D]
             x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
             x = self.inner(layer, x)
-        if decoder.final_norm is not None:
-            x = decoder.final_norm(x)
-        if x.is_cuda:
-            return model.output(x)  # [R, V]
-        return model.output(x, self._logits_of(x.shape[0]))  # [R, V]
+        return x if decoder.final_norm is None else decoder.final_norm(x)
 
     def _logits_of(self, num_rows: int) -> Tensor:
         """Return memory [R, V] for the logits of so many rows."""
