@@ -173,11 +173,7 @@ class Engine:
         padded[: len(live)] = live.slots
         slot = to_device(padded, torch.int32, work.model.device)
         key = slot.numel(), limit, work.state.options
-        try:
-            captured = work.graphs.get(key, work.buffers(), step, slot)
-        except StepFailed as error:
-            # a captured step does not run yet, so it cannot say which sources move
-            raise StepFailed(live.slot, is_undone=True) from error.__cause__
+        captured = work.graphs.get(key, work.buffers(), step, slot)
         if captured is None:
             return step(slot)
         with self._clock("replay"):

@@ -62,7 +62,7 @@ class Workspace:
             pad_id=pad_id,
         )
         self.tree = self.state.tree
-        self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
+        self.graphs = StepGraphs(CudaCapture(model.device)) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
             memory_limit = int((1 - RESERVE) * free)
