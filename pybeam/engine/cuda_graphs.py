@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from threading import Lock
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakSet
 
 import torch
@@ -20,16 +20,21 @@ MAX_STREAMS = 32
 Step = Callable[[Tensor], Tensor]
 
 
-class Captured(NamedTuple):
+class Captured:
     """A step with fixed addresses: `replay` runs it for the slots in `slot` and fills `report`."""
 
-    replay: Callable[[], None]
-    slot: Tensor
-    report: Tensor
+    def __init__(self, replay: Callable[[], None], slot: Tensor, report: Tensor) -> None:
+        self.replay, self.slot, self.report = replay, slot, report
+        self._given: Tensor | None = None  # what `slot` is a copy of
 
     def __call__(self, slot: Tensor) -> Tensor:
-        """Return the report. The next replay of the same pool overwrites it."""
-        self.slot.copy_(slot)
+        """Return the report. The next replay of the same pool overwrites it.
+
+        A tensor of slots never changes: a step of other slots is given another one.
+        """
+        if slot is not self._given:
+            self.slot.copy_(slot)
+            self._given = slot
         self.replay()
         return self.report
 
@@ -118,10 +123,10 @@ class CudaCapture:
 class StepGraphs:
     """Captured steps by size, at most `max_graphs` of them.
 
-    A size runs without a graph the first time, which compiles its kernels. It is captured the second time and
-    replayed from then on. Graphs are dropped all at once: when there is no room for another, and when a
-    tensor that lives between steps is replaced, because they would write to the old one. A size whose
-    capture raises goes on without a graph, with a warning.
+    A size runs without a graph the first time, which compiles its kernels. It is captured when it is
+    asked for again, and replayed from then on. Graphs are dropped all at once: when there is no room for
+    another, and when a tensor that lives between steps is replaced, because they would write to the old one.
+    A size whose capture raises goes on without a graph, with a warning.
 
     Args:
         capture: captures a step; see `CudaCapture`.
@@ -134,6 +139,7 @@ class StepGraphs:
         self._graphs: dict[Hashable, Captured] = {}
         # address and shape: what has grown twice may be back at its first address
         self._places: list[tuple[int, torch.Size]] = []
+        self._buffers: Iterable[Tensor] = ()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -143,13 +149,16 @@ class StepGraphs:
     ) -> Captured | None:
         """Return the captured step for this key, which names everything that is constant in it.
 
-        Returns None if the step must run without a graph.
+        Returns None if the step must run without a graph. `buffers` are compared with those of the last
+        call, unless they are the same object.
         """
-        places = [(buffer.data_ptr(), buffer.shape) for buffer in buffers]
-        if places != self._places:
-            self._clear()
-            self._seen.clear()
-            self._places = places
+        if buffers is not self._buffers:
+            self._buffers = buffers
+            places = [(buffer.data_ptr(), buffer.shape) for buffer in buffers]
+            if places != self._places:
+                self._clear()
+                self._seen.clear()
+                self._places = places
         if key not in self._seen:
             self._seen.add(key)
             return None
@@ -180,6 +189,6 @@ class StepGraphs:
 
 
 def bucket(size: int) -> int:
-    """Return the smallest bucket that holds so many. There are four between a power of two and the next."""
-    step = 1 << max(0, (size - 1).bit_length() - 3)
+    """Return the smallest bucket that holds so many. There are two between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 2)
     return -(-size // step) * step

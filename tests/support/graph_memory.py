@@ -148,7 +148,9 @@ class Replays(CudaCapture):
         self.num_captures = self.num_replays = 0
 
     def addresses(self) -> list[int]:
-        return [buffer.data_ptr() for buffer in self.workspace.buffers()]
+        # as they are, and not as the workspace remembers them
+        state, session = self.workspace.state, self.workspace.session
+        return [buffer.data_ptr() for buffer in (*state.buffers(), *session.buffers())]
 
     def __call__(self, step, slot) -> Captured:
         self.num_captures += 1
