@@ -25,7 +25,7 @@ demo test test-all test-ray test-oldest edge docs: export OMP_WAIT_POLICY ?= pas
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
+        lint fmt clean launches gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -47,6 +47,7 @@ help:
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
+	@echo "make launches  count the kernels of a step on a GPU, by phase, without one; fails above a budget"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make clean     remove $(VENV) and everything built"
 
@@ -119,6 +120,9 @@ fmt: $(VENV)/.extra-lint
 	@$(if $(SOURCES),$(BIN)/clang-format -i $(SOURCES))
 
 build: $(BUILT)
+
+launches: build $(VENV)/.extra-test
+	@$(BIN)/python -m benchmarks.gpu.launches
 
 # On a GPU machine: no virtual environment and no network, everything is built in place against the
 # torch of $(PYTHON). Results go to $OUT if it is set, else to benchmarks/results/<gpu>/.

@@ -13,6 +13,7 @@ from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
 from support import cuda_on_cpu, thinning, triton_process
 from support.device_loop import NoReading, NoWaiting
+from support.graph_memory import GraphMemory
 
 ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 # what the fixtures `backend` and `kernel` take in turn
@@ -212,3 +213,11 @@ def guard(monkeypatch):
     monkeypatch.setattr(Engine, "_advance", guarded)
     monkeypatch.setattr(transfer.HostCopy, "_wait", counted)
     return counts
+
+
+@pytest.fixture(params=["workspaces stay", "workspaces go"])
+def graph_memory(request: pytest.FixtureRequest, monkeypatch) -> GraphMemory:
+    """Memory for captured steps on a CPU, as torch 2.11 and newer versions manage it."""
+    memory = GraphMemory(request.param == "workspaces stay")
+    memory.install(monkeypatch)
+    return memory

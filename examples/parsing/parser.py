@@ -84,6 +84,7 @@ class LegalActions(Processor):
     kinds: tuple[int, ...]  # kind of every action
     num_words: int = 0
     per_request: ClassVar[tuple[str, ...]] = ("num_words",)
+    can_capture = True
     state: ClassVar[tuple[torch.dtype, ...]] = (INT,)
 
     def parameters(self) -> tuple[Tensor, ...]:

@@ -85,6 +85,8 @@ class Backend(Protocol):
     layer_program: Callable[[tuple[Tensor, ...], StackShape], LayerProgram] | None
     # the same for a decoder-only transformer
     causal_program: Callable[[tuple[Tensor, ...], CausalShape], CausalProgram] | None
+    # None: a norm reads a sum that was written before; see `pybeam.backends.torch_layers.add_norm`
+    add_norm: Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None, float], Tensor] | None
     # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 

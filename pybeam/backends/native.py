@@ -207,6 +207,8 @@ layer_norm = _operator("layer_norm")
 rms_norm = _operator("rms_norm")
 rotary = _operator("rotary")
 gated = _operator("gated")
+# products add to what they find, and norms are operators of their own
+add_norm = None
 soft_cap = _operator("soft_cap")
 glu = _operator("glu")
 lstm_cell = _operator("lstm_cell")

@@ -135,6 +135,24 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (y * weight).to(x.dtype)
 
 
+def add_norm(
+    x: Tensor,
+    y: Tensor,
+    bias: Tensor | None,
+    weight: Tensor,
+    shift: Tensor | None,
+    epsilon: float,
+) -> Tensor:
+    """Add y [n, d] and a bias [d] to x [n, d] in place. Returns the norm of the sum as x holds it, [n, d].
+
+    It is `layer_norm` with this weight and shift [d], or `rms_norm` if there is no shift.
+    """
+    x.add_(y if bias is None else y + bias)
+    if shift is None:
+        return rms_norm(x, weight, epsilon)
+    return layer_norm(x, weight, shift, epsilon)
+
+
 def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn pairs ``(x[i], x[i + D / 2])`` of every head of x [n, heads, D] by the angles of its position.
 

@@ -10,8 +10,8 @@ from torch import Tensor
 def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copy numbers (lists, an array, a tensor on the host) to the device. The host does not wait."""
     tensor = torch.as_tensor(values, dtype=dtype)
-    if device.type == "cpu":
-        return tensor
+    if device.type != "cuda":
+        return tensor.to(device)
     # a copy from memory that is not pinned would wait for all work before it
     return tensor.pin_memory().to(device, non_blocking=True)
 

@@ -20,7 +20,7 @@ from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_append as append_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
-from pybeam.triton_kernels.layers import gated, rms_norm, rotary
+from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_attention import tree_attention
 
@@ -89,6 +89,7 @@ lstm_cell = layers.lstm_cell
 mixture = layers.mixture
 
 __all__ = [
+    "add_norm",
     "backtrace",
     "beam_close",
     "beam_commit",

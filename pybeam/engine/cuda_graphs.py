@@ -2,92 +2,193 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import warnings
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple
+from threading import Lock
+from typing import ClassVar, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-# A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, four to a
-# power of two, so 32 graphs hold the sizes that a stream keeps coming back to.
-MAX_GRAPHS = 32
+# A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, so that the
+# sizes that a stream keeps coming back to have room.
+MAX_GRAPHS = 64
+# torch has so many streams per device, and gives them out in turn
+MAX_STREAMS = 32
 
 Step = Callable[[Tensor], Tensor]
 
 
-class Captured(NamedTuple):
+class Captured:
     """A step with fixed addresses: `replay` runs it for the slots in `slot` and fills `report`."""
 
-    replay: Callable[[], None]
-    slot: Tensor
-    report: Tensor
+    def __init__(self, replay: Callable[[], None], slot: Tensor, report: Tensor) -> None:
+        self.replay, self.slot, self.report = replay, slot, report
+        self._given: Tensor | None = None  # what `slot` is a copy of
 
     def __call__(self, slot: Tensor) -> Tensor:
-        """Return the report. The next replay of the same pool overwrites it."""
-        self.slot.copy_(slot)
+        """Return the report. The next replay of the same pool overwrites it.
+
+        A tensor of slots never changes: a step of other slots is given another one.
+        """
+        if slot is not self._given:
+            self.slot.copy_(slot)
+            self._given = slot
         self.replay()
         return self.report
 
 
-class CudaCapture:
-    """Capture steps. The graphs of one object share a private memory pool."""
+class Capture(Protocol):
+    """Makes graphs of steps."""
 
-    def __init__(self) -> None:
+    def __call__(self, step: Step, slot: Tensor) -> Captured:
+        """Capture a step, which does not run yet."""
+
+    def renew(self) -> None:
+        """Be told that all graphs so far are gone."""
+
+
+class CudaCapture:
+    """Capture steps. The graphs of one object share a private memory pool, and live and die together.
+
+    They share a stream, too, and with it cuBLAS's workspace, whose address they hold. torch 2.11 keeps it
+    for good: in a private pool it would keep the pool half alive, which then cannot be opened again. Newer
+    versions free it with the first graph of that stream that dies. So the workspace is outside the pool, no
+    other object captures on that stream, and no graph dies alone.
+    """
+
+    _living: ClassVar[WeakSet[CudaCapture]] = WeakSet()
+    # one thread must not wait for the device while another captures
+    _lock = Lock()
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        self.renew()
+
+    def renew(self) -> None:
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        # a pool whose last graph has died cannot be used again
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step, slot: Tensor) -> Captured:
+        with self._lock:
+            if self._stream is None:
+                self._stream = self._own_stream()
+                self._living.add(self)
+            # former graphs may still run
+            torch.cuda.current_stream(self._device).synchronize()
+            if not self._graphs:
+                # the allocator cannot take back unused memory while it is in a capture
+                torch.cuda.empty_cache()
+            # `torch.cuda.graph` would empty the caches, those of pinned memory too, before every graph
+            with torch.cuda.stream(self._stream):
+                self._make_workspace(self._stream)
+                return self._captured(step, slot)
+
+    def _captured(self, step: Step, slot: Tensor) -> Captured:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        self._graphs.append(graph)
+        # other threads may allocate memory meanwhile
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
             report = step(slot)
+        finally:
+            graph.capture_end()
         return Captured(graph.replay, slot, report)
+
+    def _own_stream(self) -> torch.cuda.Stream:
+        others = {capture._stream for capture in self._living}
+        for _ in range(MAX_STREAMS):
+            stream = torch.cuda.Stream(self._device)
+            if stream not in others:
+                return stream
+        raise RuntimeError(
+            f"all {MAX_STREAMS} streams of {self._device} belong to decoders with graphs; "
+            "release some (Decoder.release())"
+        )
+
+    def _make_workspace(self, stream: torch.cuda.Stream) -> None:
+        """Have cuBLAS and cuBLASLt allocate what this thread's products on the stream need."""
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.ones(16, 16, dtype=dtype, device=self._device)
+            torch.addmm(x[0], x, x @ x)
+        stream.synchronize()
 
 
 class StepGraphs:
-    """Captured steps by size, at most `max_graphs` of them. The one unused for longest is dropped first.
+    """Captured steps by size, at most `max_graphs` of them.
 
-    A size runs without a graph the first time, which compiles its kernels. It is captured the second time and
-    replayed from then on. When a tensor that lives between steps grows and is replaced, all graphs are
-    dropped, because they would write to the old one.
+    A size runs without a graph the first time, which compiles its kernels. It is captured when it is
+    asked for again, and replayed from then on. Graphs are dropped all at once: when there is no room for
+    another, and when a tensor that lives between steps is replaced, because they would write to the old one.
+    A size whose capture raises goes on without a graph, with a warning.
 
     Args:
         capture: captures a step; see `CudaCapture`.
     """
 
-    def __init__(
-        self, capture: Callable[[Step, Tensor], Captured], max_graphs: int = MAX_GRAPHS
-    ) -> None:
+    def __init__(self, capture: Capture, max_graphs: int = MAX_GRAPHS) -> None:
         self._capture, self._max_graphs = capture, max_graphs
-        self._graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()  # None: seen once
-        self._addresses: tuple[int, ...] = ()
+        self._seen: set[Hashable] = set()
+        self._refused: set[Hashable] = set()
+        self._graphs: dict[Hashable, Captured] = {}
+        # address and shape: what has grown twice may be back at its first address
+        self._places: list[tuple[int, torch.Size]] = []
+        self._buffers: Iterable[Tensor] = ()
 
     def __len__(self) -> int:
-        return sum(captured is not None for captured in self._graphs.values())
+        return len(self._graphs)
 
     def get(
         self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor
     ) -> Captured | None:
         """Return the captured step for this key, which names everything that is constant in it.
 
-        Returns None if the step must run without a graph.
+        Returns None if the step must run without a graph. `buffers` are compared with those of the last
+        call, unless they are the same object.
         """
-        addresses = tuple(buffer.data_ptr() for buffer in buffers)
-        if addresses != self._addresses:
-            self._graphs.clear()
-            self._addresses = addresses
-        if key not in self._graphs:
-            self._graphs[key] = None
+        if buffers is not self._buffers:
+            self._buffers = buffers
+            places = [(buffer.data_ptr(), buffer.shape) for buffer in buffers]
+            if places != self._places:
+                self._clear()
+                self._seen.clear()
+                self._places = places
+        if key not in self._seen:
+            self._seen.add(key)
             return None
-        captured = self._graphs[key]
-        if captured is None:
-            captured = self._graphs[key] = self._capture(step, slot.clone())
-        self._graphs.move_to_end(key)
-        while len(self._graphs) > self._max_graphs:
-            self._graphs.popitem(last=False)
-        return captured
+        if key not in self._graphs and key not in self._refused:
+            self._add(key, step, slot)
+        return self._graphs.get(key)
+
+    def _add(self, key: Hashable, step: Step, slot: Tensor) -> None:
+        if len(self._graphs) >= self._max_graphs:
+            self._clear()
+        try:
+            self._graphs[key] = self._capture(step, slot.clone())
+        except Exception as error:
+            # what raises without a graph, too, says there whose fault it is
+            self._refused.add(key)
+            self._clear()
+            cause = error.__cause__ or error
+            problem = f"{type(cause).__name__}: {cause}"
+            warnings.warn(
+                f"a step could not be captured as a CUDA graph and runs without one: {problem}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _clear(self) -> None:
+        self._graphs.clear()
+        self._capture.renew()
 
 
 def bucket(size: int) -> int:
-    """Return the smallest bucket that holds so many. There are four between a power of two and the next."""
-    step = 1 << max(0, (size - 1).bit_length() - 3)
+    """Return the smallest bucket that holds so many. There are two between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 2)
     return -(-size // step) * step

@@ -27,7 +27,6 @@ from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
 from pybeam.engine.arrivals import Arrivals, Listed
 from pybeam.engine.attention import with_attention
-from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.partials import Glance
@@ -88,6 +87,7 @@ class Engine:
     def run(self, requests: Iterable[Any] | Arrivals) -> Iterator[Result | Partial]:
         """Yield results as soon as they are known, in no particular order."""
         arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
+        self._work.expect(self._schedule.n)
         self._arrivals = arrivals
         self._admission = Admission(
             arrivals,
@@ -169,19 +169,16 @@ class Engine:
         if work.graphs is None:
             return self._step(live.slot, limit, longest)
         step = partial(self._step, limit=limit, longest=longest)
-        padded = np.full(bucket(len(live)), NULL_SLOT, dtype=np.int32)
-        padded[: len(live)] = live.slots
-        slot = to_device(padded, torch.int32, work.model.device)
+        slot = live.padded_slot(work.padded_sources(len(live)))
         key = slot.numel(), limit, work.state.options
-        try:
-            captured = work.graphs.get(key, work.buffers(), step, slot)
-        except StepFailed as error:
-            # a captured step does not run yet, so it cannot say which sources move
-            raise StepFailed(live.slot, is_undone=True) from error.__cause__
-        if captured is None:
-            return step(slot)
-        with self._clock("replay"):
-            return captured(slot)
+        captured = work.graphs.get(key, work.buffers(), step, slot)
+        if captured is not None:
+            with self._clock("replay"):
+                return captured(slot)
+        report = step(slot)
+        # its kernels are compiled now, and the next step of this size is a graph
+        work.graphs.get(key, work.buffers(), step, slot)
+        return report
 
     def _step(self, slot: Tensor, limit: int | None, longest: int) -> Tensor:
         """Run one step for these slots [A]. Returns the report on them.

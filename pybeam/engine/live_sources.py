@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import RUNNING
+from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import to_device
 from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.schedule import Load
@@ -43,6 +43,7 @@ class LiveSources:
         self._rows_of: list[int] = []  # by slot
         self._expansions_of: list[int] = []  # by slot
         self._slot: Tensor | None = None
+        self._padded: Tensor | None = None
         self._growth: Growth | None = None
         self._opened: int | None = None  # the step at which the oldest was admitted
         self._begun: int | None = None  # the same, less the steps that a source has been saved
@@ -54,6 +55,14 @@ class LiveSources:
         if self._slot is None:
             self._slot = to_device(self.slots, torch.int32, self._device)
         return self._slot
+
+    def padded_slot(self, size: int) -> Tensor:
+        """The slots [size] int32 on the device, null slots behind those of the sources."""
+        if self._padded is None or self._padded.numel() != size:
+            padded = np.full(size, NULL_SLOT, dtype=np.int32)
+            padded[: len(self.slots)] = self.slots
+            self._padded = to_device(padded, torch.int32, self._device)
+        return self._padded
 
     def __len__(self) -> int:
         return len(self._by_slot)
@@ -159,7 +168,7 @@ class LiveSources:
 
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
-        self._slot = None
+        self._slot = self._padded = None
         self._longest = max((source.max_tokens for source in self), default=0)
         self._tokens_per_step = max(
             (source.algorithm.tokens_per_step for source in self), default=0

@@ -11,7 +11,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
-from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs
+from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
 from pybeam.engine.source import Source
 from pybeam.models.base import Model, Session
 from pybeam.search.algorithms import Algorithm
@@ -20,6 +20,11 @@ from pybeam.state.beam_state import BeamState
 # Room for so many tokens per hypothesis at first. Room doubles when it is used up. A small number costs a few
 # copies, a large one costs memory that short outputs never use.
 FIRST_LENGTH = 32
+# The same where steps are captured: graphs refer to arrays, so all are lost when one grows.
+FIRST_LENGTH_OF_GRAPHS = 128
+# Slots beside those of the sources that move: of sources that are encoded ahead, and of those that a pending
+# report still names.
+SPARE_SLOTS = 32
 # The share of a GPU's free memory that keys and values leave for activations and logits. A guess: both grow
 # with the rows of a step, but not with the length of outputs.
 RESERVE = 0.1
@@ -62,7 +67,7 @@ class Workspace:
             pad_id=pad_id,
         )
         self.tree = self.state.tree
-        self.graphs = StepGraphs(CudaCapture()) if uses_graphs else None
+        self.graphs = StepGraphs(CudaCapture(model.device)) if uses_graphs else None
         if memory_limit is None and model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(model.device)
             memory_limit = int((1 - RESERVE) * free)
@@ -71,6 +76,9 @@ class Workspace:
         if memory_limit is not None and page_bytes:
             self.tree.max_pages = memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
+        self._expected = 0  # sources, for which there is room from the first on
+        self._most_sources = 0
+        self._buffers: tuple[Tensor, ...] | None = None
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._free_pages = 0  # at least so many
@@ -94,10 +102,25 @@ class Workspace:
         """Return the bytes that are left if sources need `taken_bytes`."""
         return math.inf if self.memory_limit is None else self.memory_limit - taken_bytes
 
+    def expect(self, num_sources: int) -> None:
+        """Note that so many sources may be live. Where steps are captured, there is room for all at once."""
+        if self.graphs is not None:
+            self._expected = max(self._expected, num_sources)
+
+    def padded_sources(self, num_sources: int) -> int:
+        """Return how many sources a captured step of so many has room for.
+
+        Empty slots cost little, so it follows the most that there have been, and not those that there are.
+        """
+        self._most_sources = max(self._most_sources, num_sources)
+        return bucket(self._most_sources)
+
     def take_slots(self, num: int) -> list[int]:
         """Take free slots."""
         missing = num - len(self._free_slots)
         if missing > 0:
+            if self._expected:
+                missing = max(missing, self._expected + SPARE_SLOTS - self.num_slots)
             self._free_slots += range(self.num_slots, self.num_slots + missing)
             self.num_slots += missing
         return [self._free_slots.pop() for _ in range(num)]
@@ -115,10 +138,13 @@ class Workspace:
         slots, max_width, max_length, max_nodes = self._reserved
         if slots >= self.num_slots and max_length >= length and not newcomers:
             return
+        # newcomers may bring longer prefixes and sources than there is room for
+        self._buffers = None
         sources = [*live, *newcomers]
         if max_length < length:
             longest = max(source.max_tokens for source in sources)
-            max_length = max(length, min(max(FIRST_LENGTH, 2 * max_length), longest))
+            first = FIRST_LENGTH_OF_GRAPHS if self._expected else FIRST_LENGTH
+            max_length = max(length, min(max(first, 2 * max_length), longest))
         reserved = (
             max(slots, self.num_slots),
             max([max_width, *(source.algorithm.max_rows for source in newcomers)]),
@@ -129,6 +155,7 @@ class Workspace:
             return
         self.state.reserve(*reserved)
         self._reserved = reserved
+        self._reserve_expected_pages(max_length)
         self._reserve_session()
 
     def choose_reads(self, sources: Iterable[Source]) -> None:
@@ -156,6 +183,20 @@ class Workspace:
             raise
         return num_rows
 
+    def _reserve_expected_pages(self, length: int) -> None:
+        """Make room for hypotheses of half that length of all sources that are expected.
+
+        Rows share most of their tokens. Two steps may be claimed that no report has confirmed.
+        """
+        tree = self.tree
+        pages_of_source = -(-length // (2 * PAGE_CELLS)) + 3 * tree.pages_per_step
+        total = self._expected * pages_of_source
+        if tree.max_pages is not None:
+            total = min(total, tree.max_pages)
+        missing = total - tree.num_total_pages
+        if missing > 0:
+            self._free_pages += tree.reserve_pages(missing, 0)
+
     def claim_pages(self, num_sources: int, num_more: int = 0) -> None:
         """Make room for the nodes, keys and values that so many beams append in one step.
 
@@ -167,6 +208,7 @@ class Workspace:
         self._free_pages += num_added - num_new
         self.claimed_pages += num_new
         if num_added:
+            self._buffers = None
             self._reserve_session()
 
     def _reserve_session(self) -> None:
@@ -184,5 +226,7 @@ class Workspace:
         self._free_pages += num_pages
 
     def buffers(self) -> tuple[Tensor, ...]:
-        """All tensors that live between steps."""
-        return *self.state.buffers(), *self.session.buffers()
+        """All tensors that live between steps: the same tuple until one of them may have been replaced."""
+        if self._buffers is None:
+            self._buffers = (*self.state.buffers(), *self.session.buffers())
+        return self._buffers

@@ -44,6 +44,7 @@ class Float8Linear(PlainLinear):
             q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
             self.scale = F.pad(self.scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
+        self._is_fused = False
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         p, scale = rounded(x)

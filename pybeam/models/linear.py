@@ -33,7 +33,12 @@ class PlainLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
         self.activation = activation
-        self._activation = FUNCTIONS[ACTIVATIONS[activation]] if activation else None
+        self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
+        self._activation = FUNCTIONS[self.activation_id] if activation else None
+        # cuBLASLt's activations follow the bias in the product's own kernel; its GELU is tanh's. On a CPU the
+        # same call is two kernels
+        fused = self.activation_id in (Activation.RELU, Activation.TANH_GELU)
+        self._is_fused = fused and bias is not None
 
     def with_backend(self, backend: Backend) -> PlainLinear:
         """Return this layer: torch computes it with every backend."""
@@ -41,6 +46,9 @@ class PlainLinear:
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
+        if self._is_fused and memory is None and x.device.type != "cpu":
+            gelu = self.activation_id == Activation.TANH_GELU
+            return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=gelu)
         y = self._product(x, memory)
         return y if self._activation is None else self._activation(y)
 

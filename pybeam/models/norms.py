@@ -18,6 +18,7 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, epsilon: float, *, is_packed: bool = False) -> None:
         self.weight, self.epsilon = weight, epsilon  # [d] or [D]
+        self.bias = None
         self._backend = backends.resolve("auto", weight.device) if is_packed else None
 
     def with_backend(self, backend: Backend) -> RMSNorm:

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -41,15 +41,22 @@ class Processor(ABC):
         prefix_reach: at how many of the last places of a forced prefix it reads logits. Those before may
             be 0, because nobody reads them.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
-            nothing read back.
+            nothing read back, and no numbers of its own that change from step to step. A graph would
+            hold those of the captured step. A subclass of your own must say that it may.
     """
 
     stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
-    can_capture: bool = True
+    can_capture: bool = False
     prefix_reach: ClassVar[int] = 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "can_capture" not in vars(cls):
+            # nobody has looked at what others write
+            cls.can_capture = cls.__module__.startswith("pybeam.")
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""

@@ -1,13 +1,16 @@
-"""`rms_norm`, `rotary` and `gated`: a program has one head of one row, or a part of a row.
+"""`add_norm`, `rms_norm`, `rotary` and `gated`: a program has a row, one head of it, or a part of it.
 
 The arithmetic is float32, whatever the dtype of the numbers.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 MAX_COLUMNS = 1024
+# of a row that one warp holds
+WARP_COLUMNS = 512
 # activations by their numbers in `Activation`
 RELU, GELU, TANH_GELU, SILU, TANH = (tl.constexpr(i) for i in range(1, 6))
 
@@ -24,6 +27,39 @@ def rms_norm_kernel(
     scale = 1.0 / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon)
     b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
     tl.store(p_y + i_head * size + o_x, b_x * scale * b_weight, mask=m_x)
+
+
+@triton.jit
+def add_norm_kernel(
+    p_out,
+    p_x,
+    p_y,
+    p_bias,
+    p_weight,
+    p_shift,
+    size,
+    epsilon,
+    HAS_BIAS: tl.constexpr,
+    HAS_SHIFT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_row = tl.program_id(0).to(tl.int64) * size
+    o_x = tl.arange(0, BLOCK)
+    m_x = o_x < size
+    b_y = tl.load(p_y + i_row + o_x, mask=m_x, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        b_y += tl.load(p_bias + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_x = tl.load(p_x + i_row + o_x, mask=m_x, other=0.0).to(tl.float32) + b_y
+    # the norm is that of what is kept
+    b_x = b_x.to(p_x.dtype.element_ty).to(tl.float32)
+    tl.store(p_x + i_row + o_x, b_x, mask=m_x)
+    if HAS_SHIFT:
+        b_x = tl.where(m_x, b_x - tl.sum(b_x, 0) / size, 0.0)
+    b_weight = tl.load(p_weight + o_x, mask=m_x, other=0.0).to(tl.float32)
+    b_out = b_x / tl.sqrt(tl.sum(b_x * b_x, 0) / size + epsilon) * b_weight
+    if HAS_SHIFT:
+        b_out += tl.load(p_shift + o_x, mask=m_x, other=0.0).to(tl.float32)
+    tl.store(p_out + i_row + o_x, b_out, mask=m_x)
 
 
 @triton.jit
@@ -91,6 +127,35 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         grid = (x.shape[0] * num_heads,)
         rms_norm_kernel[grid](y, x, weight, num_heads, *strides, size, epsilon, BLOCK=block)
     return y
+
+
+def add_norm(
+    x: Tensor,
+    y: Tensor,
+    bias: Tensor | None,
+    weight: Tensor,
+    shift: Tensor | None,
+    epsilon: float,
+) -> Tensor:
+    """`pybeam.backends.torch_layers.add_norm`."""
+    out, size = torch.empty_like(x), x.shape[1]
+    if out.numel():
+        block = triton.next_power_of_2(size)
+        add_norm_kernel[(x.shape[0],)](
+            out,
+            x,
+            y,
+            bias,
+            weight,
+            shift,
+            size,
+            epsilon,
+            HAS_BIAS=bias is not None,
+            HAS_SHIFT=shift is not None,
+            BLOCK=block,
+            num_warps=min(16, max(4, block // WARP_COLUMNS)),
+        )
+    return out
 
 
 def rotary(x: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
-from support.device_loop import REQUESTS, Replays, assert_alike, run, torch_beams
+from support.device_loop import REQUESTS, assert_alike, run, torch_beams
+from support.graph_memory import Replays
 from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.paths import MODEL as EXAMPLE
 from support.search_models import BOS, EOS, random_model
@@ -267,15 +268,15 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel):
     assert guard.steps == stats.steps > 0
 
 
-def test_captured_steps_give_the_same_results(transformers, monkeypatch):
+def test_captured_steps_give_the_same_results(transformers, graph_memory, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5))
     workspace = Workspace(transformers, algorithm, torch_beams())
     # a real replay runs no Python, so nothing in it opens a phase within that of the replay
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
-    capture = Replays()
-    capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
+    capture = Replays(workspace)
+    workspace.graphs = StepGraphs(capture)
     results, _ = run(workspace, pybeam.Fifo(5), reads_late=True)
     assert_alike(results, expected)
     assert capture.num_replays > 0

@@ -12,8 +12,9 @@ from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, Rnn, load_model
-from support.device_loop import Replays, assert_alike, run, torch_beams
+from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import sources
+from support.graph_memory import Replays
 from support.session_driver import straight_line
 from support.tiny_rnn import CONFIG, SIZES, VOCAB, save_tiny_rnn
 
@@ -79,14 +80,14 @@ def test_found_hypotheses_have_the_score_of_one_pass(model, tmp_path):
             assert found.score == pytest.approx(score, abs=1e-4)
 
 
-def test_a_step_never_waits_and_may_be_captured(model, guard, monkeypatch):
+def test_a_step_never_waits_and_may_be_captured(model, guard, graph_memory, monkeypatch):
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: _Nothing())
     requests = sources(8)
     plain = Workspace(model, VARIABLE, torch_beams())
     expected, _ = run(plain, pybeam.Fifo(5), requests)
     workspace = Workspace(model, VARIABLE, torch_beams())
-    capture = Replays()
-    capture.workspace, workspace.graphs = workspace, StepGraphs(capture, 32)
+    capture = Replays(workspace)
+    workspace.graphs = StepGraphs(capture)
     for schedule in (pybeam.Fifo(5), pybeam.Fifo(3, row_budget=80)):
         guard.steps = guard.reads = 0
         results, stats = run(workspace, schedule, requests, reads_late=True)

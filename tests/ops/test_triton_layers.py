@@ -10,7 +10,7 @@ from support.triton_process import run_in_interpreter
 pytest.importorskip("triton", reason="triton is not installed")
 
 from pybeam.backends.torch_layers import Activation
-from pybeam.triton_kernels.layers import gated, rms_norm, rotary
+from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from support.aot import CAPABILITIES_TO_TEST, assemble, recorded
 
 
@@ -18,6 +18,7 @@ from support.aot import CAPABILITIES_TO_TEST, assemble, recorded
 def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/test_rms_norm.py",
+        "tests/ops/interpreted/test_add_norm.py",
         "tests/ops/test_rotary.py",
         "tests/ops/test_gated.py",
         "-k",
@@ -31,6 +32,9 @@ def launches(dtype: torch.dtype) -> list:
     return recorded(
         lambda: (
             rms_norm(x, x[0], 1e-6),
+            add_norm(x, x, x[0], x[0], x[0], 1e-5),
+            add_norm(x, x, None, x[0], None, 1e-5),
+            add_norm(heads[:, 0].contiguous(), heads[:, 1].contiguous(), None, x[0], x[0], 1e-5),
             rms_norm(heads[:, :16], heads[0, 0], 1e-6),
             rotary(heads[:, 16:20], position, table, table),
             gated(x, Activation.SILU),

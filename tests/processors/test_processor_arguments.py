@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -241,3 +242,24 @@ def test_state_follows_hypotheses():
     requests = [[1] * (1 + i % 4) for i in range(30)]
     ours, theirs = (pybeam.Decoder(model, a, pybeam.Fifo(5)) for a in (algorithm, expected))
     assert ours.decode(requests) == theirs.decode(requests)
+
+
+@dataclass(frozen=True)
+class Counting(pybeam.Processor):
+    """Each step adds one more to its logits, from Python."""
+
+    def __call__(self, logits, rows, data):
+        return logits
+
+
+def test_only_classes_of_the_package_may_be_captured_unasked():
+    class Warmer(type(p.temperature(2.0))):
+        pass
+
+    class Captured(Counting):
+        can_capture = True
+
+    assert p.temperature(2.0).can_capture and p.no_repeat_ngram(2).can_capture
+    assert not Counting().can_capture and not Warmer(2.0).can_capture
+    assert Captured().can_capture
+    assert not p.from_function(lambda logits, rows: logits).can_capture

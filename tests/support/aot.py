@@ -88,21 +88,27 @@ class Assembly:
         return [loop for _, loop in sorted(loops, key=lambda pair: pair[0])]
 
 
-def recorded(call: Callable[[], object]) -> list[Launch]:
-    """Record the launches of Triton kernels that `call` would make, without making them."""
+@contextmanager
+def recording(note: Callable[[Launch], object]) -> Iterator[None]:
+    """Call `note` with every launch of a Triton kernel, in place of making it."""
     from triton.runtime.jit import JITFunction
 
-    launches = []
-
     def record(self, *arguments, grid, warmup, **options):
-        launches.append(Launch(self, grid, arguments, options))
+        note(Launch(self, grid, arguments, options))
 
     run = JITFunction.run
     JITFunction.run = record
     try:
-        call()
+        yield
     finally:
         JITFunction.run = run
+
+
+def recorded(call: Callable[[], object]) -> list[Launch]:
+    """Record the launches of Triton kernels that `call` would make, without making them."""
+    launches: list[Launch] = []
+    with recording(launches.append):
+        call()
     return launches
 
 

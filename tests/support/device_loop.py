@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
-from pybeam.engine.cuda_graphs import Captured
 from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -87,26 +86,3 @@ def assert_alike(results, expected) -> None:
         scores = [h.score for h in theirs.hypotheses]
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=1e-4)
         assert (ours.steps, ours.expansions) == (theirs.steps, theirs.expansions)
-
-
-class Replays:
-    """Replace CUDA graphs: a "graph" runs the step again and checks that its memory has not changed."""
-
-    def __init__(self) -> None:
-        self.workspace: Workspace | None = None
-        self.num_captures = self.num_replays = 0
-
-    def addresses(self) -> list[int]:
-        return [buffer.data_ptr() for buffer in self.workspace.buffers()]
-
-    def __call__(self, step, slot) -> Captured:
-        self.num_captures += 1
-        captured = self.addresses()
-        report = slot.new_zeros(1 + 7 * slot.numel())
-
-        def replay() -> None:
-            assert self.addresses() == captured, "a graph would write to memory that was replaced"
-            self.num_replays += 1
-            report.copy_(step(slot))
-
-        return Captured(replay, slot, report)

@@ -25,6 +25,7 @@ from pybeam.models.causal.reading import Span, blocks
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.norms import RMSNorm
 from pybeam.models.prompts import PromptPool, Prompts
+from pybeam.models.residual import add_and_norm
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 
@@ -265,24 +266,40 @@ class CausalSession(Session):
             return
         model, stack = self.model, self.model.stack
         x = stack.embed(token)  # [R, d]
+        norms = [layer.self_norm for layer in stack.layers] + [stack.final_norm]
+        y = norms[0](x)
         for i, layer in enumerate(stack.layers):
-            query = self._remember(i, layer, x, row, cell)  # [R, H, D]
+            query = self._remember(i, layer, y, row, cell)  # [R, H, D]
             if out is None and i + 1 == len(stack.layers):
                 return
             pool = self._pool.key[i], self._pool.value[i]
             y = seen.attend(self._backend, stack, layer, query, pool)
-            x = _added(layer.self_out, layer.after_self_norm, x, y.flatten(1))
-            y = stack.gate(layer.gate_up(layer.inner_norm(x)))  # [R, F]
-            x = _added(layer.inner_out, layer.after_inner_norm, x, y)
+            own = layer.self_out, layer.after_self_norm
+            x, y = self._joined(*own, layer.inner_norm, x, y.flatten(1))
+            y = stack.gate(layer.gate_up(y))  # [R, F]
+            own = layer.inner_out, layer.after_inner_norm
+            x, y = self._joined(*own, norms[i + 1], x, y)
         assert out is not None
-        model.output(stack.final_norm(x), out)
+        model.output(y, out)
         if stack.output_soft_cap is not None:
             self._backend.soft_cap(out, stack.output_soft_cap)
 
-    def _remember(self, i: int, layer: CausalLayer, x: Tensor, row: Tensor, cell: Tensor) -> Tensor:
-        """Write the keys and values of rows to their cells. Returns their queries [R, H, D]."""
+    def _joined(
+        self, linear: Linear, after: RMSNorm | None, norm: RMSNorm, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add ``after(linear(y))`` to the states x [R, d]. Returns them and their norm [R, d]."""
+        if after is None:
+            return add_and_norm(self._backend, linear, norm, x, y)
+        x = x.add_(after(linear(y)))
+        return x, norm(x)
+
+    def _remember(self, i: int, layer: CausalLayer, y: Tensor, row: Tensor, cell: Tensor) -> Tensor:
+        """Write the keys and values of rows to their cells. Returns their queries [R, H, D].
+
+        `y` [R, d] are the norms of the rows' states.
+        """
         stack, pool = self.model.stack, self._pool
-        qkv = layer.qkv(layer.self_norm(x)).view(x.shape[0], -1, stack.head_size)
+        qkv = layer.qkv(y).view(y.shape[0], -1, stack.head_size)
         heads, key_heads = stack.num_heads, stack.num_key_heads
         query, key, value = (
             part.contiguous() for part in qkv.split((heads, key_heads, key_heads), 1)
@@ -304,8 +321,3 @@ class CausalSession(Session):
         if self._logits.shape[0] < num_rows:
             self._logits = self._logits.new_empty(num_rows, self.model.vocab_size)
         return self._logits[:num_rows]
-
-
-def _added(linear: Linear, norm: RMSNorm | None, x: Tensor, y: Tensor) -> Tensor:
-    """Compute ``x + norm(linear(y))`` [R, d]; the memory of x may be used for it."""
-    return linear.add(x, y) if norm is None else x.add_(norm(linear(y)))

@@ -18,11 +18,12 @@ from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.residual import add_and_norm
 from pybeam.models.rows import Rows
 from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import FusedStack, fused
-from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
+from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Layer, Stack
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
@@ -227,20 +228,24 @@ class TransformerSession(Session):
         if decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
         x = decoder.embed(rows.token, rows.position)  # [R, d]
-        for i, layer in enumerate(decoder.layers):
-            y = self.before(layer.self_norm, x)
+        y = self.first(decoder, x)
+        for i, (layer, next_norm) in enumerate(self.seams(decoder)):
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
             self._backend.scatter_rows(pool.both[i], rows.cell, qkv[:, 1:])
             distances = decoder.relative[i].between(*places) if decoder.relative else None
             query, key, value = qkv[:, 0], pool.key[i], pool.value[i]
             y = own.attend(self._backend, query, key, value, decoder.scale, distances)
-            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            y = layer.cross_query(self.before(layer.cross_norm, x)).view(-1, heads, size)
+            norms = layer.self_norm, layer.cross_norm
+            x, y = self.joined(layer.self_out, norms, x, y.flatten(1))
+            y = layer.cross_query(y).view(-1, heads, size)
             key, value = self._cross.key[i], self._cross.value[i]
             y = cross.attend(self._backend, y, key, value, decoder.scale)  # [R, H, D]
-            x = self.after(layer.cross_norm, layer.cross_out.add(x, y.flatten(1)))
-            x = self.inner(layer, x)
-        return x if decoder.final_norm is None else decoder.final_norm(x)
+            norms = layer.cross_norm, layer.inner_norm
+            x, y = self.joined(layer.cross_out, norms, x, y.flatten(1))
+            x, y = self.joined(layer.inner_out, (layer.inner_norm, next_norm), x, layer.inner(y))
+        if decoder.final_norm is not None and not self._is_pre_norm:
+            y = decoder.final_norm(y)
+        return y
 
     def _logits_of(self, num_rows: int) -> Tensor:
         """Return memory [R, V] for the logits of so many rows."""
@@ -294,16 +299,19 @@ class TransformerSession(Session):
         if self._fused_encoder is not None:
             return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
         x = model.embed_sources(sources, position)  # [n, d]
-        shape = -1, 3, encoder.num_heads, encoder.head_size
-        for i, layer in enumerate(encoder.layers):
-            query, key, value = layer.qkv(self.before(layer.self_norm, x)).view(shape).unbind(1)
+        y, shape = self.first(encoder, x), (-1, 3, encoder.num_heads, encoder.head_size)
+        for i, (layer, next_norm) in enumerate(self.seams(encoder)):
+            query, key, value = layer.qkv(y).view(shape).unbind(1)
             # rows are cells
             relative = encoder.relative
             distances = relative[i].between(position, position) if relative else None
             y = cells.attend(self._backend, query, key, value, encoder.scale, distances)
-            x = self.after(layer.self_norm, layer.self_out.add(x, y.flatten(1)))
-            x = self.inner(layer, x)
-        return x if encoder.final_norm is None else encoder.final_norm(x)
+            norms = layer.self_norm, layer.inner_norm
+            x, y = self.joined(layer.self_out, norms, x, y.flatten(1))
+            x, y = self.joined(layer.inner_out, (layer.inner_norm, next_norm), x, layer.inner(y))
+        if encoder.final_norm is not None and not self._is_pre_norm:
+            y = encoder.final_norm(y)
+        return y
 
     def attention(
         self,
@@ -325,6 +333,30 @@ class TransformerSession(Session):
     def inner(self, layer: EncoderLayer, x: Tensor) -> Tensor:
         y = layer.inner(self.before(layer.inner_norm, x))  # [n, inner_size]
         return self.after(layer.inner_norm, layer.inner_out.add(x, y))
+
+    def seams(self, stack: Stack[Layer]) -> Iterator[tuple[Layer, AnyNorm | None]]:
+        """Yield every layer with the norm through which its states are read, if norms come first."""
+        norms = [layer.self_norm for layer in stack.layers[1:]]
+        return zip(stack.layers, [*norms, stack.final_norm], strict=bool(stack.layers))
+
+    def first(self, stack: Stack[Any], x: Tensor) -> Tensor:
+        """Return what is read first of embeddings x [n, d]: by a layer, or by the output if there is none."""
+        norm = stack.layers[0].self_norm if stack.layers else stack.final_norm
+        return x if norm is None else self.before(norm, x)
+
+    def joined(
+        self, linear: Linear, norms: tuple[AnyNorm, AnyNorm | None], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add a sublayer's result ``linear(y)`` to the states x. Returns them, and what the next one reads.
+
+        `norms` are its own and the next sublayer's.
+        """
+        norm = norms[self._is_pre_norm]
+        if norm is None:
+            x = linear.add(x, y)
+            return x, x
+        x, y = add_and_norm(self._backend, linear, norm, x, y)
+        return (x, y) if self._is_pre_norm else (y, y)
 
     def before(self, norm: AnyNorm, x: Tensor) -> Tensor:
         return norm(x) if self._is_pre_norm else x

@@ -1,0 +1,119 @@
+"""Kernels of one decoding step on a GPU, by phase, counted without one; fails above a budget.
+
+    python -m benchmarks.gpu.launches [--only fixed_beam ...] [--names]
+
+A captured step costs its kernels' time and about two microseconds for each of them. Counts are those of
+`count_kernels`, for 64 sources and for one, whose few rows split the work of attention. Budgets stand
+in `launch_budgets.py`. The table goes to launches.json, in $OUT if that is set, else in
+benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+import pybeam
+from benchmarks.gpu.count_kernels import META, PHASES, step_kernels
+from benchmarks.gpu.launch_budgets import BUDGETS, TARGETS
+from benchmarks.journal import Journal, results_folder
+from pybeam.models import load_model
+from pybeam.models.base import Model
+from pybeam.search.algorithms import Algorithm
+from tests.support.tiny_models import save_tiny_model
+
+LIMIT = dict(max_length=60)
+ALGORITHMS: dict[str, Algorithm] = {
+    "greedy": pybeam.greedy(**LIMIT),
+    "fixed_beam": pybeam.fixed_beam(5, **LIMIT),
+    "variable_beam": pybeam.variable_beam(5, threshold=1.5, max_candidates=5, **LIMIT),
+    "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5, **LIMIT),
+    "stochastic_beam": pybeam.stochastic_beam(5, seed=1, **LIMIT),
+    "jacobi": pybeam.jacobi(**LIMIT),
+    "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32, **LIMIT),
+}
+LAYERS = (3, 6)
+SOURCES = (64, 1)
+IDENTITY = ("algorithm", "layers", "sources")
+# those of the example model, whose values do not matter
+SIZES = dict(d_model=256, decoder_ffn_dim=1024, max_position_embeddings=128, vocab_size=8000)
+
+
+def main() -> None:
+    options = _options()
+    journal = Journal(results_folder("cpu"), "launches", IDENTITY)
+    rows, failures = [], []
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+        for num_layers in LAYERS:
+            model = model_of(num_layers, Path(folder) / str(num_layers))
+            for name in options.only:
+                for num_sources in SOURCES:
+                    counts = kernels(model, name, num_sources)
+                    row = row_of(name, num_layers, num_sources, counts)
+                    journal.add(row)
+                    rows.append(row)
+                    if row["sum"] > row["budget"]:
+                        failures.append(row)
+                    if options.names:
+                        journal.say(f"{name}, {num_layers} layers: {listing(counts)}")
+    journal.finish(rows)
+    for row in failures:
+        journal.say(
+            f"{row['algorithm']} with {row['layers']} layers has {row['sum']} kernels for {row['sources']} "
+            f"sources, and its budget is {row['budget']}; `--names` says which they are"
+        )
+    sys.exit(bool(failures))
+
+
+def model_of(num_layers: int, folder: Path) -> Model:
+    """Make a transformer of so many decoder layers, without memory."""
+    save_tiny_model(folder, "m2m_100", decoder_layers=num_layers, **SIZES)
+    return load_model(folder, device=META, dtype="bfloat16")
+
+
+def kernels(model: Model, name: str, num_sources: int) -> dict[str, Counter[str]]:
+    """Count the kernels of a step of the algorithm of that name."""
+    return step_kernels(model, ALGORITHMS[name], pybeam.Fifo(num_sources), num_sources)
+
+
+def row_of(
+    name: str, num_layers: int, num_sources: int, counts: dict[str, Counter[str]]
+) -> dict[str, int | str | None]:
+    sums = {phase: counts[phase].total() for phase in PHASES}
+    own = {"algorithm": name, "layers": num_layers, "sources": num_sources}
+    limits = {"budget": BUDGETS[name][num_layers], "target": TARGETS[name].get(num_layers)}
+    return {**own, **sums, "sum": sum(sums.values()), **limits}
+
+
+def listing(counts: dict[str, Counter[str]]) -> str:
+    """Name the kernels of every phase, the most frequent first."""
+    parts = [
+        f"\n  {phase}: " + ", ".join(f"{num} {name}" for name, num in own.most_common())
+        for phase, own in counts.items()
+    ]
+    return "".join(parts)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=ALGORITHMS,
+        default=tuple(ALGORITHMS),
+        metavar="NAME",
+        help=f"some of {', '.join(ALGORITHMS)}",
+    )
+    parser.add_argument("--names", action="store_true", help="list the kernels by name")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

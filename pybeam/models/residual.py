@@ -1,0 +1,26 @@
+"""The seam between two sublayers: ``x + linear(y)``, and the norm through which the next one reads it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pybeam.backends import Backend
+from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.norms import RMSNorm
+from pybeam.models.transformer.layers import Norm
+
+
+def add_and_norm(
+    backend: Backend, linear: Linear, norm: Norm | RMSNorm, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + linear(y)`` [n, d] and its norm [n, d]. The memory of x may be used for the sum.
+
+    A backend with `add_norm` adds residual and bias in the norm's own kernel.
+    """
+    # packed products add what they find where they write
+    if backend.add_norm is None or isinstance(linear, PackedLinear) or not x.numel():
+        x = linear.add(x, y)
+        return x, norm(x)
+    product = torch.mm(y, linear.weight.t())  # [n, d]
+    return x, backend.add_norm(x, product, linear.bias, norm.weight, norm.bias, norm.epsilon)

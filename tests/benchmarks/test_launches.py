@@ -1,0 +1,80 @@
+"""A step has no more kernels than its budget allows, counted without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam.models import load_model
+from support.paths import ROOT
+from support.tiny_models import save_tiny_model
+
+triton = pytest.importorskip("triton", reason="kernels are counted by Triton's launches")
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    return pytest.importorskip("benchmarks.gpu.launches")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Three decoder layers, without memory."""
+    directory = tmp_path_factory.mktemp("m2m_100")
+    save_tiny_model(directory, "m2m_100", max_position_embeddings=128)
+    return load_model(directory, device="meta", dtype="bfloat16")
+
+
+@pytest.mark.thinned(most=2)
+@pytest.mark.parametrize("num_sources", [64, 1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fixed_beam",
+        "stochastic_beam",
+        "greedy",
+        "variable_beam",
+        "optimal_beam",
+        "hybrid_jacobi",
+        pytest.param("jacobi", marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_is_within_its_budget(launches, model, name, num_sources):
+    row = launches.row_of(name, 3, num_sources, launches.kernels(model, name, num_sources))
+    assert row["model"] > 20
+    assert row["select"] >= 1
+    assert row["sum"] <= row["budget"], row
+
+
+def test_kernels_are_counted_by_phase(launches, model):
+    count_kernels = pytest.importorskip("benchmarks.gpu.count_kernels")
+    kernels = count_kernels.Kernels()
+    x = torch.empty(4, 6, device="meta")
+
+    def work() -> None:
+        # two views, a product, a sum of two kernels, and one that is made of another
+        y = torch.nn.functional.linear(x.view(6, 4).t(), x[:, :6])
+        y.cumsum(0)
+        model.decoder.layers[0].self_norm(torch.empty(3, 24, dtype=torch.bfloat16, device="meta"))
+
+    with torch.inference_mode(), kernels.counting():
+        kernels.within("model", work)()
+    assert kernels.counts["model"] == {"mm": 1, "cumsum": 2, "native_layer_norm": 1}
+    assert not kernels.counts["read"]
+
+
+def test_few_sources_split_their_attention(launches, model):
+    """A launch that is split counts its parts, and the counters must be zero."""
+    many, few = (
+        launches.kernels(model, "fixed_beam", num_sources)["model"] for num_sources in (64, 1)
+    )
+    assert few["tree_attention_kernel"] == many["tree_attention_kernel"] == 6
+    assert few["zeros"] > many["zeros"]
+
+
+def test_every_algorithm_has_a_budget(launches):
+    assert launches.BUDGETS.keys() == launches.TARGETS.keys() == launches.ALGORITHMS.keys()
+    for name, budgets in launches.BUDGETS.items():
+        assert set(budgets) == set(launches.LAYERS)
+        assert all(budgets[n] >= target for n, target in launches.TARGETS[name].items())

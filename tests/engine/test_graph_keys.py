@@ -1,0 +1,126 @@
+"""A decoder that has seen one stream replays nearly every step of the next one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+import pybeam
+from pybeam.backends import load
+from pybeam.engine.cuda_graphs import Captured, StepGraphs
+from pybeam.engine.stats import PhaseClock
+from pybeam.engine.workspace import Workspace
+from pybeam.models import load_model
+from support.device_loop import REQUESTS, run, torch_beams
+from support.laws import ALGORITHMS, schedules
+from support.paths import DATA, MODEL, ROOT
+from support.tiny_models import save_tiny_model
+
+
+class Replays:
+    """In place of CUDA graphs: counts captures and replays. A replay computes the step again."""
+
+    def __init__(self) -> None:
+        self.num_captures = self.num_replays = 0
+
+    def __call__(self, step, slot) -> Captured:
+        self.num_captures += 1
+
+        def replay() -> None:
+            self.num_replays += 1
+            # the next step must not change what the host has not read yet
+            captured.report = step(slot)
+
+        captured = Captured(replay, slot, slot)
+        return captured
+
+    def renew(self) -> None:
+        """Nothing is kept here."""
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Decodes streams of requests one after another. Returns the share of the last one's steps in replays."""
+    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
+    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
+
+    def decode(model, algorithm, schedule, *streams, backend) -> float:
+        workspace = Workspace(model, algorithm, backend)
+        replays = Replays()
+        workspace.graphs = StepGraphs(replays)
+        for requests in streams:
+            replays.num_replays = 0
+            results, stats = run(workspace, schedule, requests, reads_late=True)
+            assert not any(result.error for result in results)
+        return replays.num_replays / stats.steps
+
+    return decode
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("m2m_100")
+    save_tiny_model(directory, "m2m_100")
+    return load_model(directory)
+
+
+@pytest.mark.thinned(most=4)
+@pytest.mark.parametrize("schedule", schedules(4))
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_second_decode_replays_every_step(transformer, replayed, name, schedule):
+    algorithm = ALGORITHMS[name]
+    own = schedules(algorithm.max_width)[schedule]
+    share = replayed(transformer, algorithm, own, REQUESTS, REQUESTS, backend=torch_beams())
+    assert share == 1
+
+
+def test_graphs_follow_the_most_sources(transformer):
+    workspace = Workspace(transformer, ALGORITHMS["greedy"], torch_beams())
+    assert [workspace.padded_sources(n) for n in (1, 5, 2, 9, 7, 1)] == [1, 6, 6, 12, 12, 12]
+
+
+def test_there_is_room_for_all_from_the_first_on(transformer):
+    """Arrays grow at the first admission, and not again when the second source comes."""
+    workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
+    workspace.graphs = StepGraphs(Replays())
+    run(workspace, pybeam.Fifo(6), REQUESTS[:1], reads_late=True)
+    before = workspace.state.buffers()
+    run(workspace, pybeam.Fifo(6), [REQUESTS[0]] * 6, reads_late=True)
+    after = workspace.state.buffers()
+    assert all(one is other for one, other in zip(before, after, strict=True))
+
+
+SEARCHES = {
+    "greedy": pybeam.greedy(),
+    "fixed_beam": pybeam.fixed_beam(5),
+    "variable_beam": pybeam.variable_beam(5, threshold=1.5, max_candidates=5),
+    "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5),
+    "stochastic_beam": pybeam.stochastic_beam(5, seed=1),
+    "jacobi": pybeam.jacobi(),
+    "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32),
+}
+N = 32
+SCHEDULES = {
+    "batch": pybeam.Batch(N),
+    "streaming": pybeam.Streaming(N),
+    "fifo": pybeam.Fifo(N),
+    "fifo, late refill": pybeam.Fifo(N, 1 / 6),
+    "fifo, budget": pybeam.Fifo(N, row_budget=2 * N),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_other_verses_need_hardly_any_graph_of_their_own(monkeypatch, replayed, name, schedule):
+    monkeypatch.syspath_prepend(ROOT)
+    benchmarks = pytest.importorskip("benchmarks.corpus")
+    if not DATA.exists():
+        pytest.skip(f"{DATA} is not there")
+    sources = benchmarks.load(DATA).sources
+    streams = sources[:200:2], sources[1:200:2]
+    model = load_model(MODEL, device="cpu")
+    own = SCHEDULES[schedule]
+    share = replayed(model, SEARCHES[name], own, *streams, backend=load("native"))
+    assert share >= 0.98

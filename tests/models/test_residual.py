@@ -1,0 +1,47 @@
+"""Sums and norms in one call are those of one call after another, in every kind of network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.backends import torch_layers
+from pybeam.engine.workspace import Workspace
+from pybeam.models import load_model
+from support.built_in_models import saved
+from support.device_loop import assert_alike, run
+from support.tiny_models import save_tiny_model
+
+# norms first, norms last, and norms without a mean
+KINDS = ("m2m_100", "bart", "t5", "causal-qwen3")
+
+
+@pytest.mark.thinned(most=3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_within_norms(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("pybeam.models.weights.can_pack", lambda device, dtype: False)
+    if kind.startswith("causal"):
+        saved(kind, tmp_path)
+    else:
+        save_tiny_model(tmp_path, kind)
+    model = load_model(tmp_path, device="cpu")
+    sums = []
+
+    def add_norm(x, *given):
+        sums.append(len(x))
+        return torch_layers.add_norm(x, *given)
+
+    reference = vars(backends.load("reference"))
+    apart, together = (
+        SimpleNamespace(**{**reference, "add_norm": one}) for one in (None, add_norm)
+    )
+    algorithm = pybeam.fixed_beam(3, n_best=2, max_length=6)
+    requests = [[5, 7, 9], [6, 8]]
+    expected, stats = run(Workspace(model, algorithm, apart), pybeam.Batch(2), requests)
+    assert not sums
+    results, _ = run(Workspace(model, algorithm, together), pybeam.Batch(2), requests)
+    assert_alike(results, expected)
+    assert len(sums) >= stats.steps

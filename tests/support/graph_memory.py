@@ -1,0 +1,172 @@
+"""A model of the memory that torch gives to CUDA graphs, so that captures run without a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+from weakref import ref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture
+from pybeam.engine.workspace import Workspace
+
+
+class GraphMemory:
+    """Pools, streams and cuBLAS's workspaces of a process.
+
+    A pool is open as long as a graph uses it. Then it is erased by `empty_cache`, unless something in it is
+    alive; as long as it is not, it cannot be opened again.
+
+    Args:
+        keeps_workspaces: as in torch 2.11, where nothing frees a workspace. Otherwise, as in 2.12, a graph
+            that is reset frees that of its stream.
+    """
+
+    def __init__(self, keeps_workspaces: bool) -> None:
+        self.keeps_workspaces = keeps_workspaces
+        self.users: Counter[int] = Counter()  # graphs of each pool
+        self.workspaces: dict[_Stream, _CublasWorkspace] = {}
+        self.tensors: list[tuple[int, ref]] = []  # those that captured steps made, and their pools
+        self.capturing: _Graph | None = None
+        self._handles = count()
+        self._streams = [_Stream() for _ in range(MAX_STREAMS)]
+        self._drawn = count()
+        self.current = _Stream()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have `torch.cuda` use this memory."""
+        fakes = dict(
+            Stream=lambda device=None: self._streams[next(self._drawn) % MAX_STREAMS],
+            CUDAGraph=lambda: _Graph(self),
+            graph_pool_handle=lambda: next(self._handles),
+            stream=lambda stream: _Within(self, stream),
+            current_stream=lambda device=None: self.current,
+            empty_cache=self._empty_cache,
+        )
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+
+    def workspace(self) -> _CublasWorkspace:
+        """The workspace of the current stream; new ones are allocated where the stream allocates."""
+        pool = self.capturing.pool if self.capturing else None
+        return self.workspaces.setdefault(self.current, _CublasWorkspace(pool))
+
+    def _empty_cache(self) -> None:
+        assert self.capturing is None
+        alive = {workspace.pool for workspace in self.workspaces.values()}
+        alive |= {pool for pool, tensor in self.tensors if tensor() is not None}
+        for pool in [pool for pool, users in self.users.items() if not users]:
+            if pool not in alive:
+                del self.users[pool]
+
+
+class _Stream:
+    def synchronize(self) -> None:
+        pass
+
+
+class _CublasWorkspace:
+    def __init__(self, pool: int | None) -> None:
+        self.pool = pool
+
+
+class _Within(TorchDispatchMode):
+    """Everything within is on that stream, and products need a workspace there."""
+
+    def __init__(self, memory: GraphMemory, stream: _Stream) -> None:
+        super().__init__()
+        self._memory, self._stream = memory, stream
+
+    def __enter__(self):
+        self._before, self._memory.current = self._memory.current, self._stream
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self._memory.current = self._before
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        memory, result = self._memory, func(*args, **(kwargs or {}))
+        is_product = func._schema.name in ("aten::mm", "aten::matmul", "aten::addmm")
+        workspace = memory.workspace() if is_product else None
+        if memory.capturing:
+            memory.tensors.append((memory.capturing.pool, ref(result)))
+            memory.capturing.workspaces |= {workspace} - {None}
+        return result
+
+
+class _Graph:
+    def __init__(self, memory: GraphMemory) -> None:
+        self._memory, self._is_alive = memory, False
+        self.workspaces: set[_CublasWorkspace] = set()
+
+    def capture_begin(self, pool: int, capture_error_mode: str) -> None:
+        memory = self._memory
+        if memory.users.get(pool) == 0:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        assert memory.capturing is None and capture_error_mode == "thread_local"
+        memory.users[pool] += 1
+        memory.capturing, self.pool, self._stream = self, pool, memory.current
+
+    def capture_end(self) -> None:
+        self._memory.capturing, self._is_alive = None, True
+
+    def replay(self) -> None:
+        assert self._is_alive, "this graph was reset"
+        alive = self._memory.workspaces.values()
+        assert self.workspaces and self.workspaces <= set(alive), "illegal memory access"
+
+    def reset(self) -> None:
+        if self._is_alive:
+            self._is_alive = False
+            self._memory.users[self.pool] -= 1
+            if not self._memory.keeps_workspaces:
+                self._memory.workspaces.pop(self._stream, None)
+
+    __del__ = reset
+
+
+class _CopiedReport(Captured):
+    """A GPU copies the report before it runs the next step; a CPU would read that of the next step."""
+
+    def __call__(self, slot: torch.Tensor) -> torch.Tensor:
+        return super().__call__(slot).clone()
+
+
+class Replays(CudaCapture):
+    """Capture and replay on a CPU, in a `GraphMemory`.
+
+    A "graph" runs the step again and checks that its memory has not changed.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(torch.device("cpu"))
+        self.workspace = workspace
+        self.num_captures = self.num_replays = 0
+
+    def addresses(self) -> list[int]:
+        # as they are, and not as the workspace remembers them
+        state, session = self.workspace.state, self.workspace.session
+        return [buffer.data_ptr() for buffer in (*state.buffers(), *session.buffers())]
+
+    def __call__(self, step, slot) -> Captured:
+        self.num_captures += 1
+        addresses = self.addresses()
+
+        def recorded(slot):
+            # what is captured does not run
+            torch.ones(2, 2) @ torch.ones(2, 2)
+            return slot.new_zeros(1 + 7 * slot.numel())
+
+        captured = super().__call__(recorded, slot)
+
+        def replay() -> None:
+            assert self.addresses() == addresses, "a graph would write to memory that was replaced"
+            self.num_replays += 1
+            captured.replay()
+            captured.report.copy_(step(slot))
+
+        return _CopiedReport(replay, captured.slot, captured.report)
