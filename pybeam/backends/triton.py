@@ -10,18 +10,19 @@ from functools import partial
 
 from torch import Tensor
 
-from pybeam.backends import torch_beams as beams
+from pybeam.backends import torch_beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.backends.arrays import CatalogueArrays, TreeArrays
+from pybeam.backends.arrays import Beams, CatalogueArrays, CommitRules, TreeArrays
 from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.triton_kernels import beam_commit as commit_kernels
 from pybeam.triton_kernels import catalogue as catalogue_kernels
 from pybeam.triton_kernels import select as select_kernels
-from pybeam.triton_kernels import tree_append as append_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
 
 
@@ -32,17 +33,15 @@ def select(
     return Survivors(*results)
 
 
-def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
-    append_kernels.tree_append(
-        *tree,
-        slot,
-        survivors.num_finished,
-        survivors.count,
-        survivors.parent,
-        survivors.token,
-        survivors.log_prob,
-        eos_id,
-    )
+def beam_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
+) -> tuple[Tensor, Tensor]:
+    return commit_kernels.beam_commit(tree, beams, slot, survivors, eos_token, *rules)
 
 
 def tree_release(tree: TreeArrays, slot: Tensor) -> None:
@@ -71,12 +70,11 @@ catalogue_child = catalogue_kernels.catalogue_child
 beam_program = None
 layer_program = None
 causal_program = None
-beam_open = partial(beams.beam_open, tree_append)
-beam_read = beams.beam_read
-beam_commit = partial(beams.beam_commit, tree_append)
+beam_open = partial(torch_beams.beam_open, tree_append)
+beam_read = torch_beams.beam_read
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
-beam_close = partial(beams.beam_close, tree_release)
+beam_close = partial(torch_beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear

@@ -62,6 +62,26 @@ def test_same_names_in_the_same_order(owner, enum, names):
     assert enum_of(owner, enum) == list(names)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("INT", arrays.INT_COLUMNS),
+        ("FLOAT", arrays.FLOAT_COLUMNS),
+        ("STOP", arrays.STOP_REASONS),
+        ("FINISHED", [n.removeprefix("finished_") for n in arrays.FINISHED_INT_COLUMNS]),
+        ("FINISHED", [n.removeprefix("finished_") for n in arrays.FINISHED_FLOAT_COLUMNS]),
+    ],
+)
+def test_the_same_numbers_in_triton(prefix, names):
+    beam_columns = pytest.importorskip("pybeam.triton_kernels.beam_columns")
+    for number, name in enumerate(names):
+        assert getattr(beam_columns, f"{prefix}_{name.upper()}").value == number
+    for total, of in dict(NUM_INTS=arrays.INT_COLUMNS, NUM_FLOATS=arrays.FLOAT_COLUMNS).items():
+        assert getattr(beam_columns, total).value == len(of)
+    assert beam_columns.NUM_FINISHED.value == len(arrays.FINISHED_INT_COLUMNS)
+    assert beam_columns.NUM_FINISHED.value == len(arrays.FINISHED_FLOAT_COLUMNS)
+
+
 def test_there_are_as_many_stop_reasons():
     assert len(enum_of("", "StopReason")) == len(arrays.STOP_REASONS)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from pybeam.backends import triton as kernels
-from pybeam.backends.arrays import tree_survivors
-from pybeam.contracts import Distances, Paths
+from pybeam.backends.arrays import Beams, CommitRules, tree_survivors
+from pybeam.contracts import Distances, Finishing, Paths
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
@@ -96,3 +96,16 @@ def scatter_launch(dtype: torch.dtype) -> Launch:
 def backtrace_launch() -> Launch:
     (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
     return launch
+
+
+def commit_launches(width: int, rules: CommitRules, has_paths: bool = False) -> list[Launch]:
+    """Beams of this width are committed."""
+    device = torch.device("cpu")
+    tree = TokenTree(kernels, device)
+    tree.widest_with_masks = 0 if has_paths else width
+    tree.reserve(4, width, 20)
+    beams = Beams.empty(device).reserved(4, width, prefix=1)
+    none = ints(3, width * (2 if rules.finishing == Finishing.REFILL else 1))
+    survivors = tree_survivors(none, none, none.float())
+    slot = torch.arange(3).int()
+    return recorded(lambda: kernels.beam_commit(tree.arrays, beams, slot, survivors, None, rules))

@@ -1,0 +1,44 @@
+"""The Triton kernels of beams without a GPU: right in the interpreter, and compiled well."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.triton_process import run_in_interpreter
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from pybeam.backends.arrays import CommitRules
+from pybeam.contracts import Certificate, Finishing, Top
+from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
+from support.triton_launches import commit_launches
+
+RULES = (
+    CommitRules(2, Finishing.REFILL, False, Top.IGNORED, Certificate.NONE),
+    CommitRules(2, Finishing.HELD, False, Top.NOW, Certificate.NONE),
+    CommitRules(2, Finishing.SHRINK, True, Top.EVER, Certificate.BOUND),
+    CommitRules(2, Finishing.HELD, True, Top.IGNORED, Certificate.CURRENT),
+)
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    run_in_interpreter("tests/ops/interpreted/test_beam_operators.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+@pytest.mark.parametrize("width", [1, 5, 64, 128, 512, 4096])
+def test_commit_is_compiled_well(width, capability):
+    launches = distinct(
+        [x for rules in RULES for x in commit_launches(width, rules, has_paths=width > 128)]
+    )
+    names = [launch.kernel.__name__ for launch in launches]
+    assert names.count("commit_kernel") == len(RULES)
+    assert len(names) == len(RULES) + 1, "two launches a step, the first the same for all rules"
+    for launch in launches:
+        assembly = assemble(launch, capability)
+        assert assembly.local == 0
+        assert assembly.registers <= 128
+        # divisions in float64 are calls, which save registers; the widest beams spill a little beside
+        assert assembly.stack <= (32 if width < 4096 else 160)
