@@ -28,7 +28,7 @@ from pybeam.models.rows import Rows
 from pybeam.models.source_ids import checked_ids
 from pybeam.models.transformer.config import ATTENTIONAL_LSTM
 from pybeam.models.weights import WeightReader
-from pybeam.text.json_files import positive, read_json, token_id
+from pybeam.text.json_files import MAX_LAYERS, positive, read_json, token_id
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class RnnConfig:
         """Read `config.json`. Raises ValueError if a field is missing or wrong."""
         path = directory / "config.json"
         config = read_json(path)
-        sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size", "num_layers")
+        sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size")
         found = {name: positive(path, config, name) for name in sizes}
+        found["num_layers"] = positive(path, config, "num_layers", MAX_LAYERS)
         reverses_source = config.get("reverses_source", False)
         if not isinstance(reverses_source, bool):
             raise ValueError(

@@ -68,6 +68,7 @@ class WeightReader:
         if self.weight_dtype == torch.int8:
             return self.checkpoint.take_quantised(names, rows, *columns)
         sizes = sizes_of(names, rows)
+        self.checkpoint.check_shapes(names, sizes, *columns)
         full, dtype = (sum(sizes), *columns), self.weight_dtype
         # a packed copy takes its place
         joined = (

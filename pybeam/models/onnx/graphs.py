@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.models.base import Model
+from pybeam.models.onnx.external import check_external
 from pybeam.models.rnn import RnnConfig
 from pybeam.models.transformer.config import TransformerConfig
 
@@ -32,6 +33,7 @@ class Graph:
     def __init__(self, path: Path) -> None:
         import onnxruntime
 
+        check_external(path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         # threads must not spin between two steps, because torch needs the cores
@@ -39,7 +41,23 @@ class Graph:
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"]
         )
+        self._path = path
         self._names = [one.name for one in self._session.get_inputs()]
+
+    def check(self, num_inputs: int, outputs: dict[str, tuple[int | None, ...]]) -> None:
+        """Raise ValueError unless the graph has so many inputs, and outputs of these sizes; None: any."""
+        found = {one.name: one.shape for one in self._session.get_outputs()}
+        is_other = len(self._names) != num_inputs or not outputs.keys() <= found.keys()
+        for name, sizes in outputs.items():
+            shape = found.get(name, ())
+            is_other |= len(shape) != len(sizes) or any(
+                size is not None and size != own for size, own in zip(sizes, shape, strict=False)
+            )
+        if is_other:
+            raise ValueError(
+                f"{self._path} must be a graph of {num_inputs} inputs with outputs {outputs}, but has "
+                f"{len(self._names)} inputs and outputs {found}; does config.json belong to it?"
+            )
 
     def __call__(
         self, inputs: Sequence[Tensor] | dict[str, Tensor], *outputs: str, **memory: Tensor
@@ -77,6 +95,8 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
         return Graph(directory / ENCODER), Graph(directory / DECODER)
     except ImportError as error:
         raise missing_package(error) from error
+    except ValueError:
+        raise
     # exceptions of ONNX Runtime have no other base class
     except Exception as error:
         raise ValueError(
