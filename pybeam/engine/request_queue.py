@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -81,8 +82,14 @@ class ReadAhead(RequestQueue):
         # a daemon thread, because an iterable that never yields again must not keep the program alive
         self._thread = threading.Thread(target=self._read, args=[iter(requests)], daemon=True)
         self._has_started = False
+        self._pid = os.getpid()
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"this stream reads its requests in a thread of process {self._pid}, which a copy that "
+                "os.fork made does not have; start a stream in this process"
+            )
         if not self._has_started:
             self._has_started = True
             self._thread.start()
@@ -95,6 +102,8 @@ class ReadAhead(RequestQueue):
 
     def stop(self) -> None:
         """Stop reading behind the iterable's present request."""
+        if self._pid != os.getpid():
+            return  # nobody reads, and a lock may be held for ever
         self.close()
         self._room.release()
 

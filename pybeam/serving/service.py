@@ -13,9 +13,9 @@ from pybeam.arguments import number, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
-from pybeam.search.widths import is_width, widest
 from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
+from pybeam.serving.copies import tell_copies
 from pybeam.serving.crew import Crew
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
@@ -112,7 +112,8 @@ class Service:
         self._num_engines = engines
         self._crews = {name: self._crew(name, decoder) for name, decoder in decoders.items()}
         self._old: list[Crew] = []  # of models that have been replaced
-        self._state: Literal["new", "running", "closed"] = "new"
+        self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
+        tell_copies(self)
 
     def _crew(self, name: str, decoder: Decoder) -> Crew:
         if not isinstance(decoder, Decoder):
@@ -156,6 +157,8 @@ class Service:
             timeout: seconds to wait for them; then those that are left get `ServiceClosed`. None: as long
                 as it takes.
         """
+        if self._state.startswith("a copy"):
+            return  # nothing runs here
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._state = "closed"
@@ -171,6 +174,10 @@ class Service:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             crew.join(self._limits.max_step_seconds)
         self._alarm.stop()
+
+    def became_copy(self) -> None:
+        """Note that `os.fork` made this process: it has no engines, and its locks may be held for ever."""
+        self._state, self._lock = "a copy that os.fork made", threading.Lock()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -215,7 +222,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return _cost(self._crew_of(model).decoder, Request.of(request))
+        return self._crew_of(model).cost(Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -345,7 +352,7 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = _cost(crew.decoder, request)
+            ticket.cost = crew.cost(request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket
@@ -384,14 +391,6 @@ def _check_options(options: Options) -> None:
             f"`on_deadline` must be 'raise' or 'best', but is {options.get('on_deadline')!r}"
         )
     hash(options.get("client"))
-
-
-def _cost(decoder: Decoder, request: Request) -> Cost:
-    model = decoder.model
-    # a width that is none is refused later
-    width = widest(request.width) if is_width(request.width) else decoder.algorithm.max_rows
-    width = 1 if request.target is not None else width
-    return Cost(model.source_length(model.check(request.source)), width)
 
 
 def _until(end: float | None) -> float | None:

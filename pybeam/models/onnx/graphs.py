@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Graph:
             path, options, providers=["CPUExecutionProvider"]
         )
         self._path = path
+        self._pid, self._num_threads = os.getpid(), options.intra_op_num_threads
         self._names = [one.name for one in self._session.get_inputs()]
 
     def check(self, num_inputs: int, outputs: dict[str, tuple[int | None, ...]]) -> None:
@@ -69,6 +71,11 @@ class Graph:
             outputs: names of the outputs to return.
             memory: tensors by name that other outputs are written to.
         """
+        if self._num_threads > 1 and self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self._path} was loaded with {self._num_threads} threads in process {self._pid}, which a "
+                "copy that os.fork made does not have; load the model in this process"
+            )
         if not isinstance(inputs, dict):
             inputs = dict(zip(self._names, inputs, strict=True))
         binding = self._session.io_binding()
