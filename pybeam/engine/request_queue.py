@@ -6,9 +6,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
+
+T = TypeVar("T")
 
 
 class RequestQueue(Arrivals):
@@ -130,3 +132,11 @@ def arriving(requests: Iterable[Any] | Arrivals, window: int) -> Iterable[Any] |
     if isinstance(requests, Arrivals):
         return requests
     return requests if isinstance(requests, Sized) else ReadAhead(requests, window)
+
+
+def until_done(results: Iterator[T], requests: ReadAhead) -> Iterator[T]:
+    """Yield these results. When the caller stops asking for them, no more requests are read."""
+    try:
+        yield from results
+    finally:
+        requests.stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -106,6 +106,21 @@ class Session(ABC):
         Both are [n] int32 and number entries as ``slot * width + entry``; -1 stands for no row. Sessions that
         keep all state in cells need not do anything here.
         """
+
+
+class InProcess:
+    """Something whose weights stay in the process that loaded them. Shallow copies share them."""
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} neither pickles nor is copied deeply, as the weights of its "
+            "model would be; pickle the path of the model, and load it in the other process"
+        )
 
 
 class Model(ABC):

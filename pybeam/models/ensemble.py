@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, torch_layers
-from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.base import Alignment, InProcess, Model, Session
 from pybeam.models.rows import Rows
 
 
-class Ensemble(Model):
+class Ensemble(InProcess, Model):
     """Models whose probabilities are averaged at every step.
 
     ``p(y | prefix, x) = 1 / n * sum_i p_i(y | prefix, x)``, so `EnsembleSession.step` returns

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from pybeam.arguments import ArgumentError
+from pybeam.backends.memory import on_host
 from pybeam.models.causal.assembly import CausalAssembly
 from pybeam.models.causal.config import is_causal
 from pybeam.models.causal.config import read_config as read_causal_config
@@ -40,6 +41,7 @@ DTYPES = {
 }
 
 
+@on_host()
 def load_model(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     device: str | torch.device = "auto",

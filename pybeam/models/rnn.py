@@ -20,7 +20,7 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
-from pybeam.models.base import Model, Session
+from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear
@@ -128,7 +128,7 @@ class RnnSources(Model):
         return source.numel()
 
 
-class Rnn(RnnSources):
+class Rnn(InProcess, RnnSources):
     """An LSTM that reads the source, and a second one that writes and attends to what the first has read.
 
     Made by `pybeam.load_model`.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.models.base import Model
+from pybeam.models.base import InProcess, Model
 from pybeam.models.onnx.external import check_external
 from pybeam.models.rnn import RnnConfig
 from pybeam.models.transformer.config import TransformerConfig
@@ -112,7 +112,7 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
         ) from error
 
 
-class ExportedModel(Model):
+class ExportedModel(InProcess, Model):
     """A model that `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
 
     It has as many threads as torch had when it was loaded.
