@@ -105,13 +105,7 @@ class Decoder(InProcess):
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
                 "score guesses behind one another; use pybeam.greedy()"
             )
-        if isinstance(algorithm.max_length, int) and model.max_positions is not None:
-            if algorithm.max_length > model.max_positions:
-                raise ArgumentError(
-                    "max_length",
-                    f"must be at most the model's {model.max_positions} positions, but is "
-                    f"{algorithm.max_length}",
-                )
+        _check_longest(model, algorithm)
         _check_ends(model, algorithm)
         for processor in algorithm.processors:
             if isinstance(processor, Processor):
@@ -340,6 +334,16 @@ class Decoder(InProcess):
             uses_graphs=self._uses_graphs,
             memory_limit=self._memory_limit,
         )
+
+
+def _check_longest(model: Model, algorithm: Algorithm) -> None:
+    """Raise ValueError if outputs may be longer than the model allows."""
+    longest, most = algorithm.max_length, model.max_positions
+    name = f"the model's {most} positions"
+    if most is None:
+        most, name = model.max_tokens, f"`max_tokens` of the model, which is {model.max_tokens}"
+    if isinstance(longest, int) and longest > most:
+        raise ArgumentError("max_length", f"must be at most {name}, but is {longest}")
 
 
 def _check_ends(model: Model, algorithm: Algorithm) -> None:

@@ -131,6 +131,9 @@ class Model(ABC):
     eos_id: int  #: the token that ends a hypothesis
     other_eos_ids: tuple[int, ...] = ()  #: other tokens that end a hypothesis
     max_positions: int | None  #: positions of the decoder, None for no limit
+    #: where there is no such limit: tokens of a source at most, and of a prefix and what follows it. One
+    #: request alone would else keep a stream busy for minutes. A model may be given another number.
+    max_tokens: int = 16_384
     device: torch.device  #: where logits are computed
     pad_id: int | None = None  #: the padding token, if there is one
     #: whether rows of one step may continue each other. They may not if state moves with rows (`advance`),

@@ -44,6 +44,7 @@ class Ensemble(InProcess, Model):
         self.eos_id, self.other_eos_ids = first.eos_id, first.other_eos_ids
         limits = [m.max_positions for m in self.members if m.max_positions is not None]
         self.max_positions = min(limits, default=None)
+        self.max_tokens = min(member.max_tokens for member in self.members)
         self.pad_id = first.pad_id
         self.can_capture = all(member.can_capture for member in self.members)
         self.has_attention = all(member.has_attention for member in self.members)

@@ -25,7 +25,7 @@ from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
-from pybeam.models.source_ids import checked_ids
+from pybeam.models.source_ids import check_length, checked_ids
 from pybeam.models.transformer.config import ATTENTIONAL_LSTM
 from pybeam.models.weights import WeightReader
 from pybeam.text.json_files import MAX_LAYERS, positive, read_json, token_id
@@ -110,7 +110,7 @@ class LstmStack:
 
 
 class RnnSources(Model):
-    """A model whose sources are sequences of token ids, used as they are, of any length."""
+    """A model whose sources are sequences of token ids, used as they are, of up to `max_tokens`."""
 
     config: RnnConfig
 
@@ -119,8 +119,9 @@ class RnnSources(Model):
 
         Raises:
             TypeError: the source is not a sequence of integers.
-            ValueError: it is not one-dimensional, or an id is out of range.
+            ValueError: it is not one-dimensional, longer than `max_tokens`, or an id is out of range.
         """
+        check_length(source, self.max_tokens)
         return checked_ids(source, self.config.source_vocab_size)
 
     def source_length(self, source: Tensor) -> int:
@@ -135,8 +136,8 @@ class Rnn(InProcess, RnnSources):
 
     The decoder starts from the encoder's final state. With ``s_e`` the encoder's last layer at position e and
     ``d_t`` the decoder's: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
-    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There is no
-    limit on positions.
+    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There are
+    no positions, but a request may have up to `max_tokens`.
 
     See Dong and Lapata 2016, section 3.
     """
