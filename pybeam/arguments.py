@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 
 MAX_EOS = 8
+# of an array on a device, and of any number that C++ is given
+LARGEST_INT32, LARGEST = 2**31 - 1, 2**63 - 1
 
 
 class ArgumentError(ValueError):
@@ -48,8 +50,12 @@ def whole(name: str, value: Any, least: int, most: int | None = None, *, remedy:
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"`{name}` must be an int, but is {value!r}")
-    if value < least or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    limit = LARGEST if most is None else most
+    if value < least or value > limit:
+        bounds = f"{least} to {limit}"
+        # nobody comes near to what an integer can be
+        if most in (None, LARGEST_INT32):
+            bounds = f"at least {least}" if value < least else f"at most {limit}"
         remedy = remedy and f"; {remedy}"
         raise ArgumentError(name, f"must be {bounds}, but is {value}{remedy}")
 

@@ -11,15 +11,16 @@ from typing import Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import ArgumentError, check_list, whole
+from pybeam.backends.memory import on_host
 from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
-from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving
+from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
-from pybeam.models.base import Alignment, Model
+from pybeam.models.base import Alignment, InProcess, Model
 from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
@@ -45,8 +46,11 @@ class DecodeError(RuntimeError):
         )
         self.results = results
 
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[list[Result]]]:
+        return DecodeError, (self.results,)
 
-class Decoder:
+
+class Decoder(InProcess):
     """Decode requests with one algorithm. `schedule` and `backend` change speed, never results.
 
     Args:
@@ -101,13 +105,7 @@ class Decoder:
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
                 "score guesses behind one another; use pybeam.greedy()"
             )
-        if isinstance(algorithm.max_length, int) and model.max_positions is not None:
-            if algorithm.max_length > model.max_positions:
-                raise ArgumentError(
-                    "max_length",
-                    f"must be at most the model's {model.max_positions} positions, but is "
-                    f"{algorithm.max_length}",
-                )
+        _check_longest(model, algorithm)
         _check_ends(model, algorithm)
         for processor in algorithm.processors:
             if isinstance(processor, Processor):
@@ -290,7 +288,7 @@ class Decoder:
         self._check_requests(requests)
         arrived = arriving(requests, self.schedule.queue_window)
         results = self._start(arrived, log_probs=self.log_probs, partials=partial)
-        return _until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
+        return until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
 
     def release(self) -> None:
         """Free the memory that is kept between calls: keys, values, beams, captured steps."""
@@ -338,6 +336,16 @@ class Decoder:
         )
 
 
+def _check_longest(model: Model, algorithm: Algorithm) -> None:
+    """Raise ValueError if outputs may be longer than the model allows."""
+    longest, most = algorithm.max_length, model.max_positions
+    name = f"the model's {most} positions"
+    if most is None:
+        most, name = model.max_tokens, f"`max_tokens` of the model, which is {model.max_tokens}"
+    if isinstance(longest, int) and longest > most:
+        raise ArgumentError("max_length", f"must be at most {name}, but is {longest}")
+
+
 def _check_ends(model: Model, algorithm: Algorithm) -> None:
     """Raise ValueError if the algorithm cannot handle as many EOS ids as the model has."""
     num = len(model.eos_ids)
@@ -375,21 +383,12 @@ def _checked(results: list[Result], on_error: str) -> list[Result]:
     return results
 
 
-def _until_done(
-    results: Iterator[Result | Partial], requests: ReadAhead
-) -> Iterator[Result | Partial]:
-    """Yield these results. When the caller stops asking for them, no more requests are read."""
-    try:
-        yield from results
-    finally:
-        requests.stop()
-
-
 def _timed(results: Iterator[Result | Partial], stats: Stats) -> Iterator[Result | Partial]:
     while True:
         start = time.perf_counter()
         try:
-            result = next(results)
+            with on_host():
+                result = next(results)
         except StopIteration:
             return
         finally:

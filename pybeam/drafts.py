@@ -17,7 +17,7 @@ from numbers import Integral, Real
 import numpy as np
 from torch import Tensor
 
-from pybeam.arguments import whole
+from pybeam.arguments import LARGEST_INT32, whole
 from pybeam.backends.arrays import MOST_NGRAM, STEP
 from pybeam.contracts import MASK_WIDTH
 from pybeam.request import Request
@@ -71,7 +71,7 @@ class CopySource(Initialiser):
     skip: int = 0
 
     def __post_init__(self) -> None:
-        whole("skip", self.skip, 0)
+        whole("skip", self.skip, 0, LARGEST_INT32)
 
     def guesses(self, request: Request) -> Sequence[int]:
         return _source_ids(request)[self.skip :]
@@ -191,7 +191,7 @@ class Draft:
         if self.price is not None and not 0 <= self.price <= 100:
             raise ValueError(f"`price` must be 0 to 100 steps, but is {self.price}")
         if self.horizon is not None and not callable(self.horizon):
-            whole("horizon` or `length", self.horizon, 0)
+            whole("horizon` or `length", self.horizon, 0, LARGEST_INT32)
         if not isinstance(self.initialiser, Initialiser):
             raise TypeError(
                 "`initialiser` must be made by pybeam.drafts, such as pad(), but is "

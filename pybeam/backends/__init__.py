@@ -28,10 +28,13 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
+from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
+
+watch_forks()
 
 
 class Backend(Protocol):

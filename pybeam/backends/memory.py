@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 # of memory that processors address as one; smaller arrays stay in a cache
 HUGE_PAGE = 1 << 21
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Within this, tensors are made on the CPU unless a device is named, as it is without any settings.
+
+    A caller may have another default device (`torch.set_default_device`), even "meta".
+    """
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield
 
 
 def large_array(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pybeam.catalogue.levels import Built, Levels
+from pybeam.text.model_files import regular_file
 
 FORMAT = "pybeam.catalogue"
 VERSION = "1"
@@ -42,6 +43,7 @@ def read(path: str | os.PathLike[str]) -> Built:
         FileNotFoundError: there is no such file.
         ValueError: it is no catalogue, of another version, or not sound.
     """
+    regular_file(Path(path))
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

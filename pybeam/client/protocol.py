@@ -26,8 +26,11 @@ class ServerError(Exception):
     def __init__(
         self, status: int, message: str, field: str | None, retry_after: float | None
     ) -> None:
-        super().__init__(f"{status}: {message}")
+        super().__init__(status, message, field, retry_after)
         self.status, self.field, self.retry_after = status, field, retry_after
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.args[1]}"
 
 
 def headers_of(api_key: str | None) -> dict[str, str]:

@@ -138,10 +138,13 @@ class Admission:
         """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
         content = model.check(request.source)
+        room = model.room(content)
+        if room is None:
+            room = self._check_longest(request)
         prefix = self._check_tokens("prefix", request.prefix)
         target = self._check_target(request.target)
         length = model.source_length(content)
-        algorithm = self._own_algorithm(request, model.room(content), length)
+        algorithm = self._own_algorithm(request, room, length)
         for processor in request.processors or ():
             processor.check(model)
         if request.target is None:
@@ -171,7 +174,30 @@ class Admission:
         source.max_bytes = self._work.max_bytes(source)
         return source
 
-    def _own_algorithm(self, request: Request, room: int | None, source_length: int) -> Algorithm:
+    def _check_longest(self, request: Request) -> int:
+        """Return the tokens that a prefix and what follows may have, where the model has no limit of its own.
+
+        Raises ValueError if the request asks for more.
+        """
+        most, prefix, target = self._model.max_tokens, request.prefix, request.target
+        if target is None:
+            asked = self._algorithm.max_length if request.max_length is None else request.max_length
+            # what follows the source is cut there
+            num = asked if isinstance(asked, int) else 1
+            if self._algorithm.prefix.in_limits:
+                num -= request.prefix_length
+        else:
+            num = len(target) + 1 if isinstance(target, Sized) else 1
+        before = len(prefix) if isinstance(prefix, Sized) else 0
+        if before + num > most:
+            raise ValueError(
+                f"`prefix` with `{'max_length' if target is None else 'target'}` must have at most {most} "
+                f"tokens (`max_tokens` of the model), but has {before} + {num}; ask for less, or set "
+                "`max_tokens`"
+            )
+        return most
+
+    def _own_algorithm(self, request: Request, room: int, source_length: int) -> Algorithm:
         if request.target is not None:
             return for_target(self._algorithm, request, room)
         return overridden(self._algorithm, request, room, source_length)

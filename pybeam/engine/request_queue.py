@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
+
+T = TypeVar("T")
 
 
 class RequestQueue(Arrivals):
@@ -81,8 +84,14 @@ class ReadAhead(RequestQueue):
         # a daemon thread, because an iterable that never yields again must not keep the program alive
         self._thread = threading.Thread(target=self._read, args=[iter(requests)], daemon=True)
         self._has_started = False
+        self._pid = os.getpid()
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                f"this stream reads its requests in a thread of process {self._pid}, which a copy that "
+                "os.fork made does not have; start a stream in this process"
+            )
         if not self._has_started:
             self._has_started = True
             self._thread.start()
@@ -95,6 +104,8 @@ class ReadAhead(RequestQueue):
 
     def stop(self) -> None:
         """Stop reading behind the iterable's present request."""
+        if self._pid != os.getpid():
+            return  # nobody reads, and a lock may be held for ever
         self.close()
         self._room.release()
 
@@ -121,3 +132,11 @@ def arriving(requests: Iterable[Any] | Arrivals, window: int) -> Iterable[Any] |
     if isinstance(requests, Arrivals):
         return requests
     return requests if isinstance(requests, Sized) else ReadAhead(requests, window)
+
+
+def until_done(results: Iterator[T], requests: ReadAhead) -> Iterator[T]:
+    """Yield these results. When the caller stops asking for them, no more requests are read."""
+    try:
+        yield from results
+    finally:
+        requests.stop()

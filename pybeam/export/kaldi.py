@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+
 # what a binary file begins with, and the types of its numbers
 BINARY = b"\0B"
 TYPES: dict[bytes, np.dtype[Any]] = {b"FM ": np.dtype("<f4"), b"DM ": np.dtype("<f8")}
@@ -22,7 +24,7 @@ def read_matrix(path: Path) -> np.ndarray:
         OSError: the file cannot be opened.
         ValueError: it holds something else.
     """
-    content = path.read_bytes()
+    content = regular_file(path, MAX_TEXT_BYTES).read_bytes()
     try:
         return _binary(content) if content.startswith(BINARY) else _text(content)
     except ValueError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -122,6 +122,21 @@ class Session(ABC):
         """
 
 
+class InProcess:
+    """Something whose weights stay in the process that loaded them. Shallow copies share them."""
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} neither pickles nor is copied deeply, as the weights of its "
+            "model would be; pickle the path of the model, and load it in the other process"
+        )
+
+
 class Model(ABC):
     """Weights and facts: all that the engine knows about a model."""
 
@@ -130,6 +145,9 @@ class Model(ABC):
     eos_id: int  #: the token that ends a hypothesis
     other_eos_ids: tuple[int, ...] = ()  #: other tokens that end a hypothesis
     max_positions: int | None  #: positions of the decoder, None for no limit
+    #: where there is no such limit: tokens of a source at most, and of a prefix and what follows it. One
+    #: request alone would else keep a stream busy for minutes. A model may be given another number.
+    max_tokens: int = 16_384
     device: torch.device  #: where logits are computed
     pad_id: int | None = None  #: the padding token, if there is one
     #: whether rows of one step may continue each other. They may not if state moves with rows (`advance`),

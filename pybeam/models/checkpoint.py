@@ -11,6 +11,7 @@ from torch import Tensor
 from pybeam.backends.packing import LARGEST, Quantised, quantise
 from pybeam.models.tensor_files import StoredTensor, passing_tensor, stored_tensors
 from pybeam.text.json_files import read_json
+from pybeam.text.model_files import named_file
 
 PREFIX = "model."
 # the scales of an int8 matrix stand beside it, under its name and this
@@ -94,18 +95,15 @@ class Checkpoint:
         if not isinstance(shard_of, dict) or not shard_of:
             raise ValueError(f"{index} must have a `weight_map` from names to files")
         found = {}
-        for name in sorted(set(shard_of.values())):
-            if Path(name).name != name:
-                raise ValueError(
-                    f"`weight_map` in {index} must name files in its own folder, but names {name!r}"
-                )
-            held = self._held(self.directory / name)
-            own = sorted(raw for raw, shard in shard_of.items() if shard == name)
+        names_of: dict[Path, list[str]] = {}  # file -> names of its tensors
+        for raw, name in shard_of.items():
+            path = named_file(self.directory, name, f"`weight_map` in {index}")
+            names_of.setdefault(path, []).append(raw)
+        for path in sorted(names_of):
+            held, own = self._held(path), sorted(names_of[path])
             lost = [raw for raw in own if raw not in held]
             if lost:
-                raise ValueError(
-                    f"{self.directory / name} must hold `{lost[0]}`, says {index.name}, but does not"
-                )
+                raise ValueError(f"{path} must hold `{lost[0]}`, says {index.name}, but does not")
             found.update({raw: held[raw] for raw in own})
         return found
 
@@ -165,6 +163,11 @@ class Checkpoint:
         for rows in stored.chunks():
             yield rows, stored.read(rows)
 
+    def check_shapes(self, names: Sequence[str], sizes: Sequence[int], *columns: int) -> None:
+        """Raise ValueError as `take`, before memory is taken for what a config alone claims."""
+        for name, size in zip(names, sizes, strict=True):
+            self._found(name, size, *columns)
+
     def take_quantised(
         self, names: Sequence[str], rows: int | Sequence[int], *columns: int
     ) -> Quantised:
@@ -178,6 +181,7 @@ class Checkpoint:
                 `quantise` does not give.
         """
         sizes = sizes_of(names, rows)
+        self.check_shapes(names, sizes, *columns)
         joined = Quantised(
             passing_tensor((sum(sizes), *columns), torch.int8), torch.empty(sum(sizes))
         )

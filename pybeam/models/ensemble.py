@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, torch_layers
-from pybeam.models.base import Alignment, Model, Session
+from pybeam.models.base import Alignment, InProcess, Model, Session
 from pybeam.models.rows import Rows
 
 
-class Ensemble(Model):
+class Ensemble(InProcess, Model):
     """Models whose probabilities are averaged at every step.
 
     ``p(y | prefix, x) = 1 / n * sum_i p_i(y | prefix, x)``, so `EnsembleSession.step` returns
@@ -44,6 +44,7 @@ class Ensemble(Model):
         self.eos_id, self.other_eos_ids = first.eos_id, first.other_eos_ids
         limits = [m.max_positions for m in self.members if m.max_positions is not None]
         self.max_positions = min(limits, default=None)
+        self.max_tokens = min(member.max_tokens for member in self.members)
         self.pad_id = first.pad_id
         self.can_capture = all(member.can_capture for member in self.members)
         self.has_attention = all(member.has_attention for member in self.members)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from pybeam.arguments import ArgumentError
+from pybeam.backends.memory import on_host
 from pybeam.models.causal.assembly import CausalAssembly
 from pybeam.models.causal.config import is_causal
 from pybeam.models.causal.config import read_config as read_causal_config
@@ -26,6 +27,7 @@ from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.t5 import T5Assembly
+from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
 # the checkpoint of a folder that must be converted first
@@ -40,6 +42,7 @@ DTYPES = {
 }
 
 
+@on_host()
 def load_model(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     device: str | torch.device = "auto",
@@ -154,28 +157,29 @@ def load_checkpoint(
         FileNotFoundError, ValueError: as `load_model`.
     """
     model: Transformer | CausalTransformer | Rnn
-    if is_rnn(directory):
-        checkpoint = Checkpoint(directory)
-        model = build_rnn(checkpoint, device, dtype)
-    elif is_causal(directory):
-        causal = read_causal_config(directory)
-        checkpoint = Checkpoint(directory)
-        model = CausalAssembly(causal, checkpoint, device, dtype).model()
-    else:
-        config = read_config(directory)
-        if config.activation not in ACTIVATIONS:
-            name = "feed_forward_proj" if config.relative else "activation_function"
-            raise ValueError(
-                f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
-                f"but is {config.activation!r}"
-            )
-        checkpoint = Checkpoint(directory)
-        assembly = T5Assembly if config.relative else Assembly
-        if isinstance(config.front, ConformerConfig):
-            assembly = ConformerAssembly
-        model = assembly(config, checkpoint, device, dtype).model()
-    checkpoint.close()
-    return model, checkpoint
+    with blaming(directory):
+        if is_rnn(directory):
+            checkpoint = Checkpoint(directory)
+            model = build_rnn(checkpoint, device, dtype)
+        elif is_causal(directory):
+            causal = read_causal_config(directory)
+            checkpoint = Checkpoint(directory)
+            model = CausalAssembly(causal, checkpoint, device, dtype).model()
+        else:
+            config = read_config(directory)
+            if config.activation not in ACTIVATIONS:
+                name = "feed_forward_proj" if config.relative else "activation_function"
+                raise ValueError(
+                    f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
+                    f"but is {config.activation!r}"
+                )
+            checkpoint = Checkpoint(directory)
+            assembly = T5Assembly if config.relative else Assembly
+            if isinstance(config.front, ConformerConfig):
+                assembly = ConformerAssembly
+            model = assembly(config, checkpoint, device, dtype).model()
+        checkpoint.close()
+        return model, checkpoint
 
 
 def _load_onnx(
@@ -193,10 +197,11 @@ def _load_onnx(
             "for another load the model that they were exported from"
         )
         raise ArgumentError("dtype", problem)
-    if is_rnn(directory):
-        return OnnxRnn(RnnConfig.read(directory))
-    config = read_config(directory)
-    return (OnnxModel if config.front is None else OnnxSpeechModel)(config)
+    with blaming(directory):
+        if is_rnn(directory):
+            return OnnxRnn(RnnConfig.read(directory))
+        config = read_config(directory)
+        return (OnnxModel if config.front is None else OnnxSpeechModel)(config)
 
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:

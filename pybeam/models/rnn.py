@@ -20,15 +20,15 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
-from pybeam.models.base import Model, Session
+from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
-from pybeam.models.source_ids import checked_ids
+from pybeam.models.source_ids import check_length, checked_ids
 from pybeam.models.transformer.config import ATTENTIONAL_LSTM
 from pybeam.models.weights import WeightReader
-from pybeam.text.json_files import positive, read_json, token_id
+from pybeam.text.json_files import MAX_LAYERS, positive, read_json, token_id
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class RnnConfig:
         """Read `config.json`. Raises ValueError if a field is missing or wrong."""
         path = directory / "config.json"
         config = read_json(path)
-        sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size", "num_layers")
+        sizes = ("source_vocab_size", "vocab_size", "embedding_size", "hidden_size")
         found = {name: positive(path, config, name) for name in sizes}
+        found["num_layers"] = positive(path, config, "num_layers", MAX_LAYERS)
         reverses_source = config.get("reverses_source", False)
         if not isinstance(reverses_source, bool):
             raise ValueError(
@@ -109,7 +110,7 @@ class LstmStack:
 
 
 class RnnSources(Model):
-    """A model whose sources are sequences of token ids, used as they are, of any length."""
+    """A model whose sources are sequences of token ids, used as they are, of up to `max_tokens`."""
 
     config: RnnConfig
 
@@ -118,8 +119,9 @@ class RnnSources(Model):
 
         Raises:
             TypeError: the source is not a sequence of integers.
-            ValueError: it is not one-dimensional, or an id is out of range.
+            ValueError: it is not one-dimensional, longer than `max_tokens`, or an id is out of range.
         """
+        check_length(source, self.max_tokens)
         return checked_ids(source, self.config.source_vocab_size)
 
     def source_length(self, source: Tensor) -> int:
@@ -127,15 +129,15 @@ class RnnSources(Model):
         return source.numel()
 
 
-class Rnn(RnnSources):
+class Rnn(InProcess, RnnSources):
     """An LSTM that reads the source, and a second one that writes and attends to what the first has read.
 
     Made by `pybeam.load_model`.
 
     The decoder starts from the encoder's final state. With ``s_e`` the encoder's last layer at position e and
     ``d_t`` the decoder's: ``a = softmax_e(s_e . d_t)``, ``c = sum_e a_e s_e``,
-    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There is no
-    limit on positions.
+    ``logits = W tanh(U [d_t; c] + u) + w``. A source is a sequence of token ids, used as it is. There are
+    no positions, but a request may have up to `max_tokens`.
 
     See Dong and Lapata 2016, section 3.
     """

@@ -8,6 +8,20 @@ import torch
 from torch import Tensor
 
 
+def check_length(source: Any, max_tokens: int) -> None:
+    """Raise ValueError if there are more than `max_tokens` ids."""
+    num = len(source) if isinstance(source, (list, tuple, Tensor)) and not _is_number(source) else 0
+    if num > max_tokens:
+        raise ValueError(
+            f"`source` must have at most {max_tokens} ids (`max_tokens` of the model), but has {num}; split "
+            "the text, or set `max_tokens`"
+        )
+
+
+def _is_number(source: Any) -> bool:
+    return isinstance(source, Tensor) and source.ndim == 0
+
+
 def checked_ids(source: Any, vocab_size: int) -> Tensor:
     """Return token ids as an int64 tensor [E] on the host.
 

@@ -18,6 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pybeam.text.model_files import regular_file
+
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -84,8 +86,9 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not a sound safetensors file.
+        ValueError: it is no regular file, or no sound safetensors file.
     """
+    regular_file(path)
     try:
         with safe_open(path, framework="pt"):
             pass

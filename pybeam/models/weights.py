@@ -75,6 +75,7 @@ class WeightReader:
         if self.weight_dtype == torch.int8:
             return self.checkpoint.take_quantised(names, rows, *columns)
         sizes = sizes_of(names, rows)
+        self.checkpoint.check_shapes(names, sizes, *columns)
         dtype = self.dtype if self.weight_dtype == float8.DTYPE else self.weight_dtype
         full = sum(sizes), *columns
         # a packed copy takes its place

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import whole
+from pybeam.arguments import LARGEST_INT32, whole
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Processor, Stage, ban, check_ids, check_stage
@@ -42,7 +42,7 @@ class SuppressTokensAtStart(SuppressTokens):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("skips", self.skips, 0)
+        whole("skips", self.skips, 0, LARGEST_INT32)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (token,) = data  # [R, L]
@@ -99,7 +99,7 @@ class NoRepeatNgram(Processor):
     stage: Stage = "logits"
 
     def __post_init__(self) -> None:
-        whole("n", self.n, 1, remedy="leave the processor out")
+        whole("n", self.n, 1, LARGEST_INT32, remedy="leave the processor out")
         check_stage(self.stage)
 
     def check(self, model: Model) -> None:

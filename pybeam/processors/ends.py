@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ids, number, whole
+from pybeam.arguments import LARGEST_INT32, ids, number, whole
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
@@ -22,7 +22,7 @@ class MinLength(Processor):
     per_request: ClassVar = ("length",)
 
     def __post_init__(self) -> None:
-        whole("length", self.length, 0)
+        whole("length", self.length, 0, LARGEST_INT32)
         check_stage(self.stage)
 
     def parameters(self) -> tuple[Tensor, ...]:
@@ -87,7 +87,7 @@ class EosGrowth(Processor):
     per_request: ClassVar = ("start", "factor")
 
     def __post_init__(self) -> None:
-        whole("start", self.start, 0)
+        whole("start", self.start, 0, LARGEST_INT32)
         number("factor", self.factor, 0)
 
     def parameters(self) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError, ids, whole
+from pybeam.arguments import LARGEST_INT32, ArgumentError, ids, whole
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
@@ -24,7 +24,7 @@ class WhisperTimestamps(Processor):
     def __post_init__(self) -> None:
         ids("no_timestamps", [self.no_timestamps])
         if self.max_initial is not None:
-            whole("max_initial", self.max_initial, 0)
+            whole("max_initial", self.max_initial, 0, LARGEST_INT32)
         check_stage(self.stage)
 
     def parameters(self) -> tuple[Tensor, ...]:

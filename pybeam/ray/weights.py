@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import ray
-from pybeam.models.base import Model
+from pybeam.models.base import InProcess, Model
 from pybeam.models.loading import load_model
 from pybeam.text.tokenizer import Tokenizer, load_tokenizer
 from ray import cloudpickle
@@ -76,6 +76,12 @@ class _Packer(cloudpickle.CloudPickler):
         super().__init__(file)
         self.storages: list[np.ndarray] = []
         self._places: dict[int, int] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, InProcess):
+            # their tensors are sent once, and are not copied
+            return object.__new__, (type(value),), vars(value)
+        return super().reducer_override(value)
 
     def persistent_id(self, value: Any) -> _View | None:
         if not isinstance(value, Tensor):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pybeam.arguments import ArgumentError, whole
+from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
 from pybeam.contracts import Finishing
 from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
@@ -66,9 +66,9 @@ class Algorithm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", widths.checked(self.width))
         whole("n_best", self.n_best, 1)
-        whole("min_length", self.min_length, 0)
+        whole("min_length", self.min_length, 0, LARGEST_INT32)
         if not (self.max_length is None or isinstance(self.max_length, SourceLimit)):
-            whole("max_length", self.max_length, 1)
+            whole("max_length", self.max_length, 1, LARGEST_INT32)
         if self.n_best > self.last_width:
             raise ArgumentError(
                 "n_best",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pybeam.arguments import whole
+from pybeam.arguments import LARGEST_INT32, whole
 from pybeam.limits import FREE, SourceLimit
 from pybeam.processors import base
 from pybeam.request import Request
@@ -96,7 +96,7 @@ def _length_limits(
     own = _given(request, ("min_length", "max_length"))
     min_length = own.get("min_length", algorithm.min_length)
     max_length = own.get("max_length", algorithm.max_length)
-    whole("min_length", min_length, 0)
+    whole("min_length", min_length, 0, LARGEST_INT32)
     min_length = max(min_length - included, 0)
     if max_length is None:
         longest = _longest_output(algorithm)
@@ -105,7 +105,7 @@ def _length_limits(
         max_length = max_length.tokens(source_length)
         if room is not None:
             max_length = min(max_length, room + included)
-    whole("max_length", max_length, 1)
+    whole("max_length", max_length, 1, LARGEST_INT32)
     if max_length <= included:
         raise ValueError(
             f"`max_length` counts the prefix here and must be more than its {included} tokens, "

@@ -13,6 +13,9 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import build_algorithm
 from pybeam.search.options import SamplingOptions, SearchOptions, documented
 
+# they are searched one after another
+MAX_GROUPS = 4096
+
 
 @documented(SamplingOptions, n_best="width")
 def stochastic_beam(width: int, seed: int = 0, **options: Unpack[SamplingOptions]) -> Algorithm:
@@ -64,7 +67,7 @@ def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> 
 
     Args:
         algorithm: any but `stochastic_beam`.
-        num_groups: from 2 on.
+        num_groups: 2 to 4,096.
         diversity_penalty: positive, in nats. Per request:
             ``Request(source, processors=[pybeam.processors.diversity(0.5)])``.
 
@@ -75,7 +78,7 @@ def diverse(algorithm: Algorithm, num_groups: int, diversity_penalty: float) -> 
     """
     if not isinstance(algorithm, Algorithm):
         raise TypeError(f"`algorithm` must be one such as fixed_beam(2), but is {algorithm!r}")
-    whole("num_groups", num_groups, 2)
+    whole("num_groups", num_groups, 2, MAX_GROUPS)
     if algorithm.num_groups > 1:
         raise ValueError(
             f"`algorithm` must be an algorithm without groups, but has {algorithm.num_groups}; ask for "

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pybeam.decoder import Decoder
-from pybeam.serving.answers import ServiceStatus
+from pybeam.request import Request
+from pybeam.search.widths import is_width, widest
+from pybeam.serving.answers import Cost, ServiceStatus
 from pybeam.serving.engine_thread import EngineThread
 from pybeam.serving.lane import Lane
 from pybeam.serving.warm_up import warm_up
@@ -68,6 +70,14 @@ class Crew:
         """Free the memory that the engines keep."""
         for engine in self._engines:
             engine.decoder.release()
+
+    def cost(self, request: Request) -> Cost:
+        """Return what a request would cost. Raises TypeError or ValueError if its source is unfit."""
+        model, algorithm = self.decoder.model, self.decoder.algorithm
+        # a width that is none is refused later
+        width = widest(request.width) if is_width(request.width) else algorithm.max_rows
+        width = 1 if request.target is not None else width
+        return Cost(model.source_length(model.check(request.source)), width)
 
     def _ended(self) -> None:
         with self._lock:

@@ -12,11 +12,16 @@ class QueueFull(Exception):
     """
 
     def __init__(self, limit: str, allowed: int, waiting: int, retry_after: float) -> None:
-        super().__init__(
-            f"the queue is full: `{limit}` is {allowed}, and {waiting} is waiting; try again in "
-            f"{retry_after:.1f} seconds, or raise the limit"
-        )
+        super().__init__(limit, allowed, waiting, retry_after)
         self.limit, self.retry_after = limit, retry_after
+        self._counts = allowed, waiting
+
+    def __str__(self) -> str:
+        allowed, waiting = self._counts
+        return (
+            f"the queue is full: `{self.limit}` is {allowed}, and {waiting} is waiting; try again in "
+            f"{self.retry_after:.1f} seconds, or raise the limit"
+        )
 
 
 class DeadlineExceeded(TimeoutError):

@@ -7,9 +7,6 @@ from typing import Any, Literal, TypedDict
 
 from pybeam.arguments import number
 from pybeam.decoder import Decoder
-from pybeam.request import Request
-from pybeam.search.widths import is_width, widest
-from pybeam.serving.answers import Cost
 
 OnDeadline = Literal["raise", "best"]
 
@@ -41,15 +38,6 @@ def check_options(options: Options) -> None:
             f"`on_deadline` must be 'raise' or 'best', but is {options.get('on_deadline')!r}"
         )
     hash(options.get("client"))
-
-
-def cost_of(decoder: Decoder, request: Request) -> Cost:
-    """Return what a request costs. Raises what the model's check of a source raises."""
-    model = decoder.model
-    # a width that is none is refused later
-    width = widest(request.width) if is_width(request.width) else decoder.algorithm.max_rows
-    width = 1 if request.target is not None else width
-    return Cost(model.source_length(model.check(request.source)), width)
 
 
 def check_replicas(name: str, given: Any) -> Sequence[Decoder]:

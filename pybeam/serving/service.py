@@ -15,11 +15,12 @@ from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
 from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
+from pybeam.serving.copies import tell_copies
 from pybeam.serving.crew import Crew
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.lane import Lane, Limits
-from pybeam.serving.options import Options, check_options, check_replicas, cost_of
+from pybeam.serving.options import Options, check_options, check_replicas
 from pybeam.serving.ticket import Ticket
 
 Decoders = Decoder | Sequence[Decoder]
@@ -104,7 +105,8 @@ class Service:
         self._num_engines = engines
         self._crews = {name: self._crew(name, decoder) for name, decoder in decoders.items()}
         self._old: list[Crew] = []  # of models that have been replaced
-        self._state: Literal["new", "running", "closed"] = "new"
+        self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
+        tell_copies(self)
 
     def _crew(self, name: str, decoders: Decoders) -> Crew:
         replicas = check_replicas(name, decoders)
@@ -147,6 +149,8 @@ class Service:
             timeout: seconds to wait for them; then those that are left get `ServiceClosed`. None: as long
                 as it takes.
         """
+        if self._state.startswith("a copy"):
+            return  # nothing runs here
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._state = "closed"
@@ -162,6 +166,10 @@ class Service:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
             crew.join(self._limits.max_step_seconds)
         self._alarm.stop()
+
+    def became_copy(self) -> None:
+        """Note that `os.fork` made this process: it has no engines, and its locks may be held for ever."""
+        self._state, self._lock = "a copy that os.fork made", threading.Lock()
 
     def __enter__(self) -> Service:
         return self.start()
@@ -206,7 +214,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return cost_of(self._crew_of(model).decoder, Request.of(request))
+        return self._crew_of(model).cost(Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -336,7 +344,7 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = cost_of(crew.decoder, request)
+            ticket.cost = crew.cost(request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket

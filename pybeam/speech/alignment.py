@@ -20,6 +20,7 @@ from pybeam.models.transformer.attention import head_attention
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.text.json_files import positive, read_json
+from pybeam.text.model_files import blaming
 
 # of Whisper's encoder: each position has two frames of 10 ms
 POSITIONS_PER_SECOND = 50.0
@@ -118,10 +119,11 @@ class Aligner:
         """
         directory = Path(path)
         settings = directory / "generation_config.json"
-        config = read_json(settings)
-        last = positive(settings, config, "no_timestamps_token_id")
-        heads = _heads_of(settings, config)
-        width = read_json(directory / "config.json").get("median_filter_width", MEDIAN_WIDTH)
+        with blaming(directory):
+            config = read_json(settings)
+            last = positive(settings, config, "no_timestamps_token_id")
+            heads = _heads_of(settings, config)
+            width = read_json(directory / "config.json").get("median_filter_width", MEDIAN_WIDTH)
         return cls(model, last, heads, median_width=width, backend=backend)
 
     @torch.inference_mode()

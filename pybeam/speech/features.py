@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.text.json_files import positive, read_json
+from pybeam.text.model_files import blaming
 
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
@@ -27,6 +28,9 @@ WHISPER_SIZES = {
     "hop_length": 160,
     "chunk_length": 30,
 }
+# tables follow from these sizes by a formula, and no file shows how large they should be
+LARGEST_SIZE = 1 << 20
+LARGEST_SIZES = {"feature_size": 1 << 12, "n_fft": 1 << 16, "chunk_length": 1 << 12}
 
 
 class FeatureExtractor:
@@ -230,7 +234,8 @@ def load_feature_extractor(
             f"`feature_extractor_type` in {path} must be one of {', '.join(EXTRACTORS)}, but is {kind!r}; "
             "compute the features elsewhere and hand them to pybeam.Decoder"
         )
-    return EXTRACTORS[kind](path, config)
+    with blaming(path.parent):
+        return EXTRACTORS[kind](path, config)
 
 
 def _extractor_config(directory: Path) -> tuple[Path, dict[str, Any]]:
@@ -263,7 +268,10 @@ def _whisper(path: Path, config: dict[str, Any]) -> WhisperFeatureExtractor:
                 "elsewhere and hand them to pybeam.Decoder"
             )
     config = WHISPER_SIZES | config
-    num_mel_bins, sampling_rate, *sizes = (positive(path, config, name) for name in WHISPER_SIZES)
+    num_mel_bins, sampling_rate, *sizes = (
+        positive(path, config, name, LARGEST_SIZES.get(name, LARGEST_SIZE))
+        for name in WHISPER_SIZES
+    )
     if sampling_rate < 2 * WHISPER_HIGHEST:
         raise ValueError(
             f"`sampling_rate` in {path} must be at least {2 * WHISPER_HIGHEST}, but is {sampling_rate}"

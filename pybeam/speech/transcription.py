@@ -11,6 +11,7 @@ from pybeam import processors
 from pybeam.arguments import ArgumentError
 from pybeam.processors import Processor
 from pybeam.text.json_files import positive, read_json
+from pybeam.text.model_files import blaming
 
 SUPPRESSED = {
     "suppress_tokens": processors.suppress_tokens,
@@ -52,11 +53,12 @@ def load_transcription(
             to a model that knows one only.
     """
     asked = {"language": language, "task": task}
-    found = whisper_config(Path(path))
-    if found is None:
-        _refuse(asked, f"the model in {path} is not a Whisper model")
-        return Transcription()
-    return Transcription(_prefix(*found, asked), _processors(*found))
+    with blaming(Path(path)):
+        found = whisper_config(Path(path))
+        if found is None:
+            _refuse(asked, f"the model in {path} is not a Whisper model")
+            return Transcription()
+        return Transcription(_prefix(*found, asked), _processors(*found))
 
 
 def load_suppressed(path: str | os.PathLike) -> tuple[Processor, ...]:
@@ -64,8 +66,9 @@ def load_suppressed(path: str | os.PathLike) -> tuple[Processor, ...]:
 
     Raises ValueError if a file is missing or wrong.
     """
-    found = whisper_config(Path(path))
-    return () if found is None else _processors(*found)
+    with blaming(Path(path)):
+        found = whisper_config(Path(path))
+        return () if found is None else _processors(*found)
 
 
 def whisper_config(directory: Path) -> tuple[Path, dict] | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
 from pybeam.text.subwords import Vocabularies, sentencepiece
 
 CHINESE = re.compile(r"([\u3400-\u4dbf\u4e00-\u9fff])")
@@ -29,7 +30,13 @@ def read_dictionary(path: Path) -> list[str]:
     tokens: list[str] = []
     try:
         # only line feeds end a line: a token may be another separator
-        lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        lines = (
+            regular_file(path, MAX_TEXT_BYTES)
+            .read_bytes()
+            .decode("utf-8")
+            .removesuffix("\n")
+            .split("\n")
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8, but cannot be read: {error}") from error
     for i, line in enumerate(lines):

@@ -6,28 +6,57 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pybeam import arguments
+from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+
+# sizes and token ids are dimensions of arrays
+LARGEST = 2**31 - 1
+# so that no list of their names fills the memory before the first one is missed
+MAX_LAYERS = 10_000
+
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file. Raises ValueError if the file is missing or holds no object."""
+    """Read the object in a JSON file.
+
+    Raises ValueError if the file is missing, no regular file or too large, or holds no object.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        regular_file(path, MAX_TEXT_BYTES)
     except FileNotFoundError:
         raise ValueError(
             f"{path.name} is missing in {path.parent}; a Hugging Face model directory must have one"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    # ValueError: it is no JSON, no UTF-8, or has a number of thousands of digits; RecursionError: thousands
+    # of lists within each other
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file, but cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, but holds {type(content).__name__}")
     return content
 
 
-def positive(path: Path, config: dict[str, Any], name: str) -> int:
-    """Return a size that a config must have. Raises ValueError if it is missing or not positive."""
+def positive(path: Path, config: dict[str, Any], name: str, most: int = LARGEST) -> int:
+    """Return a size that a config must have. Raises ValueError if it is missing, or not 1 to `most`."""
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"`{name}` in {path} must be a positive integer, but is {value!r}")
+    if value > most:
+        raise ValueError(f"`{name}` in {path} must be at most {most}, but is {value}")
     return value
+
+
+def eos_ids(path: Path, given: Any, vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens that end a hypothesis. Raises ValueError if `given`, from a config, names none."""
+    try:
+        return arguments.eos_ids(given, vocab_size)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`eos_token_id` of {path.parent} must be one token id or up to "
+            f"{arguments.MAX_EOS} below `vocab_size` = {vocab_size}, but is {given!r}; write those to use "
+            "into generation_config.json"
+        ) from error
 
 
 def token_id(

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
+
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
     from tokenizers import Tokenizer
@@ -53,6 +55,7 @@ class JsonPieces:
 
     def __init__(self, path: Path) -> None:
         tokenizers = _package("tokenizers", path)
+        regular_file(path, MAX_TEXT_BYTES)
         try:
             self._tokenizer: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
@@ -195,8 +198,10 @@ def _ids(pieces: Sequence[str], ids: dict[str, int]) -> list[int]:
 
 def sentencepiece(path: Path) -> SentencePieceProcessor:
     package = _package("sentencepiece", path)
+    regular_file(path, MAX_TEXT_BYTES)
     try:
         model: SentencePieceProcessor = package.SentencePieceProcessor(model_file=str(path))
-    except (OSError, RuntimeError) as error:
+    # UnicodeDecodeError: the package's own message about the file is no text
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a sound SentencePiece model: {error}") from error
     return model

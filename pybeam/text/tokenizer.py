@@ -10,6 +10,7 @@ from typing import Any, overload
 from pybeam.arguments import ArgumentError
 from pybeam.text.characters import CharacterPieces
 from pybeam.text.json_files import read_json
+from pybeam.text.model_files import blaming
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
 
 # M2M100's tags, in the order of their ids, which transformers 5 no longer writes into the files
@@ -149,19 +150,20 @@ def load_tokenizer(
         raise FileNotFoundError(
             f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
         )
-    files = _Files(directory)
-    pieces = _pieces(files)
-    if files.config.get("model_type") in DECODER_ONLY:
-        _refuse_languages(files, source_lang, target_lang)
-        before, after = pieces.frame
-        return Tokenizer(pieces, before, after, [])
-    eos_id = files.setting("eos_token_id")
-    if not isinstance(eos_id, int):
-        raise ValueError(
-            f"`eos_token_id` of {directory} must be one token id, but is {eos_id!r}; "
-            "write the one to use into generation_config.json"
-        )
-    return _framed(files, pieces, eos_id, source_lang, target_lang)
+    with blaming(directory):
+        files = _Files(directory)
+        pieces = _pieces(files)
+        if files.config.get("model_type") in DECODER_ONLY:
+            _refuse_languages(files, source_lang, target_lang)
+            before, after = pieces.frame
+            return Tokenizer(pieces, before, after, [])
+        eos_id = files.setting("eos_token_id")
+        if not isinstance(eos_id, int):
+            raise ValueError(
+                f"`eos_token_id` of {directory} must be one token id, but is {eos_id!r}; "
+                "write the one to use into generation_config.json"
+            )
+        return _framed(files, pieces, eos_id, source_lang, target_lang)
 
 
 def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
@@ -169,12 +171,13 @@ def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:
 
     Returns None if there are no such files. Raises ValueError if one is broken.
     """
-    files = _Files(Path(path))
-    if files.has(*FSMT_VOCABULARIES):
-        source, target = map(files.vocabulary, FSMT_VOCABULARIES)
-        return source, target
     try:
-        return _pieces(files).vocabularies()
+        with blaming(Path(path)):
+            files = _Files(Path(path))
+            if files.has(*FSMT_VOCABULARIES):
+                source, target = map(files.vocabulary, FSMT_VOCABULARIES)
+                return source, target
+            return _pieces(files).vocabularies()
     except FileNotFoundError:
         return None
 
@@ -185,11 +188,12 @@ def load_languages(path: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     They are named as `load_tokenizer` takes them. A list is empty where there are no tags: a Marian model
     tags targets alone. Both are empty without tokenizer files. Raises ValueError if a file is broken.
     """
-    files = _Files(Path(path))
-    if files.config.get("model_type") in DECODER_ONLY:
-        return [], []
     try:
-        tags = [tag.strip("_<>") for tag in _pieces(files).languages()]
+        with blaming(Path(path)):
+            files = _Files(Path(path))
+            if files.config.get("model_type") in DECODER_ONLY:
+                return [], []
+            tags = [tag.strip("_<>") for tag in _pieces(files).languages()]
     except FileNotFoundError:
         return [], []
     return ([] if files.config.get("model_type") == "marian" else tags), tags

@@ -175,7 +175,11 @@ def test_requests_end_alone_and_can_be_scored():
     ("build", "error", "message"),
     [
         (lambda: pybeam.diverse(3, 2, 1.0), TypeError, "`algorithm` must be one such as fixed"),
-        (lambda: pybeam.diverse(pybeam.greedy(), 1, 1.0), ValueError, "`num_groups` must be at le"),
+        (
+            lambda: pybeam.diverse(pybeam.greedy(), 1, 1.0),
+            ValueError,
+            "`num_groups` must be 2 to 4096",
+        ),
         (lambda: pybeam.diverse(pybeam.greedy(), 2.0, 1.0), TypeError, "`num_groups` must be an i"),
         (lambda: pybeam.diverse(pybeam.greedy(), 2, 0), ValueError, "`diversity_penalty` must be"),
         (

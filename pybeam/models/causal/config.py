@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pybeam import arguments
 from pybeam.models.causal.fields import Fields
 from pybeam.models.causal.frequencies import Frequencies, read_frequencies
 from pybeam.models.linear import ACTIVATIONS
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -202,7 +201,7 @@ def _rotaries(family: Family) -> tuple[str | None, ...]:
 
 
 def _layer_types(fields: Fields, family: Family) -> list[str]:
-    num = fields.size("num_hidden_layers")
+    num = fields.size("num_hidden_layers", most=MAX_LAYERS)
     # transformers does not read these types of a Llama or a Mistral
     reads_types = family.windows not in (None, "all")
     given = fields.config.get("layer_types") if reads_types else None
@@ -251,11 +250,4 @@ def _eos_ids(fields: Fields, generation: dict[str, Any], vocab_size: int) -> tup
     given = generation.get("eos_token_id")
     if given is None:
         given = fields.config.get("eos_token_id")
-    try:
-        return arguments.eos_ids(given, vocab_size)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"`eos_token_id` of {fields.path.parent} must be one token id or up to "
-            f"{arguments.MAX_EOS} below `vocab_size` = {vocab_size}, but is {given!r}; write those to use "
-            "into generation_config.json"
-        ) from error
+    return eos_ids(fields.path, given, vocab_size)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from pybeam.text.json_files import LARGEST
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -33,16 +35,16 @@ class Fields:
         value = self.config.get(name, default)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.error(name, f"an integer of at least {least} or null")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise self.error(name, f"an integer from {least} to {LARGEST}, or null")
         return value
 
-    def size(self, name: str, default: int | None = None) -> int:
-        """Return a positive int; `default` stands for a missing field, or null."""
+    def size(self, name: str, default: int | None = None, most: int = LARGEST) -> int:
+        """Return a positive int up to `most`; `default` stands for a missing field, or null."""
         value = self.config.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(name, "a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(name, f"a positive integer up to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

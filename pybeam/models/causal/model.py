@@ -16,7 +16,7 @@ from pybeam.backends.layer_program import CausalProgram
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.prefixes import PrefixCells
-from pybeam.models.base import Model, Session
+from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.causal.attention import Seen
 from pybeam.models.causal.config import CausalConfig
 from pybeam.models.causal.fused import fused
@@ -33,7 +33,7 @@ from pybeam.models.source_ids import checked_ids
 PREFIX_CACHE_BYTES = 1 << 28
 
 
-class CausalTransformer(Model):
+class CausalTransformer(InProcess, Model):
     """Qwen 2 and 3, Llama, Mistral, Gemma 2 and 3; made by `pybeam.load_model`.
 
     A source is a prompt, a sequence of token ids, used as it is. Hypotheses continue it and do not contain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.models.base import Model
+from pybeam.models.base import InProcess, Model
+from pybeam.models.onnx.external import check_external
 from pybeam.models.rnn import RnnConfig
 from pybeam.models.transformer.config import TransformerConfig
 
@@ -32,6 +34,7 @@ class Graph:
     def __init__(self, path: Path) -> None:
         import onnxruntime
 
+        check_external(path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         # threads must not spin between two steps, because torch needs the cores
@@ -39,7 +42,24 @@ class Graph:
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"]
         )
+        self._path = path
+        self._pid, self._num_threads = os.getpid(), options.intra_op_num_threads
         self._names = [one.name for one in self._session.get_inputs()]
+
+    def check(self, num_inputs: int, outputs: dict[str, tuple[int | None, ...]]) -> None:
+        """Raise ValueError unless the graph has so many inputs, and outputs of these sizes; None: any."""
+        found = {one.name: one.shape for one in self._session.get_outputs()}
+        is_other = len(self._names) != num_inputs or not outputs.keys() <= found.keys()
+        for name, sizes in outputs.items():
+            shape = found.get(name, ())
+            is_other |= len(shape) != len(sizes) or any(
+                size is not None and size != own for size, own in zip(sizes, shape, strict=False)
+            )
+        if is_other:
+            raise ValueError(
+                f"{self._path} must be a graph of {num_inputs} inputs with outputs {outputs}, but has "
+                f"{len(self._names)} inputs and outputs {found}; does config.json belong to it?"
+            )
 
     def __call__(
         self, inputs: Sequence[Tensor] | dict[str, Tensor], *outputs: str, **memory: Tensor
@@ -51,6 +71,11 @@ class Graph:
             outputs: names of the outputs to return.
             memory: tensors by name that other outputs are written to.
         """
+        if self._num_threads > 1 and self._pid != os.getpid():
+            raise RuntimeError(
+                f"{self._path} was loaded with {self._num_threads} threads in process {self._pid}, which a "
+                "copy that os.fork made does not have; load the model in this process"
+            )
         if not isinstance(inputs, dict):
             inputs = dict(zip(self._names, inputs, strict=True))
         binding = self._session.io_binding()
@@ -77,6 +102,8 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
         return Graph(directory / ENCODER), Graph(directory / DECODER)
     except ImportError as error:
         raise missing_package(error) from error
+    except ValueError:
+        raise
     # exceptions of ONNX Runtime have no other base class
     except Exception as error:
         raise ValueError(
@@ -85,7 +112,7 @@ def load_graphs(directory: Path) -> tuple[Graph, Graph]:
         ) from error
 
 
-class ExportedModel(Model):
+class ExportedModel(InProcess, Model):
     """A model that `pybeam.export.export_onnx` wrote, run by ONNX Runtime on the CPU.
 
     It has as many threads as torch had when it was loaded.

@@ -26,6 +26,13 @@ class OnnxModel(TextSources, ExportedModel):
         self.config = config
         self.max_positions, self.pad_id = config.max_positions, config.pad_id
         self.max_source_positions = config.max_source_positions
+        heads, layers = config.num_decoder_heads, config.num_decoder_layers
+        key_value = (layers, 2, heads, None, None, config.hidden_size // heads)
+        self.encoder.check(2, {"key_value": key_value})
+        # beside keys and values of a layer's own tokens and its sources
+        self.decoder.check(
+            8 + 4 * layers, {"logits": (None, self.vocab_size), "key_value": key_value}
+        )
 
     def __repr__(self) -> str:
         kind, config = type(self).__name__, self.config

@@ -22,6 +22,9 @@ class OnnxRnn(RnnSources, ExportedModel):
     def __init__(self, config: RnnConfig) -> None:
         super().__init__(config)
         self.config = config
+        state = (None, config.num_layers, 2, config.hidden_size)
+        self.encoder.check(2, {"states": (None, None, config.hidden_size), "last": state})
+        self.decoder.check(7, {"logits": (None, self.vocab_size), "new_state": state})
 
     def __repr__(self) -> str:
         return f"OnnxRnn(V={self.vocab_size}, {self.config.path.parent})"

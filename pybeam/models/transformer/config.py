@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pybeam import arguments
 from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.models.conformer.config import ConformerConfig, read_conformer
-from pybeam.text.json_files import positive, read_json, token_id
+from pybeam.text.json_files import LARGEST, MAX_LAYERS, eos_ids, positive, read_json, token_id
 
 
 @dataclass(frozen=True)
@@ -241,6 +240,8 @@ def _build(
 
     known = partial(_known, path, vocab_size, target_name=target_name)
     pad_id = config.get("pad_token_id")
+    if pad_id is not None and (type(pad_id) is not int or not 0 <= pad_id <= LARGEST):
+        raise ValueError(f"`pad_token_id` in {path} must be a token id or null, but is {pad_id!r}")
     positions = source_positions = "max_position_embeddings"
     if family.hears:
         positions, source_positions = "max_target_positions", "max_source_positions"
@@ -251,8 +252,8 @@ def _build(
         source_vocab_size=size(source_name),
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        num_encoder_layers=size("encoder_layers"),
-        num_decoder_layers=size("decoder_layers"),
+        num_encoder_layers=size("encoder_layers", MAX_LAYERS),
+        num_decoder_layers=size("decoder_layers", MAX_LAYERS),
         num_encoder_heads=size("encoder_attention_heads"),
         num_decoder_heads=size("decoder_attention_heads"),
         encoder_inner_size=size("encoder_ffn_dim"),
@@ -274,14 +275,17 @@ def _build_relative(
 ) -> TransformerConfig:
     """Read the config of T5 and its kin, whose names differ."""
     size = partial(positive, path, config)
-    hidden_size, inner_size, num_layers = size("d_model"), size("d_ff"), size("num_layers")
+    hidden_size, inner_size, num_layers = (
+        size("d_model"),
+        size("d_ff"),
+        size("num_layers", MAX_LAYERS),
+    )
     has_own = config.get("num_decoder_layers") is not None
     is_gated, activation = _inner_activation(path, config, family)
     vocab_size = size("vocab_size")
     named = generation.get("eos_token_id")
-    eos_id, *others = arguments.eos_ids(
-        config.get("eos_token_id", 1) if named is None else named, vocab_size
-    )
+    named = config.get("eos_token_id", 1) if named is None else named
+    eos_id, *others = eos_ids(path, named, vocab_size)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     # T5 scales what its output layer reads if that is the token table, and mT5 never does
     scales = config.get("scale_decoder_outputs")
@@ -295,7 +299,7 @@ def _build_relative(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_encoder_layers=num_layers,
-        num_decoder_layers=size("num_decoder_layers") if has_own else num_layers,
+        num_decoder_layers=size("num_decoder_layers", MAX_LAYERS) if has_own else num_layers,
         num_encoder_heads=size("num_heads"),
         num_decoder_heads=size("num_heads"),
         encoder_inner_size=inner_size,

@@ -15,7 +15,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
-from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, Session
+from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
 from pybeam.models.cells import Cells
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.residual import add_and_norm
@@ -40,7 +40,7 @@ class Weights(NamedTuple):
     device: torch.device
 
 
-class Transformer(TextSources):
+class Transformer(InProcess, TextSources):
     """M2M100, NLLB, mBART, BART, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
     A source is a sequence of token ids, used as it is. Every position counts, whatever the token:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from pybeam.models.transformer.config import TransformerConfig
 
+# such a table follows from a formula: no file shows how large it should be; models have a few millions
+MAX_NUMBERS = 1 << 28
+
 
 def position_offset(config: TransformerConfig) -> int:
     """Return how many rows of the family's own table come before the first token."""
@@ -34,6 +37,11 @@ def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None
         assert num_positions is not None
     num = position_offset(config) + num_positions
     d = config.hidden_size
+    if num * d > MAX_NUMBERS:
+        raise ValueError(
+            f"positions, `pad_token_id` and `d_model` in {config.path} must give a table of at most "
+            f"{MAX_NUMBERS:,} numbers, but are {num_positions}, {config.pad_id} and {d}"
+        )
     half = d // 2
     if config.family.positions == "marian":
         exponent = torch.arange((d + 1) // 2, dtype=torch.float64) * 2 / d

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pybeam.models.base import Model
-from pybeam.models.source_ids import checked_ids
+from pybeam.models.source_ids import check_length, checked_ids
 from pybeam.models.transformer.config import TransformerConfig
 
 
@@ -25,8 +25,10 @@ class TextSources(Model):
             TypeError: the source is not a sequence of integers.
             ValueError: it is not one-dimensional, too long, or an id is out of range.
         """
-        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
         limit = self.config.max_source_positions
+        if limit is None:
+            check_length(source, self.max_tokens)
+        ids = checked_ids(source, self.config.source_vocab_size)  # [E]
         if limit is not None and ids.numel() > limit:
             raise ValueError(
                 f"`source` must have at most {limit} ids (`max_position_embeddings`), but has "

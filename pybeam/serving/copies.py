@@ -1,0 +1,31 @@
+"""Services in a process that `os.fork` copies: the copy has none of their threads."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+
+class HasThreads(Protocol):
+    """Something whose threads a copy of the process does not have."""
+
+    def became_copy(self) -> None:
+        """Note that this is the copy."""
+
+
+_KNOWN: WeakSet[HasThreads] = WeakSet()
+
+
+def tell_copies(service: HasThreads) -> None:
+    """From now on, copies of this process call its `became_copy`."""
+    _KNOWN.add(service)
+
+
+def _tell() -> None:
+    for service in list(_KNOWN):
+        service.became_copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_tell)
