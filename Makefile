@@ -21,11 +21,11 @@ EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech,vad
 PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-ray test-oldest edge docs: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-ray test-oldest edge docs sanitize fuzz soak: export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint fmt clean launches gpu-build gpu-test gpu-bench gpu-e2e
+        lint tidy fmt clean sanitize sanitize-threads fuzz soak launches gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -49,6 +49,12 @@ help:
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
 	@echo "make launches  count the kernels of a step on a GPU, by phase, without one; fails above a budget"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
+	@echo "make tidy      look for mistakes in the C++ with clang-tidy (two minutes)"
+	@echo "make sanitize  run the tests of kernels, state and laws on kernels that check addresses and undefined behaviour, and"
+	@echo "               decodes in threads on kernels that look for races; builds both in build/ (10 minutes)"
+	@echo "make fuzz      attack files, calls, kernels and searches at random, MINUTES=15 each; TARGETS=\"NAME ...\", SEED=N and CASES=1"
+	@echo "               repeat what failed"
+	@echo "make soak      send 1,000,000 requests through one stream, or as many as MINUTES=N allow"
 	@echo "make clean     remove $(VENV) and everything built"
 
 demo: build
@@ -113,6 +119,43 @@ lint: build $(VENV)/.extra-lint
 	@$(BIN)/ruff format --check $(PYTHONS)
 	@$(if $(SOURCES),$(BIN)/clang-format --dry-run -Werror $(SOURCES))
 	@$(BIN)/mypy
+
+# The kernels of one instruction set stand for those of all.
+TIDY_SOURCES = $(filter-out csrc/cuda/% csrc/cpu/a%,$(filter %.cpp,$(SOURCES)))
+
+tidy: build $(VENV)/.extra-lint
+	@$(BIN)/clang-tidy --quiet $(TIDY_SOURCES) -- $$($(BIN)/python -c 'import setup; print(*setup.tidy_flags())')
+
+# Each build has a folder of its own, which stands before the working tree. The sanitizer and C++'s own
+# library are loaded before Python, which knows neither.
+SANITIZED = build/$(1)/lib
+SANITIZE  = PYBEAM_SANITIZE=$(1) $(BIN)/python setup.py -q build --build-base build/$(1) --build-lib $(SANITIZED)
+FILE_OF   = $$($${CXX:-c++} -print-file-name=$(1).so)
+RUN_WITH  = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR):$(CURDIR)/tests \
+    LD_PRELOAD="$(call FILE_OF,$(2)) $(call FILE_OF,libstdc++)" $(BIN)/python -m pytest -q --capture=sys -p no:cacheprovider
+
+# Python and torch leave memory to the system when they end, so leaks are not looked for.
+sanitize: build $(VENV)/.extra-test
+	@$(call SANITIZE,address)
+	@ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 $(call RUN_WITH,address,libasan) \
+	    -n auto --dist worksteal -m "not slow" tests/ops tests/state tests/kvcache tests/engine tests/misuse
+	@$(MAKE) sanitize-threads
+
+sanitize-threads: build $(VENV)/.extra-test
+	@$(call SANITIZE,thread)
+	@TSAN_OPTIONS=suppressions=$(CURDIR)/tests/misuse/thread_sanitizer.txt $(call RUN_WITH,thread,libtsan) \
+	    tests/misuse/test_threads.py tests/ops/test_layer_program.py
+
+MINUTES ?=
+
+fuzz: build $(VENV)/.extra-test
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz $(TARGETS) \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
+
+soak: build $(VENV)/.extra-test
+	@mkdir -p build
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz.soak --output build/soak.json \
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 fmt: $(VENV)/.extra-lint
 	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -10,6 +11,18 @@ from setuptools import setup
 # One build runs with these versions and all newer ones: LibTorch's stable ABI, Python's limited API.
 OLDEST_TORCH = "0x020b000000000000"
 OLDEST_PYTHON = "0x030b0000"
+# `make sanitize` builds twice, each time into a folder of its own.
+SANITIZERS = {
+    "address": [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+        "-D_GLIBCXX_ASSERTIONS",
+    ],
+    "thread": ["-fsanitize=thread"],
+}
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+# a struct names the fields that are not zero; GCC 12 finds uninitialised variables in its own headers
+EXCEPT = ["-Wno-missing-field-initializers", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 REMEDY = "install a C++ compiler (Debian: `apt install g++`) and run `make build`"
 
 
@@ -47,6 +60,29 @@ def how_to_go_on(has_cuda: bool, cxx: list[str]) -> str:
     return "\n".join(f"pybeam: - {remedy}" for remedy in remedies)
 
 
+def headers_of_torch() -> list[str]:
+    """Where they are, for a compiler that says nothing about them."""
+    import torch.utils.cpp_extension as cpp
+
+    return [f"-isystem{path}" for path in cpp.include_paths()]
+
+
+def tidy_flags() -> list[str]:
+    """How clang-tidy reads csrc."""
+    python = f"-isystem{sysconfig.get_paths()['include']}"
+    return ["-std=c++20", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH}", python, *headers_of_torch()]
+
+
+def sanitizer_flags(name: str) -> list[str]:
+    """How the compiler instruments the extension, and which warnings are errors then."""
+    if name not in SANITIZERS:
+        raise SystemExit(
+            f"PYBEAM_SANITIZE={name} is none of {', '.join(SANITIZERS)}; make sanitize"
+        )
+    flags = ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS[name]]
+    return [*flags, *WARNINGS, *EXCEPT, *headers_of_torch()]
+
+
 def extension() -> dict:
     import torch
     import torch.utils.cpp_extension as cpp
@@ -59,6 +95,10 @@ def extension() -> dict:
     # never -march=native: dispatch.cpp chooses the instruction set at run time
     # GCC 12 finds uninitialized variables in its own AVX-512 header
     flags = ["-O3", "-std=c++20", "-ffp-contract=off", "-Wall", "-Wno-uninitialized", "-g0"]
+    link_flags = []
+    if sanitizer := os.environ.get("PYBEAM_SANITIZE"):
+        flags += sanitizer_flags(sanitizer)
+        link_flags = SANITIZERS[sanitizer][:1]
     cpp.min_supported_cpython = OLDEST_PYTHON
     module = (cpp.CUDAExtension if has_cuda else cpp.CppExtension)(
         "pybeam._C",
@@ -66,6 +106,7 @@ def extension() -> dict:
         depends=[str(p) for p in files if p.suffix in (".h", ".cuh")],
         define_macros=[("TORCH_TARGET_VERSION", OLDEST_TORCH), *([("USE_CUDA", None)] * has_cuda)],
         extra_compile_args={"cxx": flags, "nvcc": ["-O3", "-std=c++20", "-lineinfo"]},
+        extra_link_args=link_flags,
         py_limited_api=True,
     )
 

@@ -1,5 +1,9 @@
 #include "torch.h"
 
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
 #include <algorithm>
 
 #include "threads.h"
@@ -84,7 +88,25 @@ int num_threads() {
 }
 
 void run_on_threads(int parts, void (*body)(int64_t, int64_t, void*), void* context) {
+#ifdef __SANITIZE_THREAD__
+    // ThreadSanitizer does not see that OpenMP starts threads and waits for them
+    struct Call {
+        void (*body)(int64_t, int64_t, void*);
+        void* context;
+    } call{body, context};
+    body = [](int64_t begin, int64_t end, void* given) {
+        __tsan_acquire(given);
+        auto& [own_body, own_context] = *static_cast<Call*>(given);
+        own_body(begin, end, own_context);
+        __tsan_release(given);
+    };
+    context = &call;
+    __tsan_release(context);
+#endif
     check_torch(torch_parallel_for(0, parts, 1, body, context), "start its threads");
+#ifdef __SANITIZE_THREAD__
+    __tsan_acquire(context);
+#endif
 }
 
 }  // namespace pybeam

@@ -38,7 +38,11 @@ def number(name: str, value: Any, least: float, below: float = math.inf) -> None
     """Raise TypeError or ValueError unless ``least < value < below``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`{name}` must be a number, but is {value!r}")
-    if not least < float(value) < below:
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not least < found < below:
         end = f" and less than {below:g}" if below < math.inf else ""
         raise ArgumentError(name, f"must be finite, greater than {least:g}{end}, but is {value}")
 

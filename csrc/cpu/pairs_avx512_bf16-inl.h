@@ -11,8 +11,9 @@ inline void round_row(const float* x, int64_t depth, void* pairs) {
     Pair* out = static_cast<Pair*>(pairs);
     for (int64_t k = 0; k < depth; k += kWidth, out += kWidth / 2) {
         const int64_t left = depth - k;
-        const __mmask16 is_x = left < kWidth ? (1u << left) - 1 : 0xffff;
-        const __mmask8 is_pair = left < kWidth ? (1u << (left + 1) / 2) - 1 : 0xff;
+        const auto is_x = static_cast<__mmask16>(left < kWidth ? (1u << left) - 1 : 0xffff);
+        const auto is_pair =
+            static_cast<__mmask8>(left < kWidth ? (1u << (left + 1) / 2) - 1 : 0xff);
         const auto rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(is_x, x + k));
         _mm256_mask_storeu_epi32(out, is_pair, reinterpret_cast<__m256i>(rounded));
     }

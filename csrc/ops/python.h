@@ -55,6 +55,7 @@ PyObject* guarded(const Body& body) {
     try {
         return body();
     } catch (const PythonError&) {
+        return nullptr;  // Python has it already
     } catch (const TypeError& error) {
         PyErr_SetString(PyExc_TypeError, error.what());
     } catch (const std::invalid_argument& error) {

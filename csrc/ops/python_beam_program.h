@@ -76,10 +76,8 @@ inline PyObject* new_beam_program(PyTypeObject* type, PyObject* args, PyObject*)
                               &refills, &normalise)) {
             return nullptr;
         }
-        std::vector<int64_t> eos;
-        for (Py_ssize_t i = 0; i < PyTuple_Size(eos_ids); ++i) {
-            eos.push_back(int_of(PyTuple_GetItem(eos_ids, i)));
-        }
+        std::vector<int64_t> eos(PyTuple_Size(eos_ids));
+        for (size_t i = 0; i < eos.size(); ++i) eos[i] = int_of(PyTuple_GetItem(eos_ids, i));
         const BeamRules rules{eos_of(eos), finishing_of(finishing),
                               stop_of(keeps_best != 0, top, certificate), refills != 0,
                               normalise != 0};

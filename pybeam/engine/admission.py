@@ -137,6 +137,8 @@ class Admission:
     def _source(self, index: int, request: Request) -> Source:
         """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
+        if request.source_id is not None:
+            whole("source_id", request.source_id, -(2**63), 2**63 - 1)
         content = model.check(request.source)
         room = model.room(content)
         if room is None:
@@ -145,7 +147,7 @@ class Admission:
         target = self._check_target(request.target)
         length = model.source_length(content)
         algorithm = self._own_algorithm(request, room, length)
-        for processor in request.processors or ():
+        for processor in () if request.processors is None else request.processors:
             processor.check(model)
         if request.target is None:
             _check_lengths(algorithm)

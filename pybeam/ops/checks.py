@@ -84,6 +84,13 @@ def _contiguous_rows(name: str, value: Tensor) -> None:
         )
 
 
+def _separate_rows(name: str, value: Tensor) -> None:
+    """Check that rows that are written to lie apart in memory."""
+    _contiguous_rows(name, value)
+    if value.shape[0] > 1 and value.stride(0) < value[0].numel():
+        _fail(name, "of rows apart in memory", f"of strides {list(value.stride())}", "copy it")
+
+
 def _offsets(name: str, value: Tensor, end: int, of: str) -> None:
     """Check that `value` starts at 0, never falls and ends at `end`."""
     first, last = int(value[0]), int(value[-1])
@@ -257,7 +264,7 @@ def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
     _ints("target", target, "[n]", (source.numel(),), device, "as `source`")
     for i, tensor in enumerate(tensors):
         name = f"tensors[{i}]"
-        _contiguous_rows(name, tensor)
+        _separate_rows(name, tensor)
         _device(name, tensor, device)
         if tensor.shape[0] != tensors[0].shape[0]:
             _fail(name, f"of {tensors[0].shape[0]} rows, as tensors[0]", f"of {tensor.shape[0]}")
@@ -269,7 +276,7 @@ def gather_rows(tensors: list[Tensor], source: Tensor, target: Tensor) -> None:
 
 def scatter_rows(pool: Tensor, index: Tensor, rows: Tensor) -> None:
     """Check the arguments of `ops.scatter_rows`."""
-    _contiguous_rows("pool", pool)
+    _separate_rows("pool", pool)
     _contiguous_rows("rows", rows)
     _ints("index", index, "[n]", (None,), pool.device)
     _dtype("rows", rows, pool.dtype)

@@ -152,13 +152,15 @@ def check_order(processors: Sequence[AnyProcessor]) -> None:
 
 
 def overridden(
-    processors: Sequence[AnyProcessor], changes: Iterable[Processor]
+    processors: Sequence[AnyProcessor], changes: Iterable[Processor] | None
 ) -> tuple[AnyProcessor, ...]:
-    """Return the processors, with each of `changes` in place of the one of its class.
+    """Return the processors, with each of `changes`, if there are any, in place of the one of its class.
 
     Raises TypeError or ValueError if there is none of that class, or two, or if it differs in a field that a
     request cannot change.
     """
+    if changes is None:
+        return tuple(processors)
     changed = list(processors)
     if not isinstance(changes, Iterable):
         raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")

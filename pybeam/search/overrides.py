@@ -40,7 +40,7 @@ def for_target(algorithm: Algorithm, request: Request, max_positions: int | None
         ended_only=False,
         scoring=algorithm.scoring if request.scoring is None else request.scoring,
         prefix=FREE,
-        processors=base.overridden(algorithm.processors, request.processors or ()),
+        processors=base.overridden(algorithm.processors, request.processors),
         draft=None if algorithm.draft is None else algorithm.draft.for_request(request),
     )
 
@@ -56,7 +56,7 @@ def overridden(
     pruning = _given(request, _PRUNING)
     if pruning:
         changes["pruning"] = dataclasses.replace(algorithm.pruning, **pruning)
-    if request.processors:
+    if request.processors is not None:
         changes["processors"] = base.overridden(algorithm.processors, request.processors)
     changes["min_length"], changes["max_length"] = _length_limits(
         algorithm, request, max_positions, source_length
@@ -66,10 +66,18 @@ def overridden(
         changes["scoring"] = changes.get("scoring", algorithm.scoring).behind(prefix_length)
     if algorithm.draft is not None:
         changes["draft"] = algorithm.draft.for_request(request)
-    # most requests override nothing; processors may hold values that cannot be compared
-    if "processors" not in changes and changes == {n: getattr(algorithm, n) for n in changes}:
+    # most requests override nothing
+    if "processors" not in changes and _is_as(algorithm, changes):
         return algorithm
     return dataclasses.replace(algorithm, **changes)
+
+
+def _is_as(algorithm: Algorithm, changes: dict[str, Any]) -> bool:
+    """Whether these are the algorithm's own values. One of another type may not compare itself."""
+    own = {name: getattr(algorithm, name) for name in changes}
+    return all(
+        type(value) is type(own[name]) and value == own[name] for name, value in changes.items()
+    )
 
 
 def _given(request: Request, names: tuple[str, ...]) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def test_no_tensors_raise_nothing(backend):
         (torch.zeros(3, 2), [0, 1], [2, 2], r"`target` must be free of repeats, but is 2 more"),
         (torch.zeros(3, 2), [0, 1], [2], r"`target` must be \[n\] = \[2\], but is \[1\]"),
         (torch.zeros(3, 2, 2).mT, [0], [1], r"`tensors\[0\]` must be contiguous in all but"),
+        (torch.zeros(1, 2).expand(3, 2), [0], [1], r"`tensors\[0\]` must be of rows apart"),
     ],
 )
 def test_wrong_arguments(tensor, source, target, message):

@@ -53,6 +53,11 @@ def test_wrong_arguments(index, rows, message):
         ops.scatter_rows(torch.zeros(7, 4), ints(index), rows)
 
 
+def test_rows_of_a_pool_lie_apart():
+    with pytest.raises(ValueError, match=r"`pool` must be of rows apart in memory"):
+        ops.scatter_rows(torch.zeros(1, 4).expand(7, 4), ints([1]), torch.zeros(1, 4))
+
+
 def test_native_refuses_what_the_door_would_have():
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     for index in (7, -2):

@@ -21,6 +21,7 @@ V = 9
     [
         (lambda: p.temperature(0), ValueError, "`temperature` must be finite, greater than 0"),
         (lambda: p.temperature(math.nan), ValueError, "`temperature` must be finite"),
+        (lambda: p.temperature(10**400), ValueError, "`temperature` must be finite"),
         (lambda: p.temperature("1"), TypeError, "`temperature` must be a number, but is '1'"),
         (lambda: p.eos_penalty(-1), ValueError, "`penalty` must be finite, greater than 0"),
         (lambda: p.eos_penalty(True), TypeError, "`penalty` must be a number"),

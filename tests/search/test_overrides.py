@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.limits import PrefixRule, SourceLimit
@@ -82,3 +83,22 @@ def test_a_limit_that_follows_the_source_stays_within_the_model():
 def test_what_makes_no_sense_is_refused(request_, error, message):
     with pytest.raises(error, match=message):
         limits_of(pybeam.fixed_beam(2, prefix=IN_LIMITS["free"]), **request_)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"source_id": 2**64}, ValueError, "`source_id` must be .* but is 18446744073709551616"),
+        ({"source_id": "a"}, TypeError, "`source_id` must be an int, but is 'a'"),
+        ({"ended_only": torch.zeros(2)}, TypeError, "`ended_only` must be True or False"),
+        ({"n_best": torch.zeros(2)}, TypeError, "`n_best` must be an int"),
+        ({"processors": torch.zeros(2)}, TypeError, "`Request.processors` must hold what"),
+        ({"processors": 3}, TypeError, "`Request.processors` must be a list"),
+    ],
+)
+def test_values_that_cannot_be_compared_are_refused_by_name(changes, error, message):
+    decoder = pybeam.Decoder(random_model(3), pybeam.fixed_beam(2, max_length=4))
+    bad, good = decoder.decode([pybeam.Request([1], **changes), [1]], on_error="return")
+    assert good.error is None
+    with pytest.raises(error, match=message):
+        raise bad.error
