@@ -48,7 +48,6 @@ class DecodeError(RuntimeError):
         return f"{told}; the first is request {failed[0].index}: {failed[0].error}"
 
 
-
 class Decoder(InProcess):
     """Decode requests with one algorithm. `schedule` and `backend` change speed, never results.
 
