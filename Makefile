@@ -23,6 +23,9 @@ PAGE    := examples/onnx/page
 # Threads that spin while they wait make everything many times slower when others need the cores.
 demo test test-all test-ray test-oldest edge docs sanitize fuzz soak: export OMP_WAIT_POLICY ?= passive
 
+# Tests start many processes: each module is compiled once for all of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
         lint tidy fmt clean sanitize sanitize-threads fuzz soak launches gpu-build gpu-test gpu-bench gpu-e2e

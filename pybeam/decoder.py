@@ -16,7 +16,7 @@ from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
-from pybeam.engine.live_streams import closed_at_exit
+from pybeam.engine.live_streams import closed_at_exit, on_device
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
@@ -319,7 +319,8 @@ class Decoder(InProcess):
             workspace = self._idle.pop()
         except IndexError:
             workspace = self._workspace()
-        yield from Engine(workspace, self.schedule, stats, wants).run(requests)
+        engine = Engine(workspace, self.schedule, stats, wants)
+        yield from on_device(engine.run(requests), self.model.device)
         # only here, so that a stream that was given up takes its half-done sources with it
         if not self._idle:
             self._idle.append(workspace)

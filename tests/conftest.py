@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -28,6 +29,14 @@ REGISTRATION = ("test_capacity", "test_float64_is_for_the_reference")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu")
     parser.addoption("--backend", choices=("all", *backends.NAMES), default="all")
+
+
+# thousands of tests are made and stay: looking for garbage among them is time lost
+gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
