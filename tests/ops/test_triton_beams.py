@@ -24,7 +24,9 @@ RULES = (
 @pytest.mark.slow
 def test_in_the_interpreter():
     run_in_interpreter(
-        "tests/ops/interpreted/test_beam_operators.py", "tests/ops/interpreted/test_beam_plan.py"
+        "tests/ops/interpreted/test_beam_operators.py",
+        "tests/ops/interpreted/test_beam_plan.py",
+        "tests/ops/interpreted/test_beams_in_the_loop.py",
     )
 
 
