@@ -13,9 +13,18 @@ from torch import Tensor
 from pybeam.backends import torch_beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.backends.arrays import Beams, CatalogueArrays, CommitRules, TreeArrays
+from pybeam.backends.arrays import (
+    Beams,
+    CatalogueArrays,
+    CommitRules,
+    PlanRules,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
 from pybeam.contracts import ColumnRules, SelectOptions, Survivors
 from pybeam.triton_kernels import beam_commit as commit_kernels
+from pybeam.triton_kernels import beam_read as read_kernels
 from pybeam.triton_kernels import catalogue as catalogue_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
@@ -31,6 +40,36 @@ def select(
 ) -> Survivors:
     results = select_kernels.select(logits, score, offset, width, **options._asdict())
     return Survivors(*results)
+
+
+def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
+    return read_kernels.beam_plan(beams.ints, slot, rules)
+
+
+def beam_read(
+    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
+) -> tuple[RowArrays, SelectInputs]:
+    num_beams = slot.numel()
+    ints, floats = slot.new_empty, beams.floats.new_empty
+    rows = RowArrays(ints(num_beams + 1), *[ints(num_rows) for _ in RowArrays._fields[1:]])
+    inputs = SelectInputs(
+        score=floats(num_entries),
+        offset=ints(num_beams + 1),
+        is_ended=beams.is_alive.new_empty(num_entries),
+        width=ints(num_beams),
+        max_candidates=ints(num_beams),
+        margin=floats(num_beams),
+        local_margin=floats(num_beams),
+        best_finished=floats(num_beams),
+        forced=ints(num_beams),
+        ban_eos=beams.is_alive.new_empty(num_beams),
+    )
+    read_kernels.beam_read(tree, beams, slot, rows, inputs, refills)
+    return rows, inputs
+
+
+def beam_report(tree: TreeArrays, beams: Beams, slot: Tensor) -> Tensor:
+    return read_kernels.beam_report(tree, beams.ints, slot)
 
 
 def beam_commit(
@@ -66,12 +105,10 @@ def catalogue_columns(
 
 catalogue_child = catalogue_kernels.catalogue_child
 
-# these arrays are few and small, and not worth kernels of their own
 beam_program = None
 layer_program = None
 causal_program = None
 beam_open = partial(torch_beams.beam_open, tree_append)
-beam_read = torch_beams.beam_read
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(torch_beams.beam_close, tree_release)
@@ -92,8 +129,10 @@ __all__ = [
     "beam_close",
     "beam_commit",
     "beam_open",
+    "beam_plan",
     "beam_program",
     "beam_read",
+    "beam_report",
     "catalogue_child",
     "catalogue_columns",
     "causal_program",

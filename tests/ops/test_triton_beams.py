@@ -8,10 +8,10 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.backends.arrays import CommitRules
+from pybeam.backends.arrays import CommitRules, PlanRules
 from pybeam.contracts import Certificate, Finishing, Top
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
-from support.triton_launches import commit_launches
+from support.triton_launches import commit_launches, plan_launches, read_launches
 
 RULES = (
     CommitRules(2, Finishing.REFILL, False, Top.IGNORED, Certificate.NONE),
@@ -23,7 +23,30 @@ RULES = (
 
 @pytest.mark.slow
 def test_in_the_interpreter():
-    run_in_interpreter("tests/ops/interpreted/test_beam_operators.py")
+    run_in_interpreter(
+        "tests/ops/interpreted/test_beam_operators.py",
+        "tests/ops/interpreted/test_beam_plan.py",
+        "tests/ops/interpreted/test_beams_in_the_loop.py",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+def test_plan_read_and_report_are_compiled_well(capability):
+    """One launch each."""
+    rules = [
+        PlanRules(is_least, order, 99, 9) for is_least in (True, False) for order in (1, -1, 0)
+    ]
+    calls = [plan_launches(one, size) for one in rules for size in (1, 64, 1024)]
+    assert {len(launches) for launches in calls} == {2}
+    calls += [read_launches(width, width % 2 == 0) for width in (1, 5, 64, 128, 512, 4096)]
+    launches = distinct([launch for call in calls for launch in call])
+    names = {launch.kernel.__name__ for launch in launches}
+    assert names == {"plan_kernel", "read_kernel", "report_kernel"}
+    for launch in launches:
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0
+        assert assembly.registers <= 96
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pybeam.backends import triton as kernels
-from pybeam.backends.arrays import Beams, CommitRules, tree_survivors
+from pybeam.backends.arrays import Beams, CommitRules, PlanRules, tree_survivors
 from pybeam.contracts import Distances, Finishing, Paths
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
@@ -98,13 +98,39 @@ def backtrace_launch() -> Launch:
     return launch
 
 
-def commit_launches(width: int, rules: CommitRules, has_paths: bool = False) -> list[Launch]:
-    """Beams of this width are committed."""
+def beams_of(width: int, has_paths: bool = False) -> tuple[TokenTree, Beams]:
+    """Four slots of this width."""
     device = torch.device("cpu")
     tree = TokenTree(kernels, device)
     tree.widest_with_masks = 0 if has_paths else width
     tree.reserve(4, width, 20)
-    beams = Beams.empty(device).reserved(4, width, prefix=1)
+    return tree, Beams.empty(device).reserved(4, width, prefix=1)
+
+
+def plan_launches(rules: PlanRules, num_sources: int) -> list[Launch]:
+    """Some sources are chosen, and reported on."""
+    tree, beams = beams_of(1)
+    slot = ints(num_sources)
+    return recorded(
+        lambda: (
+            kernels.beam_plan(beams, slot, rules),
+            kernels.beam_report(tree.arrays, beams, slot),
+        )
+    )
+
+
+def read_launches(width: int, refills: bool) -> list[Launch]:
+    """Beams of this width are read."""
+    tree, beams = beams_of(width)
+    slot = torch.arange(3).int()
+    return recorded(
+        lambda: kernels.beam_read(tree.arrays, beams, slot, refills, 3 * width, 3 * width)
+    )
+
+
+def commit_launches(width: int, rules: CommitRules, has_paths: bool = False) -> list[Launch]:
+    """Beams of this width are committed."""
+    tree, beams = beams_of(width, has_paths)
     none = ints(3, width * (2 if rules.finishing == Finishing.REFILL else 1))
     survivors = tree_survivors(none, none, none.float())
     slot = torch.arange(3).int()
