@@ -82,7 +82,8 @@ class Workspace:
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._free_pages = 0  # at least so many
-        self.claimed_pages = 0  # pages that may have been taken since the beginning
+        # pages that may have been taken since the beginning, less those that have become free
+        self.claimed_pages = 0
 
     def max_bytes(self, source: Source) -> int:
         """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
@@ -184,18 +185,18 @@ class Workspace:
         return num_rows
 
     def _reserve_expected_pages(self, length: int) -> None:
-        """Make room for hypotheses of half that length of all sources that are expected.
+        """Make room for one hypothesis of that length of every source that is expected.
 
         Rows share most of their tokens. Two steps may be claimed that no report has confirmed.
         """
         tree = self.tree
-        pages_of_source = -(-length // (2 * PAGE_CELLS)) + 3 * tree.pages_per_step
+        pages_of_source = -(-length // PAGE_CELLS) + 3 * tree.pages_per_step
         total = self._expected * pages_of_source
         if tree.max_pages is not None:
             total = min(total, tree.max_pages)
         missing = total - tree.num_total_pages
         if missing > 0:
-            self._free_pages += tree.reserve_pages(missing, 0)
+            self._add_free(tree.reserve_pages(missing, 0))
 
     def claim_pages(self, num_sources: int, num_more: int = 0) -> None:
         """Make room for the nodes, keys and values that so many beams append in one step.
@@ -205,11 +206,15 @@ class Workspace:
         tree = self.tree
         num_new = num_sources * tree.pages_per_step + num_more
         num_added = tree.reserve_pages(num_new, self._free_pages)
-        self._free_pages += num_added - num_new
-        self.claimed_pages += num_new
+        self._add_free(num_added - num_new)
         if num_added:
             self._buffers = None
             self._reserve_session()
+
+    def _add_free(self, num_pages: int) -> None:
+        """Count pages that become free, or that may be taken. A report that is under way knows neither."""
+        self._free_pages += num_pages
+        self.claimed_pages -= num_pages
 
     def _reserve_session(self) -> None:
         state = self.state
@@ -223,7 +228,7 @@ class Workspace:
         """Empty these slots, which hold so many pages."""
         self.session.release(slots)
         self.state.close(slots)
-        self._free_pages += num_pages
+        self._add_free(num_pages)
 
     def buffers(self) -> tuple[Tensor, ...]:
         """All tensors that live between steps: the same tuple until one of them may have been replaced."""
