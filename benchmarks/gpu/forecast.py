@@ -114,13 +114,13 @@ def estimates(
     machine: Machine, network: Network, work: list[Work], dtype: str, counted: dict[str, int]
 ) -> Iterator[tuple[str, int, float, float]]:
     """Yield for each way its name, its kernels, and the least and the most microseconds of a step."""
-    limit = sum(one.us(machine, dtype) for one in work)
+    whole = Work(sum(one.num_bytes for one in work), sum(one.flop for one in work))
+    limit = whole.us(machine, dtype)
     yield "limit", 0, limit, limit
     apart = sum(one.us(machine, dtype, READ_SHARE, MULTIPLY_SHARE) for one in work)
     for name, num in counted.items():
         yield name, num, apart + num * NODE_US[0], apart + num * NODE_US[1]
-    # a kernel that goes on loads the next weights while its blocks wait for each other
-    whole = Work(sum(one.num_bytes for one in work), sum(one.flop for one in work))
+    # a kernel that goes on may load the next weights while its blocks wait for each other
     together = whole.us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE)
     slow = sum(one.us(machine, dtype, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE) for one in work)
     in_layers, barriers = network.layers * PARTS_OF_LAYER, PARTS_OF_STEP
