@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(on_a_gpu.Deadline(config.getoption("--minutes")))
     if triton_process.is_interpreting():
         triton_process.hasten_interpreter()
+        triton_process.shuffle_programs()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -83,6 +84,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    if triton_process.is_interpreting():
+        seed = triton_process.grid_seed()
+        terminalreporter.write_line(f"programs were shuffled: PYBEAM_GRID_SEED={seed}")
     for name in backends.NAMES:
         reason = _reason_to_leave_out(config, name, config.getoption("--device"))
         if reason is not None:
