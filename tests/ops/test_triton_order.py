@@ -16,7 +16,8 @@ from support.paths import ROOT
 from support.triton_launches import attention_launch
 
 EVENT = re.compile(
-    r"^\s*(?:@\S+ )?(bar\.sync|atom\.\S+|red\.\S+|st\.global|st\.shared|ld\.global\.cg|ld\.global|ld\.shared)",
+    r"^\s*(?:@\S+ )?"
+    r"(bar\.sync|atom\.\S+|red\.\S+|st\.global|st\.shared|ld\.global\.cg|ld\.global|ld\.shared)",
     re.M,
 )
 COUNTS = "atom.global.gpu.acq_rel.add.u32"
