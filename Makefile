@@ -28,7 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint tidy fmt clean sanitize sanitize-threads fuzz soak launches gpu-build gpu-test gpu-bench gpu-e2e
+        lint tidy fmt clean sanitize sanitize-threads fuzz soak launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e \
+        gpu-profile
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -48,8 +49,9 @@ help:
 	@echo "               check its links;"
 	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
-	@echo "make gpu-test  run all tests on a GPU, with the torch that is installed; make gpu-bench times the kernels,"
-	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations"
+	@echo "make gpu-test  run the tests of a GPU, with the torch that is installed; make gpu-bench times the kernels,"
+	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations, make gpu-profile the phases of"
+	@echo "               a step; none takes more than 9 minutes. make gpu-pack, on any machine, prepares them in .gpu-pack"
 	@echo "make launches  count the kernels of a step on a GPU, by phase, without one; fails above a budget"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make tidy      look for mistakes in the C++ with clang-tidy (two minutes)"
@@ -177,7 +179,7 @@ GPU_OUT = $(or $(OUT),benchmarks/results/$(or $(GPU),no-gpu))
 # Stops it in time with SIGINT, upon which the benchmarks and the tests write what they have.
 RUN_FOR = set -o pipefail; PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 timeout -s INT -k 20
 
-gpu-test gpu-bench gpu-e2e: SHELL := bash
+gpu-test gpu-bench gpu-e2e gpu-profile: SHELL := bash
 
 gpu-build:
 	@mkdir -p $(GPU_OUT)
@@ -185,18 +187,33 @@ gpu-build:
 	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \
 	    $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
 
+# Kernels first, so that a broken machine shows at once; graphs last, because a failed capture may break what follows.
+GPU_PYTEST = $(PYTHON) -m pytest -q --device cuda --maxfail 20 -W default -p no:cacheprovider
+
 gpu-test: gpu-build
-	@$(RUN_FOR) 400 $(PYTHON) -m pytest -q --device cuda -W default -p no:cacheprovider \
+	@$(RUN_FOR) 240 $(GPU_PYTEST) --minutes $(or $(MINUTES),3) -m "not slow and not graphs" \
 	    $$($(PYTHON) -c "import xdist" 2> /dev/null && printf -- '-n 8') \
-	    --junitxml=$(GPU_OUT)/gpu-test.xml 2>&1 | tee $(GPU_OUT)/gpu-test.log
+	    --junitxml=$(GPU_OUT)/gpu-test.xml 2>&1 | tee $(GPU_OUT)/gpu-test.log; kernels=$$?; \
+	$(RUN_FOR) 120 $(GPU_PYTEST) --minutes 1.5 -m graphs tests/engine \
+	    --junitxml=$(GPU_OUT)/gpu-test-graphs.xml 2>&1 | tee $(GPU_OUT)/gpu-test-graphs.log && exit $$kernels
 
 gpu-bench: gpu-build
-	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks.gpu --minutes 6.5
+	@$(RUN_FOR) 440 $(PYTHON) -m benchmarks.gpu --minutes 6.5
 
 gpu-e2e: gpu-build
-	@$(RUN_FOR) 460 $(PYTHON) -m benchmarks e2e --device cuda --minutes 6.5 \
+	@$(RUN_FOR) 440 $(PYTHON) -m benchmarks e2e --device cuda --minutes 6.5 \
 	    $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
+
+# A table for each search; the trace is of one.
+GPU_PROFILE = $(RUN_FOR) 90 $(PYTHON) -m pybeam profile --device cuda --model $(or $(MODEL),examples/models/bible-es-en)
+
+gpu-profile: gpu-build
+	@for search in "fixed --width 5" "greedy" "fixed --width 5 --lines 1" \
+	    "variable --width 50 --threshold 1.6 --max-candidates 3 --schedule streaming"; do \
+	    echo "--algorithm $$search"; $(GPU_PROFILE) --algorithm $$search || true; \
+	done 2>&1 | tee $(GPU_OUT)/gpu-profile.log
+	-@$(GPU_PROFILE) --algorithm fixed --width 5 --repeats 1 --trace $(GPU_OUT)/gpu-trace.json
 
 clean:
 	rm -rf $(VENV) $(OLDEST) docs/_build $(PAGE)/node_modules $(PAGE)/dist build dist *.egg-info pybeam/_C*.so .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from functools import cache
 from importlib import metadata
@@ -114,7 +115,8 @@ class Journal:
 
     def say(self, line: str) -> None:
         print(line, flush=True)
-        with self._log.open("a") as log:
+        # the line has been said, and a full disk is no reason to stop
+        with suppress(OSError), self._log.open("a") as log:
             log.write(line + "\n")
 
     def add(self, row: dict) -> None:
@@ -125,7 +127,8 @@ class Journal:
             self.rows[places[0]] = row
         else:
             self.rows.append(row)
-        self.save()
+        if not self.save():
+            print(json.dumps(row), flush=True)
 
     def attempt(self, row: dict, measure: Callable[[], dict]) -> dict | None:
         """Add a row with what was measured, which is returned, or with the error that came instead."""
@@ -142,7 +145,8 @@ class Journal:
         self.add({**row, **numbers})
         return numbers
 
-    def save(self, is_complete: bool = False) -> None:
+    def save(self, is_complete: bool = False) -> bool:
+        """Write all rows. Returns False, with a message, if the disk refuses: the next call tries again."""
         used = {row["run"] for row in self.rows} | {self.run}
         data = {
             "machine": self.machine,
@@ -152,8 +156,13 @@ class Journal:
         }
         # under another name first, so that Ctrl-C cannot leave half a file
         unfinished = self._path.with_name(f".{self._path.name}")
-        unfinished.write_text(json.dumps(data, indent=1) + "\n")
-        unfinished.replace(self._path)
+        try:
+            unfinished.write_text(json.dumps(data, indent=1) + "\n")
+            unfinished.replace(self._path)
+        except OSError as error:
+            print(f"{self._path} could not be written: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
 
     def finish(self, *tables: list[dict]) -> None:
         """Mark the run complete unless time ran out, and print the tables."""

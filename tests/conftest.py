@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +17,12 @@ import torch
 from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
-from support import cuda_on_cpu, thinning, triton_process
+from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.device_loop import NoReading, NoWaiting
 from support.graph_memory import GraphMemory
+
+# deterministic algorithms need it before the first product on a GPU
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 ISAS = ("generic", "avx2", "avx512", "avx512_bf16")
 # what the fixtures `backend` and `kernel` take in turn
@@ -29,6 +37,7 @@ REGISTRATION = ("test_capacity", "test_float64_is_for_the_reference")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu")
     parser.addoption("--backend", choices=("all", *backends.NAMES), default="all")
+    parser.addoption("--minutes", type=float, help="skip the tests that would begin later")
 
 
 # thousands of tests are made and stay: looking for garbage among them is time lost
@@ -40,14 +49,37 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if threading.current_thread() is threading.main_thread():
+        # a shell that starts this in the background has it ignore Ctrl-C, by which `make` stops it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--device") == "cpu":
+        # "auto" is the CPU then, in programs that tests start, too
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    config.pluginmanager.register(on_a_gpu.Deadline(config.getoption("--minutes")))
     if triton_process.is_interpreting():
         triton_process.hasten_interpreter()
+        triton_process.shuffle_programs()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("--device") == "cpu" or not collection_path.match("test_*.py"):
+        return None
+    return on_a_gpu.needs_no_device(collection_path) or None
 
 
 # before pytest leaves out what is slow
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     thinning.mark_the_rest_slow(items)
+    if config.getoption("--device") == "cuda":
+        on_a_gpu.choose(config, items)
+
+
+# around the fixtures of modules, too
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with on_a_gpu.explicit_devices(item):
+        return (yield)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -61,6 +93,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    if triton_process.is_interpreting():
+        seed = triton_process.grid_seed()
+        terminalreporter.write_line(f"programs were shuffled: PYBEAM_GRID_SEED={seed}")
     for name in backends.NAMES:
         reason = _reason_to_leave_out(config, name, config.getoption("--device"))
         if reason is not None:

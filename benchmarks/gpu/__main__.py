@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
+import traceback
+from functools import partial
 
 import torch
 
@@ -38,9 +41,9 @@ def main() -> None:
         with torch.inference_mode():
             _measure(timer, journal, tiny, options.only)
             if not tiny and not options.only and not journal.is_over:
-                journal.say(f"wrote {choice.write(journal.rows)}")
                 # the checkout may be a copy that is lost; what $OUT holds is not
-                choice.write(journal.rows, folder / choice.TABLE.name)
+                for path in (folder / choice.TABLE.name, choice.TABLE):
+                    journal.say(f"wrote {choice.write(journal.rows, path)}")
     except KeyboardInterrupt:
         journal.say("interrupted")
     finally:
@@ -48,17 +51,28 @@ def main() -> None:
 
 
 def _measure(timer: Timer, journal: Journal, tiny: bool, only: str | None) -> None:
-    machine.measure(timer, journal, tiny)
     names = ["native"] if tiny else ["native", "triton"]
     names = [name for name in names if name in backends.available()]
     others = names if tiny else [name for name in names if name != "native"]
-    if only in (None, "tree_attention"):
-        bench_tree_attention.measure(timer, journal, others, tiny)
-    if only in (None, "rows"):
-        bench_rows.measure(timer, journal, others, tiny)
-    if only in (None, "select"):
-        bench_select.measure(timer, journal, names, tiny)
-        bench_select.measure_compiled(timer, journal, tiny)
+    groups = {
+        "machine": [partial(machine.measure, timer, journal, tiny)],
+        "select": [
+            partial(bench_select.measure, timer, journal, names, tiny),
+            partial(bench_select.measure_compiled, timer, journal, tiny),
+        ],
+        "tree_attention": [partial(bench_tree_attention.measure, timer, journal, others, tiny)],
+        "rows": [partial(bench_rows.measure, timer, journal, others, tiny)],
+    }
+    for name, group in groups.items():
+        if only not in (None, name) and name != "machine":
+            continue
+        for measure in group:
+            try:
+                measure()
+            # its inputs may not fit, say; other groups are worth as much
+            except Exception as error:
+                journal.say(f"{name} ended early: {type(error).__name__}: {error}")
+                print(traceback.format_exc(), file=sys.stderr)
 
 
 def _options() -> argparse.Namespace:

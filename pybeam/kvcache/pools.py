@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,42 +30,74 @@ class KeyValuePool:
         device: torch.device,
     ) -> None:
         shape = (num_layers, 0, 2, num_heads, head_size)
-        self._pool = torch.empty(shape, dtype=dtype, device=device)  # [layers, cells, 2, H, D]
-        self._split()
+        pool = torch.empty(shape, dtype=dtype, device=device)  # [layers, cells, 2, H, D]
+        # a GPU has a tensor for each layer
+        self._whole = pool if device.type == "cpu" else None
+        self._set(pool.unbind(0))
 
     @property
     def num_cells(self) -> int:
-        return self._pool.shape[1]
+        return self.both[-1].shape[0]
 
     @property
     def cell_bytes(self) -> int:
         """Number of bytes of one cell in all layers."""
-        layers, _, *cell = self._pool.shape
-        return layers * math.prod(cell) * self._pool.itemsize
+        first = self.both[0]
+        return len(self.both) * math.prod(first.shape[1:]) * first.itemsize
 
     @property
     def reads_sizes(self) -> bool:
         """Whether a step may read sizes back. On a GPU it would have to wait for them."""
-        return self._pool.device.type == "cpu"
+        return self.both[0].device.type == "cpu"
 
     @property
     def memory(self) -> Tensor:
-        """Keys and values of all layers. This is another tensor after the pool has grown."""
-        return self._pool
+        """Keys and values of all layers on a CPU, [layers, cells, 2, H, D]."""
+        assert self._whole is not None, "only a CPU has all layers in one tensor"
+        return self._whole
+
+    @property
+    def first(self) -> Tensor:
+        """Keys and values of the first layer. It is another tensor after the pool has grown."""
+        return self.both[0]
 
     def grow(self, num_cells: int) -> None:
         """Make room for that many cells. Old cells keep their contents."""
-        old = self._pool
-        if num_cells <= old.shape[1]:
-            return
-        shape = (old.shape[0], num_cells, *old.shape[2:])
-        is_host = old.device.type == "cpu"
-        self._pool = large_array(shape, old.dtype) if is_host else old.new_empty(shape)
-        self._pool[:, : old.shape[1]] = old
-        self._split()
+        if num_cells > self.num_cells:
+            kept = slice(self.num_cells)
+            self._replace(num_cells, [(kept, kept)])
 
-    def _split(self) -> None:
-        self.both = list(self._pool.unbind(0))
+    def _replace(self, num_cells: int, moves: Sequence[tuple[slice, slice]]) -> None:
+        """Have new tensors of so many cells. `moves` are slices of old cells, and their places in the new."""
+        if self._whole is not None:
+            old = self._whole
+            self._whole = large_array((old.shape[0], num_cells, *old.shape[2:]), old.dtype)
+            for before, after in moves:
+                self._whole[:, after] = old[:, before]
+            self._set(self._whole.unbind(0))
+            return
+        # layer by layer, so that a pool which fills the memory need not fit twice
+        old_cells = self.num_cells
+        try:
+            for i, layer in enumerate(self.both):
+                grown = layer.new_empty(num_cells, *layer.shape[1:])
+                for before, after in moves:
+                    grown[after] = layer[before]
+                self._set_layer(i, grown)
+        except torch.OutOfMemoryError:
+            for i, layer in enumerate(self.both):
+                if layer.shape[0] > old_cells:
+                    for before, after in moves:
+                        layer[before] = layer[after].clone()
+                    self._set_layer(i, layer[:old_cells])
+            raise
+
+    def _set_layer(self, i: int, layer: Tensor) -> None:
+        self.both[i] = layer
+        self.key[i], self.value[i] = layer.unbind(1)
+
+    def _set(self, layers: Iterable[Tensor]) -> None:
+        self.both = list(layers)
         self.key = [both[:, 0] for both in self.both]
         self.value = [both[:, 1] for both in self.both]
 

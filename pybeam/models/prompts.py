@@ -104,15 +104,14 @@ class PromptPool(KeyValuePool):
         num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)
         if (num_own, num_prompt) == (self.num_own, self.num_prompt):
             return
-        old, front, back = self._pool, self.num_own, self.num_prompt
-        self._pool = old.new_empty(old.shape[0], num_own + num_prompt, *old.shape[2:])
-        at = self.position
-        self.position = at.new_zeros(num_own + num_prompt, 1)
-        self._pool[:, :front], self.position[:front] = old[:, :front], at[:front]
-        if back:
-            self._pool[:, -back:], self.position[-back:] = old[:, -back:], at[-back:]
+        num_cells, at = num_own + num_prompt, self.position
+        front, back = slice(self.num_own), slice(self.num_own, self.num_own + self.num_prompt)
+        moves = [(front, front), (back, slice(num_cells - self.num_prompt, num_cells))]
+        self._replace(num_cells, moves)
+        self.position = at.new_zeros(num_cells, 1)
+        for before, after in moves:
+            self.position[after] = at[before]
         self.num_own, self.num_prompt = num_own, num_prompt
-        self._split()
 
 
 class Prompts:
@@ -141,7 +140,7 @@ class Prompts:
     def buffers(self) -> Sequence[Tensor]:
         """All tensors that are kept between steps."""
         prompt = self.cells.cell, self.cells.length, self._last
-        return self.pool.memory, self.pool.position, *prompt
+        return self.pool.first, self.pool.position, *prompt
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         """See `Session.max_bytes`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,22 @@ def test_systems_take_turns_and_medians_count(monkeypatch, tmp_path):
     assert (a["seconds"], a["repeats"], b["seconds"]) == (2, 3, 4)
     assert "times the first" not in a
     assert (b["times the first"], b["same outputs"]) == (0.5, 0.5)
+
+
+def test_a_disk_that_refuses_loses_no_row(monkeypatch, tmp_path, capsys):
+    kept = Journal(tmp_path, "x", IDENTITY)
+    with monkeypatch.context() as full:
+
+        def refuse(*_, **__):
+            raise OSError("no space left on device")
+
+        full.setattr(Path, "write_text", refuse)
+        kept.attempt({"case": "a", "system": "b"}, lambda: {"seconds": 1.5})
+    said = capsys.readouterr()
+    assert json.loads(said.out)["seconds"] == 1.5
+    assert "x.json could not be written: no space left" in said.err
+    kept.add({"case": "c", "system": "b"})
+    assert [row["case"] for row in Journal(tmp_path, "x", IDENTITY).rows] == ["a", "c"]
 
 
 def test_broad_runs_measure_all_before_any_is_repeated(monkeypatch, tmp_path):

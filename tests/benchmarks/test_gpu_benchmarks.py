@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from support.paths import ROOT
 
@@ -38,6 +39,36 @@ def test_dry_run(tmp_path):
         "backtrace",
     }
     assert "select" in (tmp_path / "gpu-bench.log").read_text()
+
+
+def test_a_group_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(ROOT)
+    main = pytest.importorskip("benchmarks.gpu.__main__")
+    measured = []
+    for module, name in (
+        (main.machine, "measure"),
+        (main.bench_select, "measure"),
+        (main.bench_select, "measure_compiled"),
+        (main.bench_tree_attention, "measure"),
+        (main.bench_rows, "measure"),
+    ):
+
+        def record(*_, name=f"{module.__name__}.{name}"):
+            measured.append(name.rpartition("gpu.")[2])
+            if name.endswith(("select.measure", "machine.measure")):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(module, name, record)
+    journal = main.Journal(tmp_path, "gpu-bench", main.IDENTITY)
+    main._measure(None, journal, tiny=True, only=None)
+    assert measured == [
+        "machine.measure",
+        "bench_select.measure",
+        "bench_select.measure_compiled",
+        "bench_tree_attention.measure",
+        "bench_rows.measure",
+    ]
+    assert "select ended early: OutOfMemoryError" in capsys.readouterr().out
 
 
 @pytest.fixture

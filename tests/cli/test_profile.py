@@ -227,13 +227,15 @@ def test_trace_and_table(run, device, tmp_path):
 
     events = read_trace(path)
     names = [e["name"] for e in events if e["cat"] == "user_annotation"]
-    assert {f"pybeam::{name}" for name in (*PHASES, "decode") if name != "replay"} <= set(names)
-    assert names.count("pybeam::model") == 4
+    if device.type == "cpu":
+        assert {f"pybeam::{name}" for name in (*PHASES, "decode") if name != "replay"} <= set(names)
+        assert names.count("pybeam::model") == 4
     found = break_down(events, on_gpu=device.type == "cuda")
     busy = sum(row["busy_ms"] for row in numbers["phases"].values())
     assert sum(found.busy_us.values()) == pytest.approx(4e3 * busy)
     assert 0 < sum(found.busy_us.values()) < sum(found.host_us.values())
-    assert found.busy_us["model"] > found.busy_us["close"]
+    # a replay is a phase of its own, of which the model is a part
+    assert max(found.busy_us["model"], found.busy_us["replay"]) > found.busy_us["close"]
 
 
 def test_text(run):

@@ -337,32 +337,3 @@ def test_graphs_need_a_gpu(transformer):
     with pytest.raises(ValueError, match="`memory_limit` must be at least 1"):
         pybeam.Decoder(transformer, ALGORITHMS["fixed"], memory_limit=0)
     assert pybeam.Decoder(transformer, ALGORITHMS["fixed"], graphs=False)
-
-
-@pytest.fixture
-def on_gpu(device, tmp_path):
-    if device.type != "cuda":
-        pytest.skip("needs a GPU (--device cuda)")
-    save_tiny_model(tmp_path, "m2m_100")
-    return load_model(tmp_path, device=device)
-
-
-def test_nothing_synchronises_on_a_gpu(on_gpu):
-    """But the host's waiting for the events of its own copies."""
-    decoder = pybeam.Decoder(on_gpu, ALGORITHMS["variable"], pybeam.Fifo(5), graphs=False)
-    expected = decoder.decode(REQUESTS)  # compiles what is needed
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        assert essence(decoder.decode(REQUESTS)) == essence(expected)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_graphs_on_a_gpu_give_the_same_results(on_gpu, name):
-    results = []
-    for graphs in (False, True):
-        decoder = pybeam.Decoder(on_gpu, ALGORITHMS[name], pybeam.Fifo(5), graphs=graphs)
-        decoder.decode(REQUESTS)
-        results.append(decoder.decode(REQUESTS))
-    assert_alike(*results)

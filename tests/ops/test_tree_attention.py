@@ -19,10 +19,12 @@ def attend(case: dict, backend: str, device: torch.device, **more) -> torch.Tens
     return ops.tree_attention(**moved, **more, backend=backend).cpu()
 
 
-def check(case: dict, kernel: str, device: torch.device, **more) -> torch.Tensor:
+def check(
+    case: dict, kernel: str, device: torch.device, tolerance: float = 0.0, **more
+) -> torch.Tensor:
     actual = attend(case, kernel, device, **more)
     assert actual.is_contiguous()
-    assert_close(actual, attend(case, "reference", torch.device("cpu"), **more))
+    assert_close(actual, attend(case, "reference", torch.device("cpu"), **more), tolerance)
     return actual
 
 
@@ -134,7 +136,9 @@ def test_hidden_cells_do_not_matter(kernel, device):
 
 def test_large_scores_and_scale(kernel, device):
     case = random_case([3], [50])
-    check(case, kernel, device, scale=30.0)
+    # near 300, rounding alone moves a weight by so much where powers of two replace those of e
+    tolerance = 2e-4 if device.type == "cuda" else 0.0
+    check(case, kernel, device, tolerance, scale=30.0)
     check(case, kernel, device, scale=-1.5)
     uniform = check(case, kernel, device, scale=0.0)
     assert not bool(uniform.isnan().any())

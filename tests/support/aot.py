@@ -117,12 +117,20 @@ def distinct(launches: list[Launch]) -> list[Launch]:
     return list({launch.key: launch for launch in launches}.values())
 
 
+def compile_for(launch: Launch, capability: int) -> Any:
+    """What Triton compiles this launch to."""
+    with _target(capability):
+        return launch.kernel.run(*launch.arguments, grid=launch.grid, warmup=True, **launch.options)
+
+
+def ptx(launch: Launch, capability: int) -> str:
+    """The text of a launch before registers are chosen."""
+    return compile_for(launch, capability).asm["ptx"]
+
+
 def assemble(launch: Launch, capability: int) -> Assembly:
     """Compile a launch for compute capability `capability` / 10."""
-    with _target(capability):
-        compiled = launch.kernel.run(
-            *launch.arguments, grid=launch.grid, warmup=True, **launch.options
-        )
+    compiled = compile_for(launch, capability)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(compiled.asm["cubin"])

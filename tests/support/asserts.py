@@ -18,9 +18,9 @@ TOLERANCES = {
 SCORE_ULP = 4 * 2.0**-23
 
 
-def assert_close(actual: Tensor, expected: Tensor) -> None:
-    """Assert equal shapes, dtypes, and values up to `TOLERANCES` of that dtype; NaN equals NaN."""
-    atol, rtol = TOLERANCES[expected.dtype]
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float = 0.0) -> None:
+    """Assert equal shapes, dtypes, and values up to `TOLERANCES` of that dtype, or more; NaN equals NaN."""
+    atol, rtol = (max(known, tolerance) for known in TOLERANCES[expected.dtype])
     torch.testing.assert_close(actual, expected, atol=atol, rtol=rtol, equal_nan=True)
 
 

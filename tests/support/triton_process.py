@@ -12,16 +12,23 @@ Tests that fit every backend stand in the ordinary files. Tests of parts that on
 (slices, splits, counters) stand in ``tests/ops/interpreted/``. Only a process that interprets, or that has
 a GPU (``--device cuda``), collects them.
 
+The programs of a grid run in a random order, as they may on a GPU. ``PYBEAM_GRID_SEED=N`` repeats the order
+that a failed run prints.
+
 The interpreter takes about 0.1 ms per operation and program: keep vocabularies and grids small.
 It gets bfloat16 arithmetic wrong; a kernel must convert to float32 right after it loads.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import re
+import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -54,6 +61,29 @@ def run_in_interpreter(*arguments: str) -> None:
     assert result.returncode == 0, result.stdout[-8000:]
     summary = result.stdout.strip().splitlines()[-1]
     assert re.search(r"\b[1-9]\d* passed", summary) and "skipped" not in summary, summary
+
+
+def grid_seed() -> int:
+    return int(os.environ.setdefault("PYBEAM_GRID_SEED", str(secrets.randbelow(10**6))))
+
+
+def shuffle_programs() -> None:
+    """Have the interpreter run the programs of every grid in a random order, which `grid_seed` decides."""
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    random_order = random.Random(grid_seed())
+    begin, go_to = builder.set_grid_dim, builder.set_grid_idx
+    order: Iterator[tuple[int, ...]] = iter(())
+
+    def begin_shuffled(*sizes: int) -> None:
+        nonlocal order
+        begin(*sizes)
+        places = list(itertools.product(*map(range, sizes)))
+        random_order.shuffle(places)
+        order = iter(places)
+
+    builder.set_grid_dim = begin_shuffled
+    builder.set_grid_idx = lambda *place: go_to(*next(order))
 
 
 def hasten_interpreter() -> None:

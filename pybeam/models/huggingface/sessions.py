@@ -67,7 +67,7 @@ class EncoderDecoderSession(Session):
 
     def buffers(self) -> Sequence[Tensor]:
         source = self._source.cell, self._source.length
-        return self._own.memory, self._cross.memory, *source, self._position
+        return self._own.first, self._cross.first, *source, self._position
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes

@@ -185,7 +185,7 @@ class TransformerSession(Session):
         self._source.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
-        pools = self._own.memory, self._cross.memory, self._cell_position
+        pools = self._own.first, self._cross.first, self._cell_position
         return *pools, self._source.cell, self._source.length
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:

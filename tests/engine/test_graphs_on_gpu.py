@@ -1,0 +1,93 @@
+"""Captured steps on a GPU: the same results, with arrays that grow and decoders that come and go.
+
+`make gpu-test` runs this file last, in a process of its own: a failed capture may break what follows.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import pybeam
+from pybeam.models import load_model
+from support.device_loop import REQUESTS, assert_alike
+from support.example_model import LINES, assert_agree
+from support.laws import ALGORITHMS, essence
+from support.paths import MODEL
+from support.tiny_models import save_tiny_model
+
+pytestmark = [
+    pytest.mark.graphs,
+    pytest.mark.filterwarnings("error:a step could not be captured:RuntimeWarning"),
+]
+LONG = pybeam.fixed_beam(4, min_length=70, max_length=80)
+
+
+@pytest.fixture
+def on_gpu(device, tmp_path):
+    if device.type != "cuda":
+        pytest.skip("needs a GPU (--device cuda)")
+    save_tiny_model(tmp_path, "m2m_100")
+    return load_model(tmp_path, device=device)
+
+
+def num_graphs(decoder: pybeam.Decoder) -> int:
+    return sum(len(workspace.graphs) for workspace in decoder._idle)
+
+
+def test_nothing_synchronises(on_gpu):
+    """But the host's waiting for the events of its own copies."""
+    decoder = pybeam.Decoder(on_gpu, ALGORITHMS["variable"], pybeam.Fifo(5), graphs=False)
+    expected = decoder.decode(REQUESTS)  # compiles what is needed
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert essence(decoder.decode(REQUESTS)) == essence(expected)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_results_are_the_same(on_gpu, name):
+    results = []
+    for graphs in (False, True):
+        decoder = pybeam.Decoder(on_gpu, ALGORITHMS[name], pybeam.Fifo(5), graphs=graphs)
+        decoder.decode(REQUESTS)
+        results.append(decoder.decode(REQUESTS))
+    assert num_graphs(decoder) > 0
+    assert_alike(*results)
+
+
+@pytest.mark.parametrize("schedule", [pybeam.Fifo(4), pybeam.Streaming(4)], ids=["fifo", "stream"])
+def test_long_outputs_outgrow_graphs(on_gpu, schedule):
+    plain = pybeam.Decoder(on_gpu, LONG, schedule, graphs=False).decode(REQUESTS)
+    decoder = pybeam.Decoder(on_gpu, LONG, schedule, graphs=True)
+    for _ in range(3):
+        assert_alike(decoder.decode(REQUESTS), plain)
+    assert num_graphs(decoder) > 0
+
+
+def test_decoders_take_turns(on_gpu):
+    """Graphs of one are dropped while another replays its own."""
+    algorithms = ALGORITHMS["fixed"], ALGORITHMS["variable"], LONG
+    plain = [pybeam.Decoder(on_gpu, a, graphs=False).decode(REQUESTS) for a in algorithms]
+    decoders = [pybeam.Decoder(on_gpu, a, graphs=True) for a in algorithms]
+    for _ in range(3):
+        for decoder, expected in zip(decoders, plain, strict=True):
+            assert_alike(decoder.decode(REQUESTS), expected)
+    decoders.pop(0)
+    gc.collect()
+    torch.cuda.empty_cache()
+    for decoder, expected in zip(decoders, plain[1:], strict=True):
+        assert_alike(decoder.decode(REQUESTS), expected)
+
+
+@pytest.mark.parametrize("schedule", [pybeam.Fifo(6), pybeam.Streaming(6)], ids=["fifo", "stream"])
+def test_the_example_model_translates_as_on_a_cpu(on_gpu, device, schedule):
+    tokenizer = pybeam.load_tokenizer(MODEL)
+    sources = [tokenizer.encode(line) for line in LINES] * 8
+    algorithm = pybeam.fixed_beam(5, n_best=5, max_length=60)
+    models = [load_model(MODEL, device=d, dtype="float32") for d in (device, "cpu")]
+    found, expected = (pybeam.Decoder(m, algorithm, schedule).decode(sources) for m in models)
+    assert_agree(found, expected)
