@@ -11,12 +11,14 @@ from functools import partial
 from torch import Tensor
 
 from pybeam.backends import torch_beams
-from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
     CommitRules,
+    Drafts,
+    DraftTokens,
+    NewLines,
     PlanRules,
     RowArrays,
     SelectInputs,
@@ -26,6 +28,7 @@ from pybeam.contracts import ColumnRules, SelectOptions, Survivors
 from pybeam.triton_kernels import beam_commit as commit_kernels
 from pybeam.triton_kernels import beam_read as read_kernels
 from pybeam.triton_kernels import catalogue as catalogue_kernels
+from pybeam.triton_kernels import draft_commit as draft_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
@@ -83,6 +86,34 @@ def beam_commit(
     return commit_kernels.beam_commit(tree, beams, slot, survivors, eos_token, *rules)
 
 
+def draft_open(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    lines: NewLines,
+    draft_ints: Tensor,
+    tokens: DraftTokens,
+) -> None:
+    beam_open(tree, beams, slot, lines, tokens.start_id)
+    drafts.ints[slot.long()] = draft_ints
+    numbers = tokens.eos_id, tokens.vocab_size
+    draft_kernels.draft_commit(tree, beams, drafts, slot, None, None, *numbers)
+
+
+def draft_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    tokens: DraftTokens,
+) -> None:
+    numbers = tokens.eos_id, tokens.vocab_size
+    draft_kernels.draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
+
+
 def tree_release(tree: TreeArrays, slot: Tensor) -> None:
     release_kernels.tree_release(
         tree.num_nodes,
@@ -109,8 +140,6 @@ beam_program = None
 layer_program = None
 causal_program = None
 beam_open = partial(torch_beams.beam_open, tree_append)
-draft_open = partial(drafts.draft_open, tree_append)
-draft_commit = drafts.draft_commit
 beam_close = partial(torch_beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed

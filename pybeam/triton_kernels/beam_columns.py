@@ -55,3 +55,16 @@ FINISHED_SCORE, FINISHED_LOG_PROB, FINISHED_FINAL = map(tl.constexpr, range(3))
     STOP_MAX_LENGTH,
     STOP_ERROR,
 ) = map(tl.constexpr, range(9))
+(
+    DRAFT_MAX_ROWS,
+    DRAFT_BLOCK,
+    DRAFT_HORIZON,
+    DRAFT_WINDOW,
+    DRAFT_CREDIT,
+    DRAFT_PRICE,
+    DRAFT_FILL,
+    DRAFT_NGRAM,
+    DRAFT_NUM_GUESSES,
+    DRAFT_FEEDS_ALL,
+    NUM_DRAFT_INTS,
+) = map(tl.constexpr, range(11))

@@ -47,7 +47,7 @@ from pybeam.triton_kernels.tree_append import (
 from pybeam.triton_kernels.tree_survivors import LISTS, NUMBERS, survivors_of
 
 HELD = tl.constexpr(int(Finishing.HELD))
-# survivors that finish are read a few at a time
+# survivors that finish are read a few at a time, one by each thread
 WARP_SIZE = 32
 
 

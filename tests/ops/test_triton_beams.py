@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from pybeam.backends.arrays import CommitRules, PlanRules
 from pybeam.contracts import Certificate, Finishing, Top
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
-from support.triton_launches import commit_launches, plan_launches, read_launches
+from support.triton_launches import commit_launches, draft_launches, plan_launches, read_launches
 
 RULES = (
     CommitRules(2, Finishing.REFILL, False, Top.IGNORED, Certificate.NONE),
@@ -26,6 +26,7 @@ def test_in_the_interpreter():
     run_in_interpreter(
         "tests/ops/interpreted/test_beam_operators.py",
         "tests/ops/interpreted/test_beam_plan.py",
+        "tests/ops/interpreted/test_draft_operators.py",
         "tests/ops/interpreted/test_beams_in_the_loop.py",
     )
 
@@ -65,3 +66,16 @@ def test_commit_is_compiled_well(width, capability):
         assert assembly.registers <= 128
         # divisions in float64 are calls, which save registers; the widest beams spill a little beside
         assert assembly.stack <= (32 if width < 4096 else 160)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+def test_drafts_are_compiled_well(capability):
+    """Two launches, whether a source begins or goes on."""
+    calls = [draft_launches(width, opens) for width in (1, 8, 64, 128) for opens in (True, False)]
+    assert {len(launches) for launches in calls} == {2}
+    for launch in distinct([launch for call in calls for launch in call]):
+        assembly = assemble(launch, capability)
+        assert assembly.local == 0
+        assert assembly.registers <= 128
+        assert assembly.stack <= 32, "divisions in float64 are calls, which save registers"

@@ -51,6 +51,7 @@ A_LITTLE = {
     ),
     "ops/interpreted/test_beam_operators.py": ("test_the_best_of_beams_that_hold",),
     "ops/interpreted/test_beam_plan.py": ("test_as_torch[9-streaming, impatient-20]",),
+    "ops/interpreted/test_draft_operators.py": ("test_an_adaptive_window",),
     "ops/interpreted/test_tree_bounds.py": (
         "test_a_full_tree_takes_what_fits",
         "test_an_empty_pool_gives_no_cells",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 
 from pybeam.backends import triton as kernels
-from pybeam.backends.arrays import Beams, CommitRules, PlanRules, tree_survivors
+from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
 from pybeam.contracts import Distances, Finishing, Paths
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.draft_commit import draft_commit
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_attention import tree_attention
 
 from .aot import Launch, recorded
+from .beam_arrays import EOS, VOCAB
 
 
 def ints(*shape: int) -> torch.Tensor:
@@ -126,6 +128,16 @@ def read_launches(width: int, refills: bool) -> list[Launch]:
     return recorded(
         lambda: kernels.beam_read(tree.arrays, beams, slot, refills, 3 * width, 3 * width)
     )
+
+
+def draft_launches(width: int, opens: bool) -> list[Launch]:
+    """Sources that guess ahead begin, or accept what was guessed."""
+    tree, beams = beams_of(width)
+    drafts = Drafts.empty(torch.device("cpu")).reserved(4, 9)
+    survivors = tree_survivors(ints(9, 1), ints(9, 1), ints(9, 1).float())
+    given = None if opens else survivors
+    slot = torch.arange(3).int()
+    return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, EOS, VOCAB))
 
 
 def commit_launches(width: int, rules: CommitRules, has_paths: bool = False) -> list[Launch]:
