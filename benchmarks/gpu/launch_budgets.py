@@ -8,7 +8,7 @@ BUDGETS: dict[str, dict[int, int]] = {
     "fixed_beam": {3: 380, 6: 419},
     "variable_beam": {3: 382, 6: 421},
     "optimal_beam": {3: 502, 6: 541},
-    "stochastic_beam": {3: 556, 6: 595},
+    "stochastic_beam": {3: 391, 6: 430},
     "jacobi": {3: 2781, 6: 2820},
     "hybrid_jacobi": {3: 766, 6: 802},
 }
