@@ -19,7 +19,7 @@ from typing import Any
 
 MEASURED_ON = {measured_on}
 
-# the first rule that a shape fits decides
+# the first rule that a shape fits decides; Triton where none does
 SELECT: list[dict[str, Any]] = [
 {rules}
 ]
@@ -46,8 +46,8 @@ def select_rules(rows: list[dict]) -> list[dict]:
         if case.max_candidates is not None and len(us) == len(CANDIDATES):
             shape = (case.dtype.itemsize, case.num_rows, case.vocab_size)
             fastest[shape] = min(us, key=us.get)
-    winners = set(fastest.values()) or {CANDIDATES[0]}
-    if len(winners) == 1:
+    winners = set(fastest.values())
+    if len(winners) <= 1:
         return [{"backend": winner} for winner in winners]
     rules = [
         {"item_bytes": item, "max_rows": num_rows, "max_vocab": vocab, "backend": name}

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pybeam.backends import triton as triton_backend
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.backends.transfer import to_device
-from pybeam.engine.cuda_graphs import bucket
+from pybeam.engine.cuda_graphs import NUM_COUNTERS, bucket
 from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
@@ -27,7 +27,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Model
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
-from pybeam.triton_kernels import attention_variants
+from pybeam.triton_kernels import attention_variants, counters
 from tests.support.aot import recording
 
 META = torch.device("meta")
@@ -125,7 +125,8 @@ def step_kernels(
         step = partial(engine._step, slot, limit, LONGEST)
         # the first step makes what is kept between steps
         step()
-        with kernels.counting():
+        held = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=META)
+        with kernels.counting(), counters.lent(held):
             step()
     return kernels.counts
 

@@ -91,6 +91,9 @@ class Backend(Protocol):
     causal_program: Callable[[tuple[Tensor, ...], CausalShape], CausalProgram] | None
     # None: a norm reads a sum that was written before; see `pybeam.backends.torch_layers.add_norm`
     add_norm: Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None, float], Tensor] | None
+    # None: the processor itself perturbs, and torch finds the log-probs of what it let through
+    perturb: Callable[..., Tensor] | None
+    restore_log_probs: Callable[..., Tensor] | None
     # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 

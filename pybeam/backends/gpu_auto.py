@@ -1,6 +1,6 @@
 """``backend="auto"`` on a GPU: Triton for all operators but `select`.
 
-`select` takes CUDA C++ or Triton, by the measurements in `gpu_choice.py`.
+`select` is CUDA C++ where measurements in `gpu_choice.py` say that it is faster.
 """
 
 from __future__ import annotations

@@ -263,6 +263,8 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 beam_program = None
 layer_program = None
 add_norm = None
+perturb = None
+restore_log_probs = None
 causal_program = None
 beam_open = partial(beams.beam_open, tree_append)
 beam_plan = torch_plan.beam_plan

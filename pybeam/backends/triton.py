@@ -32,6 +32,7 @@ from pybeam.triton_kernels import draft_commit as draft_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_append import tree_append
@@ -176,7 +177,9 @@ __all__ = [
     "linear",
     "lstm_cell",
     "mixture",
+    "perturb",
     "prompt_attention",
+    "restore_log_probs",
     "rms_norm",
     "rotary",
     "scatter_rows",

@@ -11,11 +11,15 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from pybeam.triton_kernels import counters
+
 # A graph of a deep model holds a few megabytes on the device. Sizes are rounded up to buckets, so that the
 # sizes that a stream keeps coming back to have room.
 MAX_GRAPHS = 64
 # torch has so many streams per device, and gives them out in turn
 MAX_STREAMS = 32
+# of the programs of a launch that wait for one another
+NUM_COUNTERS = 1 << 16
 
 Step = Callable[[Tensor], Tensor]
 
@@ -66,6 +70,9 @@ class CudaCapture:
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         self._graphs: list[torch.cuda.CUDAGraph] = []
+        # outside the pool, so that no graph needs to clear them: kernels leave zeros, and no two graphs of
+        # one object run at a time
+        self._counters = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=device)
         self.renew()
 
     def renew(self) -> None:
@@ -96,7 +103,8 @@ class CudaCapture:
         # other threads may allocate memory meanwhile
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            report = step(slot)
+            with counters.lent(self._counters):
+                report = step(slot)
         finally:
             graph.capture_end()
         return Captured(graph.replay, slot, report)

@@ -107,12 +107,15 @@ class LiveSources:
         Returns the new expansions, and the places in `slots` of live sources that are done.
         """
         num_new, done = 0, []
+        rows_of = self._rows_of
         reasons, num_rows, expansions = Report.columns(numbers, "reason", "num_rows", "expansions")
         for i, slot in enumerate(slots):
             num_new += expansions[i] - self._expansions_of[slot]
             self._expansions_of[slot] = expansions[i]
             if reasons[i] == RUNNING:
-                self._set_rows(slot, num_rows[i])
+                # beams are full most of the time
+                if num_rows[i] != rows_of[slot]:
+                    self._set_rows(slot, num_rows[i])
                 continue
             self._set_rows(slot, 0)
             # a report that is read late still names sources that left after the step before

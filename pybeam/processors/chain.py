@@ -15,6 +15,7 @@ from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, AnyProcessor, Processor, perturbs, stage_of
+from pybeam.processors.gumbel import Gumbel
 from pybeam.processors.items import AllowedItems, Columns
 from pybeam.processors.shared import SharedLines
 
@@ -129,7 +130,11 @@ class ProcessorChain:
                 result, are_logits = log_softmax(result), False
             if perturbs(kept.processor):
                 self.log_probs = result
-            result = kept(result, rows)
+            if isinstance(kept.processor, Gumbel):
+                data = kept.data(rows)
+                result = kept.processor.perturbed(self._backend, result, rows, data)
+            else:
+                result = kept(result, rows)
             is_tensor = isinstance(result, Tensor)
             if not is_tensor or result.shape != logits.shape or not result.dtype.is_floating_point:
                 found = f"{result.dtype} {list(result.shape)}" if is_tensor else repr(result)
@@ -163,7 +168,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def restore_log_probs(
-    chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor
+    backend: Backend, chosen: Survivors, rows: Rows, is_alive: Tensor, log_probs: Tensor
 ) -> Survivors:
     """Return the survivors of `select` with log-probs [R, V] in place of the numbers that ranked them.
 
@@ -172,6 +177,10 @@ def restore_log_probs(
     """
     if not log_probs.shape[0]:
         return chosen  # nothing moves
+    if backend.restore_log_probs is not None:
+        given = chosen.log_prob, chosen.parent, chosen.token, log_probs, is_alive
+        places = rows.prefix_length, rows.slot, rows.offset, rows.position
+        return chosen._replace(log_prob=backend.restore_log_probs(*given, *places))
     slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
     row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
     numbers = torch.arange(log_probs.shape[0], device=slot.device)

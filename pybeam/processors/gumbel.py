@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor
 
@@ -35,6 +36,17 @@ class Gumbel(Processor):
 
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.seed, dtype=torch.int64),)
+
+    def perturbed(
+        self, backend: Backend, log_probs: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Do what `__call__` does, in the backend's kernels if it has some."""
+        if backend.perturb is None:
+            return self(log_probs, rows, data)
+        tree, score = rows.tree, rows.beam_score
+        given = tree.parent, tree.log_prob, rows.prefix_length, score
+        places = rows.row_slot, rows.entry, rows.node, rows.token, rows.position
+        return backend.perturb(log_probs, *data, *given, *places)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         seed, hashes, totals = data  # [R], [S, N], [S, N]

@@ -116,7 +116,8 @@ class BeamStep:
             chosen = demote_eos(chosen, arrays.beams, rows.slot, inputs.width)
         log_probs = chain.log_probs if chain.perturbs else None
         if log_probs is not None:
-            chosen = restore_log_probs(chosen, rows, arrays.beams.is_alive, log_probs)
+            is_alive = arrays.beams.is_alive
+            chosen = restore_log_probs(arrays.backend, chosen, rows, is_alive, log_probs)
         if target is None:
             return chosen
         eos_id = arrays.eos_ids[0]

@@ -64,13 +64,13 @@ def test_kernels_are_counted_by_phase(launches, model):
     assert not kernels.counts["read"]
 
 
-def test_few_sources_split_their_attention(launches, model):
-    """A launch that is split counts its parts, and the counters must be zero."""
+def test_few_sources_clear_no_counters(launches, model):
+    """A launch that is split counts its parts, with counters that are lent to the whole graph."""
     many, few = (
         launches.kernels(model, "fixed_beam", num_sources)["model"] for num_sources in (64, 1)
     )
-    assert few["tree_attention_kernel"] == many["tree_attention_kernel"] == 6
-    assert few["zeros"] > many["zeros"]
+    assert few == many
+    assert "zeros" not in few
 
 
 def test_every_algorithm_has_a_budget(launches):

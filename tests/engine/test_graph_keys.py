@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.backends import load
@@ -12,6 +13,7 @@ from pybeam.engine.cuda_graphs import Captured, StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.triton_kernels import counters
 from support.device_loop import REQUESTS, run, torch_beams
 from support.laws import ALGORITHMS, schedules
 from support.paths import DATA, MODEL, ROOT
@@ -109,6 +111,17 @@ def test_pages_that_came_after_a_report_was_sent_are_free(transformer):
     assert workspace.tree.num_total_pages == num_pages
     workspace.claim_pages(1)
     assert workspace.tree.num_total_pages > num_pages
+
+
+def test_counters_are_lent_to_the_launches_of_a_graph():
+    device, held = torch.device("cpu"), torch.zeros(8, dtype=torch.int32)
+    with counters.lent(held):
+        assert counters.counters(8, device) is held
+        assert counters.counters(9, device).numel() >= 9
+        with counters.lent(held[:2]):
+            assert counters.counters(3, device) is not held
+        assert counters.counters(1, device) is held
+    assert counters.counters(1, device) is not held
 
 
 SEARCHES = {

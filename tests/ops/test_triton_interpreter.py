@@ -36,6 +36,8 @@ A_LITTLE = {
     ),
     "ops/test_backtrace.py": (),
     "ops/test_rms_norm.py": ("test_zeros_stay_zeros",),
+    "ops/interpreted/test_add_norm.py": ("test_nan_stays_in_its_row",),
+    "ops/interpreted/test_gumbel_kernels.py": ("test_restore",),
     "ops/test_rotary.py": ("test_by_hand",),
     "ops/test_gated.py": ("test_as_its_formula[triton-1-300-4]",),
     "ops/test_catalogue.py": (
