@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -16,7 +16,7 @@ from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
-from pybeam.engine.live_streams import closed_at_exit, on_device
+from pybeam.engine.live_streams import on_device
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
@@ -39,13 +39,16 @@ class DecodeError(RuntimeError):
     """
 
     def __init__(self, results: list[Result]) -> None:
-        super().__init__(results)
+        failed = [result for result in results if result.error is not None]
+        first = failed[0]
+        super().__init__(
+            f"{len(failed)} of {len(results)} requests failed; the first is request {first.index}: "
+            f"{first.error}"
+        )
         self.results = results
 
-    def __str__(self) -> str:
-        failed = [result for result in self.results if result.error is not None]
-        told = f"{len(failed)} of {len(self.results)} requests failed"
-        return f"{told}; the first is request {failed[0].index}: {failed[0].error}"
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[list[Result]]]:
+        return DecodeError, (self.results,)
 
 
 class Decoder(InProcess):
@@ -309,11 +312,11 @@ class Decoder(InProcess):
     ) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
         wants = Wants(log_probs, partials, self._alignment, self._reads_late)
-        return _timed(closed_at_exit(self._run(requests, stats, wants)), stats)
+        return _timed(self._run(requests, stats, wants), stats)
 
     def _run(
         self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: Wants
-    ) -> Generator[Result | Partial, None, None]:
+    ) -> Iterator[Result | Partial]:
         # another thread may take it first
         try:
             workspace = self._idle.pop()

@@ -29,6 +29,7 @@ from pybeam.engine.arrivals import Arrivals, Listed
 from pybeam.engine.attention import with_attention
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
+from pybeam.engine.live_streams import Stream, closed_at_exit
 from pybeam.engine.partials import Glance
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
@@ -83,8 +84,9 @@ class Engine:
         self._finished: deque[FinishedBatch] = deque()
         self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
 
+    @closed_at_exit
     @torch.inference_mode()
-    def run(self, requests: Iterable[Any] | Arrivals) -> Iterator[Result | Partial]:
+    def run(self, requests: Iterable[Any] | Arrivals) -> Stream[Result | Partial]:
         """Yield results as soon as they are known, in no particular order."""
         arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
         self._work.expect(self._schedule.n)
@@ -316,8 +318,7 @@ class Engine:
         for i, error in errors.items():
             source = sources[i]
             if source.slot != NO_SLOT:
-                self._work.session.release([source.slot])
-                self._work.release_slots([source.slot])
+                self._work.give_back(source.slot)
                 source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import weakref
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-_live: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+P = ParamSpec("P")
+T = TypeVar("T")
+Stream = Generator[T, None, None]
+
+_live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def on_device(
-    stream: Generator[Any, None, None], device: torch.device
-) -> Generator[Any, None, None]:
+def on_device(stream: Stream[T], device: torch.device) -> Stream[T]:
     """Yield what the stream does. While it works, its GPU is torch's current one, where Triton launches."""
     if device.type != "cuda":
         yield from stream
@@ -32,10 +35,16 @@ def on_device(
             stream.close()
 
 
-def closed_at_exit(stream: Generator[Any, None, None]) -> Generator[Any, None, None]:
-    """Return the stream. It is closed when the program ends, while torch is still there to be asked."""
-    _live.add(stream)
-    return stream
+def closed_at_exit(function: Callable[P, Stream[T]]) -> Callable[P, Stream[T]]:
+    """Close the generators that this function makes when the program ends, while torch is still there."""
+
+    @functools.wraps(function)
+    def remembered(*args: P.args, **options: P.kwargs) -> Stream[T]:
+        stream = function(*args, **options)
+        _live.add(stream)
+        return stream
+
+    return remembered
 
 
 @atexit.register

@@ -81,6 +81,7 @@ class Workspace:
         self._buffers: tuple[Tensor, ...] | None = None
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._session_room = (0, 0)  # slots and cells
         self._free_pages = 0  # at least so many
         # pages that may have been taken since the beginning, less those that have become free
         self.claimed_pages = 0
@@ -130,6 +131,13 @@ class Workspace:
         """Free these slots."""
         self._free_slots += slots
 
+    def give_back(self, slot: int) -> None:
+        """Free the slot of a source that has no beam."""
+        # it may be one for which there was no memory
+        if slot < self._session_room[0]:
+            self.session.release([slot])
+        self.release_slots([slot])
+
     def reserve(self, length: int, live: Iterable[Source], newcomers: Sequence[Source]) -> None:
         """Make room for hypotheses of that many tokens of live sources, and for newcomers.
 
@@ -155,9 +163,10 @@ class Workspace:
         if reserved == self._reserved:
             return
         self.state.reserve(*reserved)
-        self._reserved = reserved
         self._reserve_expected_pages(max_length)
         self._reserve_session()
+        # only now: what could not be allocated is asked for again
+        self._reserved = reserved
 
     def choose_reads(self, sources: Iterable[Source]) -> None:
         """Decide how many tokens of each source's prefix are read at once, before its first step."""
@@ -207,7 +216,7 @@ class Workspace:
         num_new = num_sources * tree.pages_per_step + num_more
         num_added = tree.reserve_pages(num_new, self._free_pages)
         self._add_free(num_added - num_new)
-        if num_added:
+        if num_added or self._session_room[1] < tree.num_cells:
             self._buffers = None
             self._reserve_session()
 
@@ -217,8 +226,9 @@ class Workspace:
         self.claimed_pages -= num_pages
 
     def _reserve_session(self) -> None:
-        state = self.state
-        self.session.reserve(self.num_slots, state.width_capacity, self.tree.num_cells)
+        num_slots, num_cells = self.num_slots, self.tree.num_cells
+        self.session.reserve(num_slots, self.state.width_capacity, num_cells)
+        self._session_room = num_slots, num_cells
 
     def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""

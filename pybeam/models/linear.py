@@ -47,6 +47,7 @@ class PlainLinear:
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
         if self._is_fused and memory is None and x.device.type != "cpu":
+            assert self.bias is not None
             gelu = self.activation_id == Activation.TANH_GELU
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=gelu)
         y = self._product(x, memory)
