@@ -23,7 +23,7 @@ from pybeam.server.endpoints import (
     translations,
 )
 from pybeam.server.lifecycle import Gate, Gated
-from pybeam.server.limits import BodyLimits
+from pybeam.server.limits import BodyLimits, Places
 from pybeam.server.logs import AccessLog
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
@@ -49,6 +49,8 @@ def build_service(
 ) -> Service:
     """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
     decoders = {name: model.decoder for name, model in models.items()}
+    transcripts = [one.transcripts for one in models.values() if one.transcripts is not None]
+    decoders |= {one.name: one.decoder for one in transcripts}
     return Service(
         decoders,
         engines=engines,
@@ -85,9 +87,10 @@ def build_app(
         description="Exact beam search over HTTP. `/v1/decode` takes everything that a search has.",
     )
     keys = Keys() if keys is None else keys
-    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics)
+    places = Places(settings.max_recordings)
+    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places)
     app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
-    metrics.watch(service, list(models))
+    metrics.watch(service, service.models)
     for router in ROUTERS:
         app.include_router(router)
     errors.install(app)

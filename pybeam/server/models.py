@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
+from pybeam.server.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
 from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
 
@@ -50,12 +51,19 @@ class ServedModel:
         directory: the files.
         decoder: the model and its search.
         tokenizer: for texts of the model, whatever the languages; None: it has ids alone.
+        transcripts: transcribe recordings of any length; None: each is one source.
     """
 
     def __init__(
-        self, name: str, directory: str, decoder: Decoder, tokenizer: Tokenizer | None
+        self,
+        name: str,
+        directory: str,
+        decoder: Decoder,
+        tokenizer: Tokenizer | None,
+        transcripts: ServedTranscripts | None = None,
     ) -> None:
         self.name, self.directory, self.decoder = name, directory, decoder
+        self.transcripts = transcripts
         self.plain_tokenizer = tokenizer
         self.takes_sound = decoder.model.takes_features
         tags = load_languages(directory)
