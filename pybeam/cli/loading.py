@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 
 from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.errors import as_failures, as_usage_errors
-from pybeam.cli.options.sections import take
+from pybeam.cli.options.sections import given, take
 from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pybeam.processors import Processor
     from pybeam.search.algorithms import Algorithm
     from pybeam.text.tokenizer import Tokenizer
+
+
+# options that mean the same in faster-whisper's search
+OF_FASTER_WHISPER = {"width", "patience", "length_penalty"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,25 @@ class Setup:
         """
         unk_id = None if tokenizer is None else tokenizer.unk_id
         return self.algorithm.build_for(self.first_dir, unk_id, more)
+
+    def build_transcript_search(self, tokenizer: Tokenizer) -> Algorithm:
+        """Build faster-whisper's search, or the one that options ask for.
+
+        Raises UsageError for options that do not fit together.
+        """
+        from pybeam.transcription import beam_search
+
+        algorithm, options = self.build_algorithm(tokenizer), self.algorithm
+        asked = given(options.search, [field.name for field in fields(options.search)])
+        asked |= given(options.scoring, [field.name for field in fields(options.scoring)])
+        # who transcribes has the limit
+        most = asked.pop("max_length", None)
+        is_by_step = isinstance(asked.get("width"), tuple)
+        if options.recipe is not None or is_by_step or asked.keys() - OF_FASTER_WHISPER:
+            return algorithm
+        with as_usage_errors():
+            search = beam_search(**asked)
+        return replace(search, processors=algorithm.processors, max_length=most)
 
     def build_decoder(self, model: Model, algorithm: Algorithm, **wants: bool) -> Decoder:
         """Build the decoder. Raises UsageError for options that do not fit the model."""

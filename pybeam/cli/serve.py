@@ -16,6 +16,7 @@ import click
 from pybeam.cli.loading import Setup
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.limits import LIMITS
 from pybeam.cli.options.sections import Section, SectionCommand, option, take
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
@@ -64,22 +65,6 @@ def check_url(context: click.Context, parameter: click.Parameter, url: str | Non
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url!r} must be a URL, such as http://localhost:4318")
     return url
-
-
-class Load(click.ParamType):
-    """A number of waiting texts and the width of beams from there on."""
-
-    name = "load"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        waiting, _, width = value.partition(":")
-        if not (waiting.isdigit() and width.isdigit() and int(waiting) and int(width)):
-            self.fail(f"{value!r} must be two numbers, such as 16:3", param, ctx)
-        return int(waiting), int(width)
 
 
 SERVER = Section(
@@ -157,81 +142,6 @@ SERVER = Section(
             callback=check_url,
             help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
             "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
-        ),
-    ],
-)
-LIMITS = Section(
-    "Limits of a request",
-    [
-        option(
-            "--timeout",
-            default=60.0,
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="Answer 504 after this time; a request may ask for less.",
-        ),
-        option(
-            "--max-waiting",
-            default=256,
-            type=click.IntRange(1),
-            metavar="N",
-            help="Texts that may wait for each model; a request beyond gets 429.",
-        ),
-        option(
-            "--max-waiting-work",
-            type=click.IntRange(1),
-            metavar="WORK",
-            help="Source tokens times beam width of all texts that wait for a model; likewise 429.",
-        ),
-        option(
-            "--width-by-load",
-            type=Load(),
-            multiple=True,
-            metavar="WAITING:K",
-            help="While so many texts wait, begin others with a beam of at most K, which is faster and "
-            "worse; answers say their width. May be given many times, such as 16:3 and 64:1.",
-        ),
-        option(
-            "--max-sources",
-            default=64,
-            type=click.IntRange(1),
-            metavar="N",
-            help="Texts in one request.",
-        ),
-        option(
-            "--max-source-tokens",
-            default=1024,
-            type=click.IntRange(1),
-            metavar="TOKENS",
-            help="Length of a text.",
-        ),
-        option(
-            "--max-width",
-            default=32,
-            type=click.IntRange(1, 4096),
-            metavar="K",
-            help="Beam width, and number of outputs, that a request may ask for.",
-        ),
-        option(
-            "--max-body",
-            default=1 << 20,
-            type=click.IntRange(1),
-            metavar="BYTES",
-            help="Size of a request.",
-        ),
-        option(
-            "--max-audio",
-            default=25 << 20,
-            type=click.IntRange(1),
-            metavar="BYTES",
-            help="Size of a request with a recording.",
-        ),
-        option(
-            "--body-timeout",
-            default=30.0,
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="Time in which a request must have come whole.",
         ),
     ],
 )
@@ -368,7 +278,8 @@ def load_models(
 def load_model(name: str, setup: Setup) -> ServedModel:
     """Load a model and build its decoder. Raises ClickException if it cannot be read."""
     from pybeam.server.models import ServedModel, load_any_tokenizer
-    from pybeam.speech.transcription import load_suppressed
+    from pybeam.server.transcripts import ServedTranscripts
+    from pybeam.speech.transcription import load_suppressed, whisper_config
 
     replicas = [model.load_model() for model in setup.by_device()]
     with as_failures():
@@ -376,5 +287,15 @@ def load_model(name: str, setup: Setup) -> ServedModel:
         suppressed = load_suppressed(setup.first_dir) if replicas[0].takes_features else ()
     algorithm = setup.build_algorithm(tokenizer, suppressed)
     decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
+    transcripts = None
     with as_failures():
-        return ServedModel(name, setup.first_dir, decoders[0], tokenizer, decoders[1:])
+        if tokenizer is not None and whisper_config(Path(setup.first_dir)) is not None:
+            transcripts = ServedTranscripts(
+                f"{name} (windows)",
+                replicas[0],
+                setup.first_dir,
+                setup.build_transcript_search(tokenizer),
+                setup.schedule,
+                setup.device.backend,
+            )
+        return ServedModel(name, setup.first_dir, decoders[0], tokenizer, transcripts, decoders[1:])

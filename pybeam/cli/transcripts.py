@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,22 +18,16 @@ import click
 from pybeam.cli import signals
 from pybeam.cli.files import open_output
 from pybeam.cli.loading import Setup
-from pybeam.cli.options.errors import EXPECTED, as_failures, as_usage_errors
-from pybeam.cli.options.sections import given
+from pybeam.cli.options.errors import EXPECTED, as_failures
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.output import OrderedWriter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pybeam.search.algorithms import Algorithm
     from pybeam.speech.transcript import Transcript
     from pybeam.speech.voice_activity import VoiceActivity
-    from pybeam.text.tokenizer import Tokenizer
     from pybeam.transcription import Progress, Recording, Transcriber, TranscriptionOptions
-
-# options that mean the same in faster-whisper's search
-OF_FASTER_WHISPER = {"width", "patience", "length_penalty"}
 
 
 @dataclass(frozen=True)
@@ -72,9 +67,9 @@ class Transcripts:
 
                 activity = VoiceActivity(rules)
             writer = stack.enter_context(self._writer())
-            sounds = Sounds(self.names, transcriber.sampling_rate, activity)
             progress = SoundProgress(self.names, has_summary=not self.quiet)
             stack.callback(progress.close)
+            sounds = Sounds(self.names, transcriber.sampling_rate, activity, progress.warn)
             stack.enter_context(signals.ending_in_order())
             self._transcribe(transcriber, sounds, writer, progress)
         return 1 if progress.has_failed else 0
@@ -126,7 +121,7 @@ class Transcripts:
     def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
         from pybeam.transcription import Transcriber
 
-        algorithm = self._algorithm(self.setup.load_tokenizer())
+        algorithm = self.setup.build_transcript_search(self.setup.load_tokenizer())
         model = self.setup.load_model()
         with as_failures():
             return Transcriber(
@@ -137,21 +132,6 @@ class Transcripts:
                 schedule=self.setup.schedule,
                 backend=self.setup.device.backend,
             )
-
-    def _algorithm(self, tokenizer: Tokenizer) -> Algorithm:
-        """The search of faster-whisper, unless an option asks for another one."""
-        from pybeam.transcription import beam_search
-
-        algorithm, options = self.setup.build_algorithm(tokenizer), self.setup.algorithm
-        asked = given(options.search, [field.name for field in fields(options.search)])
-        asked |= given(options.scoring, [field.name for field in fields(options.scoring)])
-        # the transcription has the limit
-        asked.pop("max_length", None)
-        is_by_step = isinstance(asked.get("width"), tuple)
-        if options.recipe is not None or is_by_step or asked.keys() - OF_FASTER_WHISPER:
-            return algorithm
-        with as_usage_errors():
-            return replace(beam_search(**asked), processors=algorithm.processors)
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[FolderWriter | LineWriter]:
@@ -219,6 +199,7 @@ class Sounds:
     names: tuple[str, ...]
     sampling_rate: int
     activity: VoiceActivity | None
+    warn: Callable[[str], None]
 
     def __iter__(self) -> Iterator[Recording]:
         from pybeam.transcription import Recording
@@ -240,7 +221,14 @@ class Sounds:
 
         from pybeam.speech.sound import read_sound
 
-        return read_sound(name, self.sampling_rate) if name else torch.zeros(0)
+        if not name:
+            return torch.zeros(0)
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            samples = read_sound(name, self.sampling_rate)
+        for one in noted:
+            self.warn(str(one.message))
+        return samples
 
 
 def _fail(error: Exception) -> Tensor:
@@ -280,6 +268,10 @@ class SoundProgress:
         self._bar.update(position - self._position.get(news.index, 0.0))
         self._position[news.index] = position
         self._num_done += news.transcript is not None
+
+    def warn(self, message: str) -> None:
+        """Say what may be wrong with a recording that is transcribed."""
+        self._say(f"warning: {message}")
 
     def finish(self, *, is_interrupted: bool) -> None:
         """Say what was done."""

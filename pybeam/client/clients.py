@@ -96,7 +96,7 @@ class Client:
         return self._ask(SCORE, json={"source": source, "target": target, **options})
 
     def transcribe(self, file: str | os.PathLike[str] | BinaryIO, **options: Any) -> str:
-        """Write down what is said in a WAV file. Raises ServerError."""
+        """Write down what is said in a sound file. Raises ServerError."""
         return str(self._ask(AUDIO, files=recording(file), data=options)["text"])
 
     def models(self) -> list[dict[str, Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from pybeam import __version__
+from pybeam.decoder import Decoder
 from pybeam.server import errors
 from pybeam.server.auth import Keys
 from pybeam.server.calls import Calls
@@ -23,7 +24,7 @@ from pybeam.server.endpoints import (
     translations,
 )
 from pybeam.server.lifecycle import Gate, Gated
-from pybeam.server.limits import BodyLimits
+from pybeam.server.limits import BodyLimits, Places
 from pybeam.server.logs import AccessLog
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
@@ -48,7 +49,11 @@ def build_service(
     models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings, *, engines: int = 1
 ) -> Service:
     """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
-    decoders = {name: model.decoders for name, model in models.items()}
+    decoders: dict[str, Decoder | Sequence[Decoder]] = {
+        name: model.decoders for name, model in models.items()
+    }
+    transcripts = [one.transcripts for one in models.values() if one.transcripts is not None]
+    decoders |= {one.name: one.decoder for one in transcripts}
     return Service(
         decoders,
         engines=engines,
@@ -85,9 +90,10 @@ def build_app(
         description="Exact beam search over HTTP. `/v1/decode` takes everything that a search has.",
     )
     keys = Keys() if keys is None else keys
-    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics)
+    places = Places(settings.max_recordings)
+    app.state.calls = Calls(service, ServedModels(models), settings, keys, metrics, places)
     app.state.metrics, app.state.gate, app.state.started = metrics, Gate(), int(time.time())
-    metrics.watch(service, list(models))
+    metrics.watch(service, service.models)
     for router in ROUTERS:
         app.include_router(router)
     errors.install(app)

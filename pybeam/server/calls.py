@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 from fastapi import Depends
@@ -20,14 +20,14 @@ from pybeam.server import schemas
 from pybeam.server.answers import log_fields_of
 from pybeam.server.auth import Keys, client_of
 from pybeam.server.errors import APIError, from_service, refused
+from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
 from pybeam.server.settings import Settings
-from pybeam.server.sse import Event, Write, streamed, unless_gone
-from pybeam.serving import ServedResult, Service
+from pybeam.server.sse import Event, Write, streamed, together, unless_gone
+from pybeam.server.transcripts import Decode, ServedTranscripts
+from pybeam.serving import DeadlineExceeded, ServedResult, Service
 from pybeam.text.tokenizer import Tokenizer
-
-T = TypeVar("T")
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
@@ -63,6 +63,7 @@ class Calls:
     settings: Settings
     keys: Keys
     metrics: Metrics
+    recordings: Places
 
     async def encode(
         self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
@@ -137,7 +138,7 @@ class Calls:
         http.state.log_fields = {"model": model.name, "sources": len(requests)}
         work = [self.service.decode(request, **options) for request in requests]
         try:
-            results: list[ServedResult] = await unless_gone(http, _all(work))
+            results: list[ServedResult] = await unless_gone(http, together(work))
         except Exception as error:
             raise from_service(error) from error
         http.state.log_fields = log_fields_of(model, results)
@@ -176,6 +177,26 @@ class Calls:
             raise from_service(error) from error
         return await streamed(http, events, written, on_first)
 
+    def windows(
+        self, http: HTTPRequest, model: ServedModel, transcripts: ServedTranscripts
+    ) -> Decode:
+        """Return what decodes the windows of a recording, all of them in the time of one request."""
+        options = self._serving(http, model, schemas.Serving())
+        options["model"] = transcripts.name
+        end = time.monotonic() + options["timeout"]
+
+        async def decode(request: Request) -> ServedResult:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise DeadlineExceeded(
+                    f"the recording was not transcribed within {options['timeout']:g} seconds; send it in "
+                    "parts, or start the server with a larger --timeout"
+                )
+            own: _Serving = {**options, "timeout": left}
+            return await self.service.decode(request, **own)
+
+        return decode
+
     def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> _Serving:
         most = self.settings.timeout
         if body.timeout is not None and body.timeout > most:
@@ -195,17 +216,6 @@ class Calls:
 
 async def _at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
-
-
-async def _all(work: Sequence[Awaitable[T]]) -> list[T]:
-    """Await all; if one fails, the others are cancelled before its error is raised."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def scoring_of(

@@ -1,15 +1,39 @@
-"""Bodies that are too large or too slow."""
+"""Bodies that are too large or too slow, and recordings that are too many."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import APIError, respond
+from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
 
 AUDIO_PATH = "/v1/audio/transcriptions"
+
+
+class Places:
+    """A bound on the recordings that are held in memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._num_taken = most, 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Take a place. Raises APIError if there is none."""
+        if self._num_taken >= self._most:
+            raise APIError(
+                429,
+                f"at most {self._most} recordings are transcribed at a time; try again later",
+                retry_after=RETRY_SECONDS,
+            )
+        self._num_taken += 1
+        try:
+            yield
+        finally:
+            self._num_taken -= 1
 
 
 class BodyLimits:

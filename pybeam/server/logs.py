@@ -48,6 +48,8 @@ def set_up(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # it says when it starts and stops, and so do we
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # such as that a recording seems to be cut
+    logging.captureWarnings(True)
     # a full disk under the logs must not write tracebacks about itself
     logging.raiseExceptions = False
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.server.errors import APIError
+from pybeam.server.transcripts import ServedTranscripts
 from pybeam.speech import Transcription, load_feature_extractor, load_transcription
 from pybeam.text.tokenizer import Tokenizer, load_languages, load_tokenizer, load_vocabularies
 
@@ -50,6 +51,7 @@ class ServedModel:
         directory: the files.
         decoder: the model and its search.
         tokenizer: for texts of the model, whatever the languages; None: it has ids alone.
+        transcripts: transcribe recordings of any length; None: each is one source.
         others: the same model and search on other devices.
     """
 
@@ -59,10 +61,12 @@ class ServedModel:
         directory: str,
         decoder: Decoder,
         tokenizer: Tokenizer | None,
+        transcripts: ServedTranscripts | None = None,
         others: Sequence[Decoder] = (),
     ) -> None:
         self.name, self.directory, self.decoder = name, directory, decoder
         self.decoders = decoder, *others
+        self.transcripts = transcripts
         self.plain_tokenizer = tokenizer
         self.takes_sound = decoder.model.takes_features
         tags = load_languages(directory)

@@ -15,6 +15,8 @@ class Settings:
         max_waiting_work: their source tokens times width, summed; None: no limit.
         width_by_load: pairs of a number of waiting requests and the width of beams from there on.
         max_body, max_audio: bytes of a body, and of one that holds a recording.
+        max_audio_seconds: length of a recording.
+        max_recordings: recordings that are transcribed at a time.
         max_sources: texts, or prompts, in one request.
         max_source_tokens: ids of a source.
         max_width: beam width and number of outputs that a request may ask for.
@@ -32,6 +34,8 @@ class Settings:
     width_by_load: tuple[tuple[int, int], ...] = ()
     max_body: int = 1 << 20
     max_audio: int = 25 << 20
+    max_audio_seconds: float = 1800.0
+    max_recordings: int = 16
     max_sources: int = 64
     max_source_tokens: int = 1024
     max_width: int = 32

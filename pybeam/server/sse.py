@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -13,9 +13,12 @@ from fastapi.responses import StreamingResponse
 from pybeam.server.errors import ClientGone, from_service, respond
 from pybeam.serving import BestSoFar, Certain, ServedResult, ServedStream
 
+T = TypeVar("T")
+
 Event = Certain | BestSoFar | ServedResult
-# makes the server-sent events of one event of the service
-Write = Callable[[Event], Iterable[str]]
+# makes the server-sent events of one event of the service, or of news of a recording
+Write = Callable[[Any], Iterable[str]]
+Events = ServedStream | AsyncGenerator[Any, None]
 
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -44,13 +47,24 @@ async def unless_gone(http: Request, work: Any) -> Any:
         await asyncio.gather(task, watcher, return_exceptions=True)
 
 
+async def together(work: Sequence[Awaitable[T]]) -> list[T]:
+    """Await all; if one fails, the others are cancelled before its error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def _gone(http: Request) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
 
 async def streamed(
-    http: Request, events: ServedStream, write: Write, on_first: Callable[[], None]
+    http: Request, events: Events, write: Write, on_first: Callable[[], None]
 ) -> StreamingResponse:
     """Return a response that sends events while they come.
 
@@ -58,7 +72,7 @@ async def streamed(
 
     Args:
         http: the request.
-        events: of the service.
+        events: of the service, or news of a recording.
         write: makes what is sent of each.
         on_first: called when the first one is there.
 
@@ -75,9 +89,7 @@ async def streamed(
     return StreamingResponse(body, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _written(
-    http: Request, first: Event, events: ServedStream, write: Write
-) -> AsyncIterator[str]:
+async def _written(http: Request, first: Any, events: Events, write: Write) -> AsyncIterator[str]:
     is_done = False
     try:
         for text in write(first):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import struct
+import warnings
 import wave
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pybeam.speech.cut_files import why_cut
 from pybeam.speech.features import LARGEST_WAV, read_wav
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
@@ -25,7 +27,12 @@ TOLERANCE = 0.5
 NOT_WAV = (EOFError, RuntimeError, wave.Error)
 
 
-def read_sound(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
+def read_sound(
+    source: str | os.PathLike[str] | BinaryIO,
+    sampling_rate: int,
+    *,
+    max_seconds: float | None = None,
+) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a sound file, or the sound of a film.
 
     WAV files with 16-bit samples, one channel and this rate are read as they are (`read_wav`). Anything else
@@ -35,23 +42,30 @@ def read_sound(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) ->
     Args:
         source: the file, or a binary stream with its content, which can seek.
         sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
+        max_seconds: a longer recording is refused before all of it is decoded; None: no limit.
+
+    Warns:
+        UserWarning: it seems to be cut (MP3 with a header of its encoder, Ogg, Opus, Matroska, WebM). It is
+            read up to there.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it has no sound, it is damaged, or the package av is missing; or it is cut, as far as its
-            format tells (WAV, FLAC, MP4).
+        ValueError: it has no sound, it is damaged, it is longer than `max_seconds`, or the package av is
+            missing; or it is cut, as far as its format tells for certain (WAV, FLAC, MP4).
     """
-    if _is_plain(source, sampling_rate):
+    name = str(source) if isinstance(source, str | os.PathLike) else "the recording"
+    plain_seconds = _plain_seconds(source, sampling_rate)
+    if plain_seconds is not None:
+        _check_most(name, plain_seconds, max_seconds)
         return read_wav(source, sampling_rate)
     try:
         av = importlib.import_module("av")
     except ImportError:
         return _refused(source, sampling_rate)
-    name = str(source) if isinstance(source, str | os.PathLike) else "the recording"
     given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
     _check_wav(given, name)
     try:
-        return _decoded(av, given, name, sampling_rate)
+        return _decoded(av, given, name, sampling_rate, max_seconds)
     # the resampler raises ValueError for a recording that changes its form on the way
     except (av.FFmpegError, ValueError) as error:
         if isinstance(error, _Damaged):
@@ -84,15 +98,18 @@ class _Damaged(ValueError):
     """Sound that cannot be read, with a message for the user."""
 
 
-def _is_plain(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> bool:
-    """Whether it is a WAV file that `read_wav` takes. A stream is at its beginning afterwards."""
+def _plain_seconds(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> float | None:
+    """Return the length of a WAV file that `read_wav` takes; None: it is another.
+
+    A stream is at its beginning afterwards.
+    """
     given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
     try:
         with wave.open(given, "rb") as file:
             form = file.getframerate(), file.getnchannels(), file.getsampwidth()
-            return form == (sampling_rate, 1, 2)
+            return file.getnframes() / sampling_rate if form == (sampling_rate, 1, 2) else None
     except NOT_WAV:
-        return False
+        return None
     finally:
         if not isinstance(given, str):
             given.seek(0)
@@ -108,21 +125,35 @@ def _refused(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> T
         ) from error
 
 
-def _decoded(av: Any, source: str | BinaryIO, name: str, sampling_rate: int) -> Tensor:
-    with av.open(source, metadata_errors="ignore") as container:
+def _check_most(name: str, seconds: float, most: float | None) -> None:
+    if most is not None and seconds > most:
+        raise _Damaged(f"{name} must have at most {most:g} s of sound; cut it into parts")
+
+
+def _decoded(
+    av: Any, source: str | BinaryIO, name: str, sampling_rate: int, max_seconds: float | None
+) -> Tensor:
+    # a temporary file can be written, too, and would be
+    with av.open(source, "r", metadata_errors="ignore") as container:
         if not container.streams.audio:
             raise _Damaged(f"{name} has no sound")
         stream = container.streams.audio[0]
         # 16-bit samples, as openai-whisper and faster-whisper take; FFmpeg mixes floats down too loud
         resampler = av.AudioResampler(format="s16", layout="mono", rate=sampling_rate)
-        parts = [np.zeros(0, np.int16)]
+        parts, num_samples = [np.zeros(0, np.int16)], 0
         for frame in _frames(container, stream, name):
             # gaps and jumps of its clock are no reason to refuse a recording
             frame.pts = None
             parts += [one.to_ndarray()[0] for one in resampler.resample(frame)]
+            num_samples += parts[-1].size
+            _check_most(name, num_samples / sampling_rate, max_seconds)
         parts += [one.to_ndarray()[0] for one in resampler.resample(None)]
         samples = np.concatenate(parts)
-        _check_length(container.format.name, stream, name, len(samples) / sampling_rate)
+        seconds = len(samples) / sampling_rate
+        _check_length(container.format.name, stream, name, seconds)
+        reason = why_cut(container, stream, source, seconds)
+    if reason is not None:
+        warnings.warn(f"{name} seems to be cut: {reason}", stacklevel=3)
     return torch.from_numpy(samples.astype(np.float32) / 2.0**15)
 
 

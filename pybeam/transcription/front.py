@@ -55,6 +55,13 @@ class Front:
             )
         return cls(extract, tokens, load_tokenizer(path), window, window // positions)
 
+    @property
+    def noted(self) -> tuple[int, ...]:
+        """The tokens whose probabilities are noted where a transcript starts: no speech, then languages."""
+        tokens = self.tokens
+        no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
+        return *no_speech, *tokens.languages.values()
+
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens with the spaces around it; timestamps and control tokens have none."""
         # the files of older models do not know timestamps

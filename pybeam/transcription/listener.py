@@ -17,13 +17,15 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
-from pybeam.speech.words import WordFinder
 from pybeam.transcription.found import Found, best_of_failed
 from pybeam.transcription.front import Front
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
 from pybeam.transcription.talks import Answer, Question, Talk
+
+# what a `WordFinder` does
+FindWords = Callable[..., list[Segment]]
 
 
 class Sound:
@@ -57,9 +59,6 @@ class Listener:
         front: what stands around it.
         options: how recordings are transcribed.
         find_words: gives segments their words; None: they have none.
-
-    Attributes:
-        noted: tokens whose probabilities are noted where a transcript starts.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Listener:
         model: Model,
         front: Front,
         options: TranscriptionOptions,
-        find_words: WordFinder | None = None,
+        find_words: FindWords | None = None,
     ) -> None:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
@@ -83,9 +82,6 @@ class Listener:
         self._half = self._positions // 2 - 1
         self._hotwords = self._encoded("hotwords", options.hotwords)[: self._half]
         self._first_prompt = self._encoded("initial_prompt", options.initial_prompt)
-        no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
-        self.noted = (*no_speech, *tokens.languages.values())
-        self._num_before = len(no_speech)
 
     def _encoded(self, name: str, given: str | Sequence[int] | None) -> list[int]:
         if given is None:
@@ -167,7 +163,9 @@ class Listener:
         source = sound.window(start, min(self._window, end - start))
         question = Question(source, (self._model.start_id,), back=0, max_length=1)
         [answer] = yield [question]
-        scores = dict(zip(self._tokens.languages, answer.notes[self._num_before :], strict=True))
+        scores = dict(
+            zip(self._tokens.languages, answer.notes[-len(self._tokens.languages) :], strict=True)
+        )
         best = max(scores, key=scores.__getitem__)
         return best, 1 / sum(math.exp(score - scores[best]) for score in scores.values())
 
@@ -303,7 +301,7 @@ class Listener:
         return (*before, self._model.start_id, *behind), len(behind)
 
     def _found(self, answer: Answer, temperature: float) -> Found:
-        no_speech = math.exp(answer.notes[0]) if self._num_before else None
+        no_speech = None if self._tokens.no_speech is None else math.exp(answer.notes[0])
         tokens = answer.tokens
         text = self._front.text(tokens).strip()
         average = answer.score / (len(tokens) + 1)

@@ -53,6 +53,15 @@ class Answer(NamedTuple):
     score: float
     notes: list[float]
 
+    @classmethod
+    def of(cls, question: Question, result: Result, notes: list[float]) -> Answer:
+        """Return what the result of a question's request says."""
+        if not result.hypotheses:
+            return cls([], -math.inf, notes)
+        best = result.hypotheses[0]
+        # its first token is no part of an output
+        return cls(best.tokens[len(question.prompt) - 1 :], best.score, notes)
+
 
 @dataclass(eq=False)
 class _Task:
@@ -88,7 +97,7 @@ class Talks(Arrivals):
         self._talks, self._request, self._notebook, self._most = talks, request, notebook, most
         self._ready: deque[tuple[_Task, int, Question]] = deque()
         self._waiting: deque[_Task] = deque()
-        self._asked: dict[int, tuple[_Task, int, int, int]] = {}
+        self._asked: dict[int, tuple[_Task, int, int, Question]] = {}
         self._num_asked = 0
         self._num_active = 0
         self.error: BaseException | None = None  # what reading the talks raised
@@ -103,17 +112,13 @@ class Talks(Arrivals):
         task, place, question = self._ready.popleft()
         index, line = self._num_asked, self._notebook.take()
         self._num_asked += 1
-        self._asked[index] = task, place, line, len(question.prompt) - 1
+        self._asked[index] = task, place, line, question
         return index, self._request(question, line)
 
     def answer(self, result: Result) -> None:
         """Take the result of a request. The talk goes on when all that it waits for is there."""
-        task, place, line, num_forced = self._asked.pop(result.index)
-        notes = self._notebook.read(line)
-        answer = Answer([], -math.inf, notes)
-        if result.hypotheses:
-            best = result.hypotheses[0]
-            answer = Answer(best.tokens[num_forced:], best.score, notes)
+        task, place, line, question = self._asked.pop(result.index)
+        answer = Answer.of(question, result, self._notebook.read(line))
         self._tell(task, place, answer, result.error)
 
     def close(self) -> None:

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from pybeam import processors
-from pybeam.arguments import ArgumentError
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
-from pybeam.limits import FREE, SourceLimit
 from pybeam.models.base import Model
-from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
-from pybeam.processors.sampling import sample
-from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.transcript import Transcript
 from pybeam.speech.words import WordFinder
+from pybeam.transcription.asker import Asker
 from pybeam.transcription.front import Front
 from pybeam.transcription.listener import Listener
-from pybeam.transcription.notes import Notebook, TakeNotes
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.recording import Progress, Recording
 from pybeam.transcription.search import beam_search
-from pybeam.transcription.talks import Question, Talk, Talks
+from pybeam.transcription.talks import Talk, Talks
 
-# seconds from one timestamp to the next
-STAMP_SECONDS = 0.02
 # requests whose notes are kept at a time, beside those of the schedule's sources; more would only wait
 SPARE_LINES = 64
 
@@ -104,22 +94,10 @@ class Transcriber:
         if options.words:
             find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text)
         self._listener = Listener(model, front, options, find_words)
-        num_lines = schedule.n + SPARE_LINES
-        self._notes = TakeNotes(
-            Notebook(num_lines, len(self._listener.noted), model.device), self._listener.noted
-        )
-        chain = (self._notes, *_chain(algorithm.processors, _rules(front, options)))
-        self._samples = any(temperature > 0 for temperature in options.temperatures)
-        if self._samples:
-            chain = (*chain, sample())
-        self._start_id, self._min_length = model.start_id, algorithm.min_length
-        most = algorithm.max_length
-        if isinstance(most, SourceLimit):
-            most = most.tokens(front.window // front.stride)
-        self._max_length = math.inf if most is None else most
+        self._asker = Asker(model, front, options, algorithm, schedule.n + SPARE_LINES)
         self._decoder = Decoder(
             model,
-            replace(algorithm, processors=chain, prefix=FREE, max_length=None),
+            self._asker.algorithm,
             schedule,
             backend,
             memory_limit=memory_limit,
@@ -179,8 +157,8 @@ class Transcriber:
         news: deque[Progress] = deque()
         talks = Talks(
             self._talks(recordings, news),
-            self._request,
-            self._notes.notebook,
+            self._asker.request,
+            self._asker.notebook,
             self._decoder.schedule.n,
         )
         try:
@@ -197,53 +175,3 @@ class Transcriber:
     def _talks(self, recordings: Iterable[Any], news: deque[Progress]) -> Iterator[Talk]:
         for index, given in enumerate(recordings):
             yield self._listener.listen(index, Recording.of(given), news.append)
-
-    def _request(self, question: Question, line: int) -> Request:
-        start, *prefix = question.prompt
-        own: list[Processor] = [replace(self._notes, back=question.back, line=line)]
-        most = int(min(question.max_length, self._max_length))
-        is_sample = question.temperature > 0
-        if is_sample:
-            own.append(sample(question.temperature, question.seed))
-        return Request(
-            question.source,
-            prefix=prefix,
-            start=None if start == self._start_id else start,
-            width=1 if is_sample else None,
-            n_best=1,
-            min_length=min(self._min_length, most - 1),
-            max_length=most,
-            processors=own,
-        )
-
-
-def _rules(front: Front, options: TranscriptionOptions) -> list[Processor]:
-    """The bans of Whisper, in the order of openai-whisper."""
-    tokens, stage = front.tokens, options.stage
-    suppressed = tokens.suppressed if options.suppress_tokens is None else options.suppress_tokens
-    rules: list[Processor] = []
-    if options.suppress_blank and tokens.suppressed_at_start:
-        rules.append(processors.suppress_tokens_at_start(tokens.suppressed_at_start, stage=stage))
-    if suppressed:
-        rules.append(processors.suppress_tokens(suppressed, stage=stage))
-    if options.timestamps:
-        latest = options.max_initial_timestamp
-        most = None if latest is None else round(latest / STAMP_SECONDS)
-        rules.append(
-            processors.whisper_timestamps(tokens.no_timestamps, max_initial=most, stage=stage)
-        )
-    return rules
-
-
-def _chain(own: Iterable[AnyProcessor], rules: Iterable[Processor]) -> tuple[AnyProcessor, ...]:
-    """Put the rules behind an algorithm's own processors, stage by stage."""
-    own = list(own)
-    if any(map(perturbs, own)):
-        raise ArgumentError(
-            "algorithm",
-            f"must search, since temperatures above 0 sample, but {own[-1]!r} changes what ranks hypotheses",
-        )
-    chain = [*own, *rules]
-    # stable, so that the order within a stage stays
-    chain.sort(key=lambda processor: stage_of(processor) == "log_probs")
-    return tuple(chain)

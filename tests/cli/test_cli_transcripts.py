@@ -81,6 +81,23 @@ def test_a_file_for_each_recording_and_form(transcribe, model, sounds, tmp_path)
     assert any(one["words"] for one in json.loads((out / "long.json").read_text())["segments"])
 
 
+def test_a_cut_file_is_told(transcribe, tmp_path):
+    av = pytest.importorskip("av")
+    path = tmp_path / "a.opus"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libopus", rate=48000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(tone(120000, seed=1)[None], "s16", "mono")
+        frame.sample_rate = 48000
+        resampler = av.AudioResampler(stream.format, "mono", 48000, frame_size=960)
+        for one in (*resampler.resample(frame), *resampler.resample(None)):
+            container.mux(stream.encode(one))
+        container.mux(stream.encode(None))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    code, _, errors = transcribe(path, "--quiet", "--temperatures=0")
+    assert code == 0
+    assert errors == f"pybeam: warning: {path} seems to be cut: its last page is missing\n"
+
+
 @pytest.mark.parametrize(
     ("options", "search"),
     [

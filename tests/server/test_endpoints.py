@@ -193,7 +193,7 @@ def test_transcriptions(http):
     srt = transcribe(http, response_format="srt").text
     assert srt == "1\n00:00:00,000 --> 00:00:01,161\nfour zero seven\n\n"
     vtt = transcribe(http, response_format="vtt", model="whisper-1").text
-    assert vtt == "WEBVTT\n\n00:00:00.000 --> 00:00:01.161\nfour zero seven\n\n"
+    assert vtt == "WEBVTT\n\n00:00.000 --> 00:01.161\nfour zero seven\n\n"
     verbose = answer(transcribe(http, response_format="verbose_json"))
     assert verbose["duration"] == pytest.approx(1.1615, abs=1e-3)
     assert verbose["segments"][0]["avg_logprob"] == pytest.approx(-0.09, abs=0.01)

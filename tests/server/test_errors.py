@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from support.example_lines import LINES
-from support.paths import ROOT
 from support.server_app import run
 
 TRANSLATE = {"q": "Y el rey dijo.", "source": "es", "target": "en"}
@@ -156,12 +155,9 @@ def test_400_for_half_a_character(http, path, field):
     check(http.post(f"/v1/{path}", content=content, headers=headers), 400, field)
 
 
-@pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound" * 99, "stereo"])
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound" * 99])
 def test_422_for_what_is_no_recording(http, content):
-    if content == "stereo":
-        content = bytearray((ROOT / "examples" / "speech" / "first.wav").read_bytes())
-        content[22] = 2
-    files = {"file": ("a.wav", bytes(content))}
+    files = {"file": ("a.wav", content)}
     check(http.post("/v1/audio/transcriptions", files=files), 422)
 
 

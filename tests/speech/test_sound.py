@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 import wave
 
 import av
@@ -103,6 +104,40 @@ def test_a_cut_file_is_refused_by_name(tmp_path, name, codec, rate):
         path.write_bytes(content[: int(len(content) * share)])
         with pytest.raises(ValueError, match=name):
             read_sound(path, RATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "reason"),
+    [
+        ("a.mp3", "libmp3lame", "says that it has 4.0 s, but ends after"),
+        ("a.ogg", "libopus", "its last page is missing"),
+        ("a.opus", "libopus", "its last page is missing"),
+        ("a.mkv", "aac", "says that it has 4.0 s, but ends after"),
+    ],
+)
+def test_a_cut_file_of_other_kinds_is_read_with_a_warning(tmp_path, name, codec, reason):
+    path = tmp_path / name
+    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = read_sound(path, RATE)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for source in (path, io.BytesIO(path.read_bytes())):
+        with pytest.warns(
+            UserWarning, match=f"{name if source is path else 'the recording'}.*{reason}"
+        ):
+            found = read_sound(source, RATE)
+        assert 0.2 * len(whole) < len(found) < 0.8 * len(whole)
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.flac", "flac")])
+@pytest.mark.parametrize("rate", [RATE, 44100])
+def test_a_long_recording_is_refused(tmp_path, name, codec, rate):
+    path = tmp_path / name
+    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec)
+    assert len(read_sound(path, RATE, max_seconds=4.1)) == pytest.approx(4 * RATE, abs=0.1 * RATE)
+    with pytest.raises(ValueError, match=f"{name} must have at most 3.5 s of sound; cut it"):
+        read_sound(path, RATE, max_seconds=3.5)
 
 
 @pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s24le"), ("a.flac", "flac")])

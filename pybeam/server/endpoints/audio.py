@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Annotated, Any, BinaryIO, Literal
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, UploadFile
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import Field
 from torch import Tensor
 
 from pybeam.request import Request
 from pybeam.server.answers import best_text
-from pybeam.server.calls import TheCalls, authorised
-from pybeam.server.errors import refused
+from pybeam.server.calls import Calls, TheCalls, authorised
+from pybeam.server.errors import APIError, from_service, refused
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import Body, Serving
-from pybeam.server.sse import Event, event_of
+from pybeam.server.sse import Event, event_of, streamed, unless_gone
+from pybeam.server.transcripts import ServedTranscripts
 from pybeam.serving import Certain, ServedResult
-from pybeam.speech import read_wav
+from pybeam.speech import Segment, Transcript, format_transcript, read_sound
 from pybeam.text.deltas import TextDeltas
+from pybeam.transcription import Progress, TranscriptionOptions
+from pybeam.transcription.pieces import compression_ratio
 
 router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], dependencies=[Depends(authorised)])
 
+MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
+
 
 class TranscriptionForm(Body):
-    """A recording, 16-bit PCM with one channel at the model's rate, and how to write it down."""
+    """A recording, in any format that FFmpeg knows, and how to write it down."""
 
     file: UploadFile
     model: str | None = None
     language: str | None = None
     task: Literal["transcribe", "translate"] | None = None
     response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
-    temperature: Literal["0", "0.0"] | None = None
-    prompt: Literal[""] | None = None
+    timestamp_granularities: list[Literal["segment", "word"]] = Field(
+        default=[], alias="timestamp_granularities[]"
+    )
+    temperature: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    prompt: str | None = None
     stream: bool = False
+
+    @property
+    def wants_words(self) -> bool:
+        """Whether the answer has words."""
+        return "word" in self.timestamp_granularities
+
+    def options(self) -> TranscriptionOptions:
+        """Return what a Whisper model is asked for; without a temperature, several are tried."""
+        asked: dict[str, Any] = {}
+        if self.temperature:
+            asked["temperatures"] = (self.temperature,)
+        return TranscriptionOptions(
+            language=self.language or None,
+            task=self.task,
+            words=self.wants_words,
+            initial_prompt=self.prompt or None,
+            **asked,
+        )
 
 
 @router.post("/transcriptions")
@@ -44,22 +72,24 @@ async def transcriptions(
 ) -> Response:
     """Write down what is said in a recording.
 
-    Models here give no timestamps, so srt, vtt and verbose_json have one segment, the whole recording.
+    With Whisper models recordings may have any length up to the server's limit, and segments and words have
+    times. Other models give no times: srt, vtt and verbose_json then have one segment, the whole recording.
     """
     model = calls.models.pick(_known(form.model), takes_sound=True)
-    try:
-        transcription = await asyncio.to_thread(model.transcription, form.language, form.task)
-        features, seconds = await asyncio.to_thread(_features, model, form.file.file)
-    except (ImportError, ValueError) as error:
-        raise refused(error) from error
-    tokenizer = model.plain_tokenizer
-    prefix = [*(tokenizer.prefix if tokenizer else ()), *transcription.prefix]
-    request = Request(features, prefix or None)
-    serving = Serving(model=model.name)
+    if form.timestamp_granularities and form.response_format != "verbose_json":
+        field = "timestamp_granularities"
+        raise APIError(400, f"`{field}` needs response_format=verbose_json", field)
+    if model.transcripts is None:
+        return await _one_source(http, form, calls, model)
+    http.state.log_fields = {"model": model.name, "sources": 1}
+    news = _news(http, form, calls, model, model.transcripts)
     if form.stream:
-        return await calls.stream(http, model, request, serving, _Writer(model))
-    [served] = await calls.decode(http, model, [request], serving)
-    return _answer(form, seconds, best_text(model, served), served)
+        return await streamed(http, news, _NewsWriter(), lambda: None)
+    try:
+        transcript = await unless_gone(http, _last(news))
+    except Exception as error:
+        raise from_service(error) from error
+    return _answer(form, transcript)
 
 
 def _known(name: str | None) -> str | None:
@@ -67,53 +97,142 @@ def _known(name: str | None) -> str | None:
     return None if name == "whisper-1" else name
 
 
-def _features(model: ServedModel, file: BinaryIO) -> tuple[Tensor, float]:
-    """Return features [E, F] and the length in seconds."""
+async def _samples(form: TranscriptionForm, calls: Calls, rate: int) -> Tensor:
+    """Read the recording, in a thread."""
+    most = calls.settings.max_audio_seconds
+    try:
+        return await asyncio.to_thread(read_sound, form.file.file, rate, max_seconds=most)
+    except (ImportError, OSError, ValueError) as error:
+        raise refused(error) from error
+
+
+async def _news(
+    http: HTTPRequest,
+    form: TranscriptionForm,
+    calls: Calls,
+    model: ServedModel,
+    transcripts: ServedTranscripts,
+) -> AsyncGenerator[Progress, None]:
+    """Yield the news of a recording, while its windows are transcribed."""
+    with calls.recordings.one():
+        try:
+            listener = transcripts.listener(form.options())
+        except ValueError as error:
+            raise refused(error) from error
+        decode = calls.windows(http, model, transcripts)
+        samples = await _samples(form, calls, transcripts.sampling_rate)
+        async for one in transcripts.transcribe(listener, samples, decode):
+            yield one
+
+
+async def _last(news: AsyncGenerator[Progress, None]) -> Transcript:
+    transcript = None
+    try:
+        async for one in news:
+            transcript = one.transcript
+    finally:
+        await news.aclose()
+    assert transcript is not None, "the last news has it"
+    return transcript
+
+
+async def _one_source(
+    http: HTTPRequest, form: TranscriptionForm, calls: Calls, model: ServedModel
+) -> Response:
+    """Transcribe with a model that has no times, and takes a recording as one source."""
+    for field, is_asked in (
+        ("temperature", form.temperature),
+        ("prompt", form.prompt),
+        ("timestamp_granularities", form.wants_words),
+    ):
+        if is_asked:
+            raise APIError(
+                400, f"`{field}` is for Whisper models, but {model.name!r} is another", field
+            )
     assert model.extractor is not None
     rate = model.extractor.sampling_rate
-    samples = read_wav(file, rate)
-    return model.extractor(samples), len(samples) / rate
+    with calls.recordings.one():
+        samples = await _samples(form, calls, rate)
+        try:
+            transcription = await asyncio.to_thread(model.transcription, form.language, form.task)
+            features = await asyncio.to_thread(model.extractor, samples)
+        except (ImportError, ValueError) as error:
+            raise refused(error) from error
+        seconds = len(samples) / rate
+        tokenizer = model.plain_tokenizer
+        prefix = [*(tokenizer.prefix if tokenizer else ()), *transcription.prefix]
+        request = Request(features, prefix or None)
+        serving = Serving(model=model.name)
+        if form.stream:
+            return await calls.stream(http, model, request, serving, _Writer(model))
+        [served] = await calls.decode(http, model, [request], serving)
+    return _answer(form, _as_transcript(form, seconds, best_text(model, served), served))
 
 
-def _answer(form: TranscriptionForm, seconds: float, text: str, served: ServedResult) -> Response:
-    match form.response_format:
-        case "text":
-            return PlainTextResponse(text + "\n")
-        case "srt":
-            times = f"{_time(0, ',')} --> {_time(seconds, ',')}"
-            return PlainTextResponse(f"1\n{times}\n{text}\n\n", media_type="application/x-subrip")
-        case "vtt":
-            times = f"{_time(0, '.')} --> {_time(seconds, '.')}"
-            return PlainTextResponse(f"WEBVTT\n\n{times}\n{text}\n\n", media_type="text/vtt")
-        case "verbose_json":
-            return JSONResponse(_verbose(form, seconds, text, served))
-    return JSONResponse({"text": text})
-
-
-def _verbose(
+def _as_transcript(
     form: TranscriptionForm, seconds: float, text: str, served: ServedResult
-) -> dict[str, Any]:
+) -> Transcript:
     segments = []
     for best in served.result.hypotheses[:1]:
-        segment = {"id": 0, "seek": 0, "start": 0.0, "end": seconds, "text": text}
-        segment |= {"tokens": best.tokens, "temperature": 0.0, "avg_logprob": best.score}
-        if best.log_probs:
-            segment["avg_logprob"] = sum(best.log_probs) / len(best.log_probs)
-        segments.append(segment)
-    return {
+        scores = best.log_probs or [best.score]
+        average = sum(scores) / len(scores)
+        ratio, tokens = compression_ratio(text), tuple(best.tokens)
+        segments.append(Segment(0.0, seconds, text, tokens, average, None, 0.0, ratio))
+    return Transcript(form.language, None, seconds, tuple(segments))
+
+
+def _answer(form: TranscriptionForm, transcript: Transcript) -> Response:
+    match form.response_format:
+        case "text":
+            return PlainTextResponse(transcript.text + "\n")
+        case "srt" | "vtt" as name:
+            content = format_transcript(transcript, name)
+            return PlainTextResponse(content, media_type=MEDIA_TYPES[name])
+        case "verbose_json":
+            return JSONResponse(_verbose(form, transcript))
+    return JSONResponse({"text": transcript.text})
+
+
+def _verbose(form: TranscriptionForm, transcript: Transcript) -> dict[str, Any]:
+    segments = json.loads(format_transcript(transcript, "json"))["segments"]
+    words = [word for segment in segments for word in segment.pop("words", [])]
+    found = {
         "task": form.task or "transcribe",
-        "language": form.language or "",
-        "duration": seconds,
-        "text": text,
-        "segments": segments,
+        "language": transcript.language or "",
+        "duration": transcript.duration,
+        "text": transcript.text,
     }
+    if form.wants_words:
+        found["words"] = words
+    if not form.wants_words or "segment" in form.timestamp_granularities:
+        # in frames of 10 ms, as OpenAI's
+        found["segments"] = [{"seek": round(100 * one["start"]), **one} for one in segments]
+    return found
 
 
-def _time(seconds: float, point: str) -> str:
-    """Write hours:minutes:seconds and milliseconds."""
-    milliseconds = round(1000 * seconds)
-    whole, rest = divmod(milliseconds, 1000)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}{point}{rest:03d}"
+def _delta_event(text: str) -> str:
+    return event_of({"type": "transcript.text.delta", "delta": text})
+
+
+def _done_event(text: str) -> str:
+    return event_of({"type": "transcript.text.done", "text": text})
+
+
+class _NewsWriter:
+    """Write the text of each window as it is ready."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def __call__(self, news: Progress) -> Iterator[str]:
+        text = "".join(segment.text for segment in news.segments)
+        if not self._has_begun:
+            text = text.lstrip()
+        if text:
+            self._has_begun = True
+            yield _delta_event(text)
+        if news.transcript is not None:
+            yield _done_event(news.transcript.text)
 
 
 class _Writer:
@@ -123,12 +242,9 @@ class _Writer:
     def __call__(self, event: Event) -> Iterator[str]:
         if isinstance(event, Certain):
             if delta := self._deltas.more(event.tokens):
-                yield self._delta(delta)
+                yield _delta_event(delta)
         elif isinstance(event, ServedResult):
             text = best_text(self._model, event)
             if delta := self._deltas.rest(text):
-                yield self._delta(delta)
-            yield event_of({"type": "transcript.text.done", "text": text})
-
-    def _delta(self, text: str) -> str:
-        return event_of({"type": "transcript.text.delta", "delta": text})
+                yield _delta_event(delta)
+            yield _done_event(text)

@@ -1,0 +1,145 @@
+"""Recordings of any length in a service: the windows of all requests share the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pybeam.decoder import Decoder
+from pybeam.engine.schedule import Schedule
+from pybeam.models.base import Model
+from pybeam.request import Request
+from pybeam.search.algorithms import Algorithm
+from pybeam.server.sse import together
+from pybeam.serving import QueueFull, ServedResult
+from pybeam.speech.alignment import Aligner
+from pybeam.speech.transcript import Segment
+from pybeam.speech.words import WordFinder
+from pybeam.transcription import Progress, Recording, TranscriptionOptions
+from pybeam.transcription.asker import Asker
+from pybeam.transcription.front import Front
+from pybeam.transcription.listener import Listener
+from pybeam.transcription.talks import Answer, Question, Talk
+
+# windows whose notes are kept at a time; many more than are ever asked for
+NUM_LINES = 1024
+# A step that was running when its request was cancelled may write notes still. None takes longer: after
+# 60 seconds the service calls it stalled.
+CANCELLED_SECONDS = 90.0
+
+# decodes a request in the service
+Decode = Callable[[Request], Awaitable[ServedResult]]
+
+
+class ServedTranscripts:
+    """Transcribe recordings with a Whisper model, whose decoder a service runs.
+
+    Args:
+        name: of the decoder in the service.
+        model: a Whisper model.
+        directory: its files.
+        search: the search at temperature 0.0; see `pybeam.Transcriber`.
+        schedule, backend: those of `pybeam.Decoder`.
+
+    Attributes:
+        decoder: for the service, which alone uses it.
+        sampling_rate: of samples, in Hz.
+
+    Raises:
+        ValueError: a file is missing or wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        directory: str,
+        search: Algorithm,
+        schedule: Schedule | None = None,
+        backend: str = "auto",
+    ) -> None:
+        self.name, self._model, self._directory, self._backend = name, model, directory, backend
+        self._front = Front.load(directory)
+        self.sampling_rate = self._front.extract.sampling_rate
+        self._asker = Asker(model, self._front, TranscriptionOptions(), search, NUM_LINES)
+        self.decoder = Decoder(model, self._asker.algorithm, schedule, backend)
+        # words are aligned in the memory of one session
+        self._lock = threading.Lock()
+
+    def listener(self, options: TranscriptionOptions) -> Listener:
+        """Return who transcribes with these options, of which `TranscriptionOptions()` has the bans.
+
+        Raises:
+            ValueError: the model does not know the language or the task, or has no prompts.
+        """
+        return Listener(self._model, self._front, options, self._words if options.words else None)
+
+    async def transcribe(
+        self, listener: Listener, samples: Tensor, decode: Decode
+    ) -> AsyncGenerator[Progress, None]:
+        """Yield the news of a recording; the last one has its transcript.
+
+        Raises:
+            Exception: what `decode` raises, or what is wrong with the recording.
+        """
+        news: list[Progress] = []
+        talk = listener.listen(0, Recording(samples), news.append)
+        answers: list[Answer] | None = None
+        is_first = True
+        while True:
+            questions = await asyncio.to_thread(_go_on, talk, answers)
+            for one in news:
+                if one.error is not None:
+                    raise one.error
+                yield one
+            news.clear()
+            if questions is None:
+                return
+            work = [self._answer(question, decode, is_first) for question in questions]
+            answers = await together(work)
+            is_first = False
+
+    async def _answer(self, question: Question, decode: Decode, is_first: bool) -> Answer:
+        notebook = self._asker.notebook
+        line = notebook.take()
+        try:
+            request = self._asker.request(question, line)
+            while True:
+                try:
+                    served = await decode(request)
+                    break
+                except QueueFull as full:
+                    # what has begun is not given up because others came meanwhile
+                    if is_first:
+                        raise
+                    await asyncio.sleep(full.retry_after)
+        except BaseException:
+            loop = asyncio.get_running_loop()
+            loop.call_later(CANCELLED_SECONDS, notebook.read, line)
+            raise
+        return Answer.of(question, served.result, notebook.read(line))
+
+    @cached_property
+    def _finder(self) -> WordFinder:
+        aligner = Aligner.load(self._model, self._directory, backend=self._backend)
+        return WordFinder(aligner, self._front.text)
+
+    def _words(self, *args: Any, **options: Any) -> list[Segment]:
+        with self._lock:
+            return self._finder(*args, **options)
+
+
+def _go_on(talk: Talk, answers: Sequence[Answer] | None) -> list[Question] | None:
+    """Let a talk go on until it asks again; None: it is over."""
+    with torch.inference_mode():
+        try:
+            # the first value that a generator is sent is None
+            return talk.send(answers)  # type: ignore[arg-type]
+        except StopIteration:
+            return None

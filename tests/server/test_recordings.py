@@ -1,0 +1,194 @@
+"""Recordings of any length and any format, through the server and a Whisper model."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import wave
+
+import pytest
+
+import pybeam
+from pybeam.server.models import ServedModel
+from pybeam.server.transcripts import ServedTranscripts
+from pybeam.speech import format_transcript, read_wav
+from pybeam.transcription import beam_search
+from support.server_app import run
+from support.speech_models import tone
+from support.tiny_whisper import save_whisper
+
+RATE = 16000
+PATH = "/v1/audio/transcriptions"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory) -> ServedModel:
+    directory = tmp_path_factory.mktemp("whisper")
+    save_whisper(directory)
+    model, schedule = pybeam.load_model(directory), pybeam.Fifo(4)
+    transcripts = ServedTranscripts(
+        "tiny (windows)", model, str(directory), beam_search(2), schedule
+    )
+    decoder = pybeam.Decoder(model, pybeam.fixed_beam(2), log_probs=True)
+    tokenizer = pybeam.load_tokenizer(directory)
+    return ServedModel("tiny", str(directory), decoder, tokenizer, transcripts)
+
+
+def wav(num: int, seed: int = 0) -> bytes:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", None))
+        file.writeframes(tone(num, seed=seed).astype("<i2").tobytes())
+    return content.getvalue()
+
+
+LONG = wav(36000)
+# one try for each window, which is soon done
+FAST = dict(language="en", temperature="0.4")
+
+
+def expected(served, content=LONG, **options) -> pybeam.speech.Transcript:
+    """The library's transcript; a window has a second."""
+    asked = dict(language="en", temperatures=(0.4,)) | options
+    asked = pybeam.TranscriptionOptions(**asked)
+    own = pybeam.Transcriber(
+        served.decoder.model, served.directory, asked, algorithm=beam_search(2)
+    )
+    [transcript] = own.transcribe([read_wav(io.BytesIO(content), RATE)])
+    return transcript
+
+
+async def send(client, content=LONG, **form):
+    return await client.post(PATH, files={"file": ("a", content)}, data=FAST | form)
+
+
+def sent(served, content=LONG, settings=None, **form):
+    return run(lambda client: send(client, content, **form), model=served, **(settings or {}))
+
+
+def test_formats(served):
+    transcript = expected(served, language="de")
+    assert len(transcript.segments) > 1
+
+    async def test(client):
+        form = dict(language="de")
+        found = await send(client, **form)
+        assert found.json() == {"text": transcript.text}, found.text
+        found = await send(client, response_format="text", **form)
+        assert found.text == transcript.text + "\n"
+        for name in ("srt", "vtt"):
+            found = await send(client, response_format=name, **form)
+            assert found.text == format_transcript(transcript, name)
+        found = (await send(client, response_format="verbose_json", **form)).json()
+        whole = json.loads(format_transcript(transcript, "json"))
+        assert [found[name] for name in ("text", "language", "duration")] == [
+            whole[name] for name in ("text", "language", "duration")
+        ]
+        for one in found["segments"]:
+            assert one.pop("seek") == round(100 * one["start"])
+        assert found["segments"] == whole["segments"] and "words" not in found
+
+    run(test, model=served)
+
+
+def test_several_temperatures_are_tried_unless_one_is_given(served):
+    content = wav(5000)
+    transcript = expected(served, content, temperatures=pybeam.TranscriptionOptions().temperatures)
+    found = sent(served, content, temperature="0", response_format="verbose_json").json()
+    assert [(one["tokens"], one["temperature"]) for one in found["segments"]] == [
+        (list(one.tokens), one.temperature) for one in transcript.segments
+    ]
+
+
+def test_options_of_a_request(served):
+    asked = dict(task="translate", initial_prompt="bad", words=True, language=None)
+    transcript = expected(served, **asked)
+    form = {
+        "task": "translate",
+        "prompt": "bad",
+        "language": "",
+        "response_format": "verbose_json",
+        "timestamp_granularities[]": ["word", "segment"],
+    }
+    found = sent(served, **form).json()
+    words = [word for one in transcript.segments for word in one.words]
+    assert words and found["language"] == transcript.language
+    assert [(one["word"], one["start"], one["end"]) for one in found["words"]] == [
+        (word.text, word.start, word.end) for word in words
+    ]
+    assert [one["tokens"] for one in found["segments"]] == [
+        list(one.tokens) for one in transcript.segments
+    ]
+
+
+def test_many_at_once_get_what_each_gets_alone(served):
+    sounds = [wav(9000 + 8000 * i, seed=i) for i in range(4)]
+    texts = [expected(served, one).text for one in sounds]
+
+    async def test(client):
+        found = await asyncio.gather(*(send(client, one) for one in sounds))
+        assert [one.json()["text"] for one in found] == texts
+        found = await send(client, stream="true")
+        *deltas, done = [
+            json.loads(block.removeprefix("data: ")) for block in found.text.strip().split("\n\n")
+        ]
+        assert len(deltas) > 1
+        assert done == {"type": "transcript.text.done", "text": expected(served).text}
+        assert "".join(one["delta"] for one in deltas).strip() == done["text"]
+
+    run(test, model=served)
+
+
+def test_films_and_compressed_sound(served, tmp_path):
+    av = pytest.importorskip("av")
+    frame = av.AudioFrame.from_ndarray(tone(20000, seed=1)[None], "s16", "mono")
+    frame.sample_rate = RATE
+    with av.open(str(tmp_path / "a.flac"), "w") as container:
+        stream = container.add_stream("flac", rate=RATE, layout="mono")
+        resampler = av.AudioResampler(stream.format, "mono", RATE, frame_size=1024)
+        for one in (*resampler.resample(frame), *resampler.resample(None)):
+            container.mux(stream.encode(one))
+        container.mux(stream.encode(None))
+    found = sent(served, (tmp_path / "a.flac").read_bytes())
+    assert found.json() == {"text": expected(served, wav(20000, seed=1)).text}
+
+
+@pytest.mark.parametrize(
+    ("form", "settings", "status", "message"),
+    [
+        ({}, dict(max_audio_seconds=2.0), 422, "the recording must have at most 2 s of sound"),
+        ({}, dict(max_recordings=0), 429, "at most 0 recordings are transcribed at a time"),
+        ({}, dict(timeout=1e-3), 504, "the recording was not transcribed within 0.001 seconds"),
+        ({"language": "xx"}, {}, 422, "must be one that the model"),
+        ({"temperature": "2"}, {}, 400, "less than or equal to 1"),
+        ({"timestamp_granularities[]": "word"}, {}, 400, "needs response_format=verbose_json"),
+        ({"stream": "true", "language": "xx"}, {}, 422, "must be one that the model"),
+    ],
+)
+def test_what_is_refused(served, form, settings, status, message):
+    found = sent(served, settings=settings, **form)
+    assert found.status_code == status, found.text
+    assert message in found.json()["error"]["message"]
+
+
+def test_no_sound_is_refused(served):
+    found = sent(served, b"no sound" * 99)
+    assert found.status_code == 422 and "cannot be read as sound" in found.text
+
+
+def test_a_client_that_goes_takes_its_windows_along(served):
+    async def test(client):
+        calls = client.app.state.calls
+        task = asyncio.ensure_future(send(client, wav(400000)))
+        while not any(calls.service.status(name).num_running for name in calls.service.models):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        while any(calls.service.status(name).num_running for name in calls.service.models):
+            await asyncio.sleep(0.01)
+        with calls.recordings.one():
+            pass
+        assert (await send(client)).json() == {"text": expected(served).text}
+
+    run(test, model=served, max_recordings=1)
