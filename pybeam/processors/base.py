@@ -49,7 +49,7 @@ class Processor(ABC):
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
     can_capture: bool = True
-    prefix_reach: ClassVar[int] = 0
+    prefix_reach: int = 0
 
     def parameters(self) -> tuple[Tensor, ...]:
         """The values of one request, on the host: numbers, or ids padded with -1 on the right."""
