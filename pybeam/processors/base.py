@@ -50,7 +50,7 @@ class Processor(ABC):
     state: ClassVar[tuple[torch.dtype, ...]] = ()
     perturbs: ClassVar[bool] = False
     can_capture: bool = False
-    prefix_reach: ClassVar[int] = 0
+    prefix_reach: int = 0
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -19,7 +19,7 @@ class WhisperTimestamps(Processor):
     no_timestamps: int
     max_initial: int | None = None
     stage: Stage = "logits"
-    per_request: ClassVar = ("max_initial",)
+    per_request: ClassVar[tuple[str, ...]] = ("max_initial",)
 
     def __post_init__(self) -> None:
         ids("no_timestamps", [self.no_timestamps])

@@ -12,8 +12,10 @@ from pybeam.limits import FREE, SourceLimit
 from pybeam.models.base import Model
 from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
 from pybeam.processors.sampling import sample
+from pybeam.processors.timestamps import WhisperTimestamps
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
+from pybeam.transcription.beginning import TimestampsBehind
 from pybeam.transcription.front import Front
 from pybeam.transcription.notes import Notebook, TakeNotes
 from pybeam.transcription.options import TranscriptionOptions
@@ -21,6 +23,8 @@ from pybeam.transcription.talks import Question
 
 # seconds from one timestamp to the next
 STAMP_SECONDS = 0.02
+# language, task and <|notimestamps|>, which stand behind the start of a transcript
+MOST_BEHIND = 3
 
 
 class Asker:
@@ -32,6 +36,7 @@ class Asker:
         options: which bans hold, and whether samples are drawn.
         search: the search at temperature 0.0; see `Transcriber`.
         num_lines: requests whose notes are kept at a time.
+        most_given: tokens at most with which an output begins.
 
     Attributes:
         algorithm: the search with all processors.
@@ -45,15 +50,21 @@ class Asker:
         options: TranscriptionOptions,
         search: Algorithm,
         num_lines: int,
+        most_given: int = 0,
     ) -> None:
         noted = front.noted
         self.notebook = Notebook(num_lines, len(noted), model.device)
-        self._notes = TakeNotes(self.notebook, noted)
-        chain = (self._notes, *_chain(search.processors, _rules(front, options)))
+        self._notes = TakeNotes(self.notebook, noted, prefix_reach=MOST_BEHIND + most_given)
+        rules = _rules(front, options)
+        chain = (self._notes, *_chain(search.processors, rules))
+        self._begun = [
+            replace(rule, is_begun=True) for rule in rules if isinstance(rule, TimestampsBehind)
+        ]
         if any(temperature > 0 for temperature in options.temperatures):
             chain = (*chain, sample())
         self.algorithm = replace(search, processors=chain, prefix=FREE, max_length=None)
         self._start_id, self._min_length = model.start_id, search.min_length
+        self._scoring = search.scoring
         most = search.max_length
         if isinstance(most, SourceLimit):
             most = most.tokens(front.window // front.stride)
@@ -62,19 +73,27 @@ class Asker:
     def request(self, question: Question, line: int) -> Request:
         """Return the request of a question whose notes go to this line of the notebook."""
         start, *prefix = question.prompt
-        own: list[Processor] = [replace(self._notes, back=question.back, line=line)]
-        most = int(min(question.max_length, self._max_length))
+        num_given = len(question.beginning)
+        back = question.back + num_given
+        own: list[Processor] = [replace(self._notes, back=back, line=line)]
+        # tokens that are given count in all lengths
+        most = max(1, int(min(question.max_length, self._max_length)) - num_given)
+        scoring = None
+        if num_given:
+            own += self._begun
+            scoring = replace(self._scoring, offset=self._scoring.offset + num_given)
         is_sample = question.temperature > 0
         if is_sample:
             own.append(sample(question.temperature, question.seed))
         return Request(
             question.source,
-            prefix=prefix,
+            prefix=[*prefix, *question.beginning],
             start=None if start == self._start_id else start,
             width=1 if is_sample else None,
             n_best=1,
-            min_length=min(self._min_length, most - 1),
+            min_length=min(max(0, self._min_length - num_given), most - 1),
             max_length=most,
+            scoring=scoring,
             processors=own,
         )
 
@@ -91,9 +110,8 @@ def _rules(front: Front, options: TranscriptionOptions) -> list[Processor]:
     if options.timestamps:
         latest = options.max_initial_timestamp
         most = None if latest is None else round(latest / STAMP_SECONDS)
-        rules.append(
-            processors.whisper_timestamps(tokens.no_timestamps, max_initial=most, stage=stage)
-        )
+        make = TimestampsBehind if options.prefix else WhisperTimestamps
+        rules.append(make(tokens.no_timestamps, most, stage))
     return rules
 
 

@@ -62,6 +62,10 @@ class Front:
         no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
         return *no_speech, *tokens.languages.values()
 
+    def tokens_of(self, text: str) -> list[int]:
+        """Return the tokens of a text that stands within others."""
+        return self.tokenizer.encode_target(" " + text.strip())
+
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens with the spaces around it; timestamps and control tokens have none."""
         # the files of older models do not know timestamps

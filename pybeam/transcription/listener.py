@@ -19,6 +19,7 @@ from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.transcription.found import Found, best_of_failed
 from pybeam.transcription.front import Front
+from pybeam.transcription.hallucinations import WindowOfWords
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
@@ -59,6 +60,9 @@ class Listener:
         front: what stands around it.
         options: how recordings are transcribed.
         find_words: gives segments their words; None: they have none.
+
+    Attributes:
+        prefix: tokens with which the first window's output begins.
     """
 
     def __init__(
@@ -82,6 +86,11 @@ class Listener:
         self._half = self._positions // 2 - 1
         self._hotwords = self._encoded("hotwords", options.hotwords)[: self._half]
         self._first_prompt = self._encoded("initial_prompt", options.initial_prompt)
+        self.prefix: list[int] = []
+        if options.prefix is not None and options.prefix.strip():
+            self.prefix = front.tokens_of(options.prefix)[: self._half]
+            if options.timestamps:
+                self.prefix.insert(0, tokens.no_timestamps + 1)
 
     def _encoded(self, name: str, given: str | Sequence[int] | None) -> list[int]:
         if given is None:
@@ -92,7 +101,7 @@ class Listener:
                 "none; leave it out"
             )
         if isinstance(given, str):
-            return self._front.tokenizer.encode_target(" " + given.strip())
+            return self._front.tokens_of(given)
         return list(given)
 
     def listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
@@ -177,7 +186,7 @@ class Listener:
         report: Callable[[int, list[Segment]], None],
     ) -> Generator[list[Any], list[Any], list[Segment]]:
         """Transcribe window by window. Each begins where the one before found a segment's end."""
-        said = list(self._first_prompt)
+        said, prefix = list(self._first_prompt), self.prefix
         found: list[Segment] = []
         last, last_end = 0, 0.0
         for start, end in stretches:
@@ -187,24 +196,35 @@ class Listener:
             while seek < end:
                 size = min(self._window, end - seek)
                 source = sound.window(seek, size)
-                window = yield from self._transcribe(source, seek, said, language)
+                window = yield from self._transcribe(source, seek, said, language, prefix)
+                prefix = []
                 segments, step = self._segments(window, seek, size, keeps_rest=False)
                 segments = self._with_words(segments, source, seek, size, language, last_end)
+                is_gap = False
                 if self._find_words is not None and segments:
-                    last_end = end_of_words(segments)
-                    spoken = round(last_end * self._rate) - seek
+                    spoken = round(end_of_words(segments) * self._rate) - seek
                     # a word says better than a timestamp where speech has ended
                     if spoken > 0 and not ends_alone(window.tokens, self._tokens.no_timestamps + 1):
                         step = spoken
+                    within = self._within(sound, seek, size)
+                    segments, skip, is_gap = within.without_hallucinations(segments, last_end)
+                    step = step if skip is None else skip
+                    last_end = end_of_words(segments) if segments else last_end
                 segments = lasting(segments)
                 found += segments
                 said += [token for segment in segments for token in segment.tokens]
-                if window.is_forgotten(self._options):
+                # nothing was found before a gap, and the same is looked at again
+                if window.is_forgotten(self._options) and not is_gap:
                     said = []
                 seek += step
                 report(step, segments)
             last = seek
         return found
+
+    def _within(self, sound: Sound, seek: int, size: int) -> WindowOfWords:
+        """Return where a window of words lies."""
+        threshold = self._options.hallucination_silence_threshold
+        return WindowOfWords(seek, size, self._window, sound.num_frames, self._rate, threshold)
 
     def _batched(
         self,
@@ -260,22 +280,26 @@ class Listener:
         return asked if self._task_id is None else [*asked, self._task_id]
 
     def _transcribe(
-        self, source: Any, seek: int, said: Sequence[int], language: str | None
+        self,
+        source: Any,
+        seek: int,
+        said: Sequence[int],
+        language: str | None,
+        prefix: Sequence[int] = (),
     ) -> Generator[list[Any], list[Any], Found]:
-        """Find the text of a window, at higher temperatures if it fails."""
+        """Find the text of a window, which begins with a prefix, at higher temperatures if it fails."""
         options = self._options
-        prompt, back = self._prompt(said, language)
+        prompt, back = self._prompt(said, [] if prefix else self._hotwords, language)
         # as many as CTranslate2 allows
         room = self._positions - len(prompt) + 1
         most = min(options.max_new_tokens or self._positions // 2, room)
         tried: list[Found] = []
         for i, temperature in enumerate(options.temperatures):
-            seeds = [0] if temperature == 0 else range(options.best_of)
+            samples = 1 if temperature == 0 else options.best_of
+            seeds = [seed_of(options.seed, seek, i, sample) for sample in range(samples)]
             questions = [
-                Question(
-                    source, prompt, back, most, temperature, seed_of(options.seed, seek, i, sample)
-                )
-                for sample in seeds
+                Question(source, prompt, back, most, temperature, seed, tuple(prefix))
+                for seed in seeds
             ]
             answers = yield questions
             found = [self._found(answer, temperature) for answer in answers]
@@ -284,10 +308,12 @@ class Listener:
                 return tried[-1]
         return best_of_failed(tried, options)
 
-    def _prompt(self, said: Sequence[int], language: str | None) -> tuple[tuple[int, ...], int]:
+    def _prompt(
+        self, said: Sequence[int], hotwords: Sequence[int], language: str | None
+    ) -> tuple[tuple[int, ...], int]:
         """Return the prompt of a window, and how many of its tokens follow the start of the transcript."""
         tokens = self._tokens
-        before = list(self._hotwords)
+        before = list(hotwords)
         # a quarter of the positions is left for the output
         room = min(self._half, 3 * self._positions // 4 - len(before))
         if room > 0 and tokens.previous is not None:

@@ -55,15 +55,15 @@ class TakeNotes(Processor):
         tokens: ids.
         back: how many tokens of the prefix stand behind that place.
         line: the request's line.
+        prefix_reach: the largest `back` of any request.
     """
 
     notebook: Notebook
     tokens: tuple[int, ...]
     back: int = 0
     line: int = NO_LINE
+    prefix_reach: int = 0
     per_request: ClassVar = ("back", "line")
-    # behind the start of a transcript stand language, task and <|notimestamps|>
-    prefix_reach: ClassVar[int] = 3
 
     def parameters(self) -> tuple[Tensor, ...]:
         return torch.tensor(self.back, dtype=INT), torch.tensor(self.line, dtype=INT)

@@ -43,6 +43,9 @@ class TranscriptionOptions:
         initial_prompt: text, or token ids, that the first window sees as if it had been said before;
             batched windows all see it.
         hotwords: words that all windows see before the text before them.
+        prefix: text with which the first window's text begins. Hotwords are not shown to that window.
+        hallucination_silence_threshold: with words: a text that looks invented is skipped if it stands
+            between pauses of more than so many seconds; None: none is.
         suppress_tokens: ids that are never written; None: those of `generation_config.json`.
         suppress_blank: whether `begin_suppress_tokens` of that file may not begin a window.
         max_initial_timestamp: seconds after which the first segment of a window may begin at most;
@@ -72,6 +75,8 @@ class TranscriptionOptions:
     prompt_reset_on_temperature: float = 0.5
     initial_prompt: str | Sequence[int] | None = None
     hotwords: str | None = None
+    prefix: str | None = None
+    hallucination_silence_threshold: float | None = None
     suppress_tokens: Sequence[int] | None = None
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0
@@ -92,6 +97,7 @@ class TranscriptionOptions:
             value = getattr(self, name)
             if value is not None and value != 0:
                 number(name, value, 0)
+        self._check_sequential()
         if self.log_prob_threshold is not None:
             number("log_prob_threshold", self.log_prob_threshold, -math.inf)
         if self.max_new_tokens is not None:
@@ -102,6 +108,23 @@ class TranscriptionOptions:
             )
         if self.initial_prompt is not None and not isinstance(self.initial_prompt, str):
             object.__setattr__(self, "initial_prompt", ids("initial_prompt", self.initial_prompt))
+
+    def _check_sequential(self) -> None:
+        """Check what windows need that follow each other."""
+        threshold = self.hallucination_silence_threshold
+        if threshold is not None:
+            number("hallucination_silence_threshold", threshold, 0)
+            if not self.words:
+                raise ArgumentError(
+                    "hallucination_silence_threshold", "needs words=True, by which texts are judged"
+                )
+        if self.prefix is not None and not isinstance(self.prefix, str):
+            raise TypeError(f"`prefix` must be a text, but is {self.prefix!r}")
+        for name in ("prefix", "hallucination_silence_threshold"):
+            if self.windows == "batched" and getattr(self, name) is not None:
+                raise ArgumentError(
+                    name, "needs windows='sequential', since batched ones know no order"
+                )
 
     def _check_temperatures(self) -> None:
         given = self.temperatures

@@ -30,6 +30,7 @@ class Question:
         max_length: tokens at which an output is cut, EOS included.
         temperature: 0 searches, others sample.
         seed: of a sample.
+        beginning: the first tokens of the output.
     """
 
     source: Any
@@ -38,6 +39,7 @@ class Question:
     max_length: int
     temperature: float = 0.0
     seed: int = 0
+    beginning: tuple[int, ...] = ()
 
 
 class Answer(NamedTuple):

@@ -94,7 +94,8 @@ class Transcriber:
         if options.words:
             find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text)
         self._listener = Listener(model, front, options, find_words)
-        self._asker = Asker(model, front, options, algorithm, schedule.n + SPARE_LINES)
+        most_given = len(self._listener.prefix)
+        self._asker = Asker(model, front, options, algorithm, schedule.n + SPARE_LINES, most_given)
         self._decoder = Decoder(
             model,
             self._asker.algorithm,

@@ -133,6 +133,11 @@ def test_options_reach_the_transcriber(transcribe, model, sounds):
     options = [
         ("--windows=batched", dict(windows="batched")),
         ("--timestamps=none", dict(timestamps=False)),
+        ("--first-words=bad", dict(prefix="bad")),
+        (
+            "--timestamps=word --hallucination-silence=0.1",
+            dict(words=True, hallucination_silence_threshold=0.1),
+        ),
         ("--no-previous-text", dict(condition_on_previous_text=False)),
         ("--log-prob-threshold=none", dict(log_prob_threshold=None)),
         ("--compression-ratio-threshold=0.2", dict(compression_ratio_threshold=0.2)),
@@ -191,6 +196,8 @@ def test_a_bad_file_fails_alone(transcribe, sounds, tmp_path):
         (["--temperatures=0,hot"], "must be numbers joined by commas"),
         (["--temperatures=-1"], "--temperatures must be"),
         (["--log-prob-threshold=low"], "must be a number, or none"),
+        (["--hallucination-silence=1"], "--hallucination-silence needs --timestamps word"),
+        (["--windows=batched", "--first-words=a"], "--first-words needs --windows sequential"),
     ],
 )
 def test_options_that_contradict_each_other(transcribe, sounds, options, message):

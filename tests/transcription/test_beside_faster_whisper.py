@@ -96,6 +96,8 @@ def given(options: pybeam.TranscriptionOptions, width: int = 5) -> dict:
         without_timestamps=not options.timestamps,
         max_initial_timestamp=options.max_initial_timestamp,
         word_timestamps=options.words,
+        prefix=options.prefix,
+        hallucination_silence_threshold=options.hallucination_silence_threshold,
     )
 
 
@@ -124,6 +126,17 @@ CASES = {
     "words between spaces": replace(
         OPTIONS, words=True, suppress_tokens=[token for token in SUPPRESSED if token != SPACE]
     ),
+    "begun": replace(OPTIONS, prefix="bad cab", hotwords="abc", initial_prompt="hello"),
+    "begun without timestamps": replace(
+        OPTIONS, prefix="bad", timestamps=False, suppress_tokens=NO_STAMPS_AT_ALL
+    ),
+    "invented": replace(OPTIONS, words=True, hallucination_silence_threshold=0.05),
+    "invented between spaces": replace(
+        OPTIONS,
+        words=True,
+        hallucination_silence_threshold=0.2,
+        suppress_tokens=[token for token in SUPPRESSED if token != SPACE],
+    ),
     "prompted by ids": replace(OPTIONS, initial_prompt=[5, 6, 5]),
     "no timestamps": replace(OPTIONS, timestamps=False, suppress_tokens=NO_STAMPS_AT_ALL),
     "no limit on the first timestamp": replace(OPTIONS, max_initial_timestamp=1.0),
@@ -146,6 +159,16 @@ def test_same_transcripts(pair, case, width):
         assert info.duration == pytest.approx(transcript.duration, abs=0.01)
         assert_same(transcript, segments)
     assert sum(len(one.segments) for one in found) > 4
+
+
+def test_texts_look_invented_in_these_cases(pair):
+    directory, _ = pair
+    model, recordings = pybeam.load_model(directory), [*map(torch.from_numpy, sounds())]
+    for case in ("invented", "invented between spaces"):
+        options = CASES[case]
+        found = [*pybeam.Transcriber(model, directory, options).transcribe(recordings)]
+        options = replace(options, hallucination_silence_threshold=None)
+        assert found != [*pybeam.Transcriber(model, directory, options).transcribe(recordings)]
 
 
 def test_silence_is_skipped(pair):
@@ -188,3 +211,22 @@ def test_same_batched_windows(pair):
         )
         tokens = [list(one.tokens) for transcript in found for one in transcript.segments]
         assert tokens == [one.tokens for one in segments]
+
+
+def test_same_words_in_batched_windows(pair):
+    """There the windows of a call share when the last word ended, and are aligned with whole seconds."""
+    directory, theirs = pair
+    options = replace(CASES["no timestamps"], windows="batched", words=True)
+    own = pybeam.Transcriber(pybeam.load_model(directory), directory, options)
+    for samples in (sounds()[0], sounds()[2][:16000]):
+        clip = {"start": 0.0, "end": 1.0}
+        segments, _ = faster_whisper.BatchedInferencePipeline(theirs).transcribe(
+            samples, **given(options), clip_timestamps=[clip], vad_filter=False
+        )
+        [transcript] = own.transcribe([torch.from_numpy(samples)])
+        found = [word for one in transcript.segments for word in one.words]
+        expected = [word for one in segments for word in one.words]
+        assert [word.text for word in found] == [word.word for word in expected] != []
+        for word, other in zip(found, expected, strict=True):
+            assert (word.start, word.end) == pytest.approx((other.start, other.end), abs=1e-6)
+            assert word.probability == pytest.approx(other.probability, abs=1e-3)

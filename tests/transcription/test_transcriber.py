@@ -19,6 +19,7 @@ from support.tiny_whisper import (
     PREVIOUS,
     SOT,
     TRANSCRIBE,
+    save_whisper,
     sounds,
     transcribed,
 )
@@ -31,6 +32,9 @@ KINDS = {
     "sampled": replace(FAILING, temperatures=(0.7, 1.2), prompt_reset_on_temperature=0.9),
     "batched": replace(FAILING, windows="batched", temperatures=(0.0, 0.8)),
     "no timestamps": replace(OPTIONS, timestamps=False, hotwords="abc", language="fr"),
+    "begun": replace(
+        FAILING, prefix="bad", words=True, hallucination_silence_threshold=0.1, stage="log_probs"
+    ),
     "prompted": replace(OPTIONS, initial_prompt="hello", condition_on_previous_text=False),
 }
 
@@ -288,6 +292,13 @@ def test_any_search(model, directory):
         (dict(temperatures=[]), ValueError, "`temperatures` must hold at least one"),
         (dict(temperatures=[-1]), ValueError, "`temperatures` must be finite, greater than 0"),
         (dict(best_of=0), ValueError, "`best_of` must be at least 1"),
+        (dict(prefix=[5]), TypeError, "`prefix` must be a text"),
+        (dict(prefix="a", windows="batched"), ValueError, "`prefix` needs windows='sequential'"),
+        (
+            dict(hallucination_silence_threshold=1.0),
+            ValueError,
+            "`hallucination_silence_threshold` needs words=True",
+        ),
         (dict(stage="x"), ValueError, "`stage` must be 'logits' or 'log_probs'"),
         (dict(no_speech_threshold=-1), ValueError, "`no_speech_threshold` must be finite"),
         (dict(log_prob_threshold="a"), TypeError, "`log_prob_threshold` must be a number"),
@@ -314,3 +325,24 @@ def test_arguments_that_are_refused(model, directory, tmp_path):
 
 def test_an_empty_list(model, directory):
     assert transcribed(model, directory, []) == []
+
+
+def test_ensembles_transcribe_without_words(model, directory, tmp_path):
+    save_whisper(tmp_path, seed=5)
+    recordings, options = sounds(160, 64, seed=6), replace(OPTIONS, temperatures=(0.0,))
+
+    def tokens(found):
+        return [[one.tokens for one in transcript.segments] for transcript in found]
+
+    plain = transcribed(model, directory, recordings, options)
+    twice = pybeam.load_model([directory, directory])
+    assert tokens(transcribed(twice, directory, recordings, options)) == tokens(plain)
+    both = pybeam.load_model([directory, tmp_path])
+    found = transcribed(both, directory, recordings, options)
+    assert tokens(found) != tokens(plain)
+    assert found == [transcribed(both, directory, [one], options)[0] for one in recordings]
+    options = replace(OPTIONS, words=True)
+    with pytest.raises(
+        ValueError, match="words take their times from its attention, but is Ensemble"
+    ):
+        transcribed(both, directory, recordings, options)

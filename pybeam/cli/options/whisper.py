@@ -107,6 +107,18 @@ WHISPER = Section(
             metavar="TEXT",
             help="Text that the first window sees as if it had been said before, such as names.",
         ),
+        option(
+            "--first-words",
+            metavar="TEXT",
+            help="Text with which the first window's text begins. That window sees no --hotwords.",
+        ),
+        option(
+            "--hallucination-silence",
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            show_default="off",
+            help="With --timestamps word: skip text that looks invented between longer pauses than this.",
+        ),
         option("--hotwords", metavar="TEXT", help="Words that every window sees before its text."),
         option(
             "--no-previous-text",
@@ -167,6 +179,8 @@ class WhisperOptions:
     vad_padding: float | None
     initial_prompt: str | None
     hotwords: str | None
+    first_words: str | None
+    hallucination_silence: float | None
     no_previous_text: bool
     temperatures: tuple[float, ...] | None
     best_of: int | None
@@ -176,6 +190,11 @@ class WhisperOptions:
 
     def check(self) -> None:
         """Raise UsageError for options that contradict each other."""
+        if self.hallucination_silence is not None and self.timestamps != "word":
+            raise click.UsageError("--hallucination-silence needs --timestamps word")
+        if self.windows == "batched":
+            for name in given(self, ("first_words", "hallucination_silence")):
+                raise click.UsageError(f"{flag(name)} needs --windows sequential")
         if not self.has_vad:
             for name in given(self, ("vad_threshold", "vad_min_silence", "vad_padding")):
                 raise click.UsageError(f"{flag(name)} needs --vad")
@@ -207,6 +226,8 @@ class WhisperOptions:
                 words=self.timestamps == "word",
                 condition_on_previous_text=not self.no_previous_text,
                 max_new_tokens=max_new_tokens,
+                prefix=self.first_words,
+                hallucination_silence_threshold=self.hallucination_silence,
                 **asked,
             )
 
