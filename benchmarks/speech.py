@@ -32,6 +32,14 @@ SMOOTHED = [pybeam.processors.temperature(1.25), pybeam.processors.eos_penalty(0
 GNMT = pybeam.scoring.gnmt(0.6)
 N_BEST = 3
 MAX_NEW_TOKENS = 120
+# a long recording: so many phrases one after another, with pauses between them
+NUM_PHRASES, LONG_NOISE_DB = 25, (15.0, 30.0)
+TRANSCRIPTIONS = {
+    "sequential windows": {},
+    "sequential windows, no text of the window before": dict(condition_on_previous_text=False),
+    "sequential windows, one temperature": dict(temperatures=(0.0,)),
+    "batched windows": dict(windows="batched"),
+}
 SEARCHES = {
     "greedy": (pybeam.greedy(), pybeam.Batch(32)),
     "FIXED": (pybeam.fixed_beam(5, n_best=N_BEST), pybeam.Batch(32)),
@@ -94,6 +102,20 @@ def load_verses(number: int, data: Path | None) -> Recordings:
     return Recordings(sources, texts, tokenizer, VERSES, asked.processors)
 
 
+def load_long(number: int, data: Path | None) -> tuple[list, list[str]]:
+    """Recordings of many windows and their texts: every phrase of the test verses in them, in turn."""
+    path = "bible-es-en/test.en"
+    verses = (folder_with(path, data) / path).read_text("utf-8").splitlines()
+    texts, rng = spoken_verses.phrases(verses), random.Random(4)
+    rng.shuffle(texts)
+    spoken = list(spoken_verses.clips(texts[: number * NUM_PHRASES], "test", seed=4))
+    heard = [
+        spoken_verses.recording(spoken[first : first + NUM_PHRASES], rng, LONG_NOISE_DB)
+        for first in range(0, len(spoken), NUM_PHRASES)
+    ]
+    return [one.samples for one in heard], [one.text for one in heard]
+
+
 def speech(setup: Setup) -> Iterator[list[Task]]:
     """Word error rates of the example recognisers, by searches."""
     number = setup.lines or 300
@@ -111,6 +133,12 @@ def speech(setup: Setup) -> Iterator[list[Task]]:
     yield in_turn(
         "spoken verses",
         {name: lambda own=own: Recognition(*own, verses()) for name, own in searches.items()},
+        repeats=1,
+    )
+    long = cache(lambda: load_long(number, setup.data))
+    yield in_turn(
+        "long recordings",
+        {name: lambda own=own: Transcription(own, *long()) for name, own in TRANSCRIPTIONS.items()},
         repeats=1,
     )
 
@@ -142,4 +170,28 @@ class Recognition:
             f"oracle WER of {N_BEST}": 100 * jiwer.wer(texts, closest),
             "expansions": self._decoder.stats.expansions,
             "expansions per step": self._decoder.stats.expansions_per_step,
+        }
+
+
+class Transcription:
+    """Recordings of several windows, transcribed together."""
+
+    def __init__(self, options: dict, recordings: list, texts: list[str]) -> None:
+        options = pybeam.TranscriptionOptions(language="en", **options)
+        model = pybeam.load_model(VERSES, device="cpu")
+        self._transcriber = pybeam.Transcriber(model, VERSES, options)
+        self._recordings, self._texts = recordings, texts
+
+    def __call__(self) -> list[str]:
+        return [one.text for one in self._transcriber.transcribe(self._recordings)]
+
+    def columns(self, timed: Timed) -> dict:
+        """Word error rate in percent, and the real-time factor: seconds of work per second of sound."""
+        seconds = sum(map(len, self._recordings)) / self._transcriber.sampling_rate
+        return {
+            "recordings": len(self._texts),
+            "words": sum(len(text.split()) for text in self._texts),
+            "minutes": seconds / 60,
+            "WER": 100 * jiwer.wer(self._texts, timed.output),
+            "real-time factor": timed.seconds / seconds,
         }

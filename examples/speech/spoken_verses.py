@@ -176,7 +176,8 @@ def recording(
         noise_db: the range from which the signal-to-noise ratio is drawn, in decibels.
         seconds: what goes beyond this is cut off; None: nothing is.
     """
-    parts, found, place, cut = [], [], rng.uniform(0, 1), None
+    # windows of long recordings often begin where a phrase does
+    parts, found, place, cut = [], [], max(0.0, rng.uniform(-0.3, 1)), None
     most = None if seconds is None else round(seconds * RATE)
     for clip in some:
         start = round(place * RATE)

@@ -1,7 +1,7 @@
 """Train a small Whisper on verses that two engines speak, on a CPU.
 
     python -m examples.speech.train_whisper DATA_DIR [OUT_DIR] [--minutes 60] [--words 100]
-        [--start DIR] [--clips FILE]
+        [--start DIR]
 
 Run it in the root of the repository. DATA_DIR holds train.en, dev.en and test.en, a verse per line; no
 phrase of the last two is trained on. The encoder learns two further tasks by connectionist temporal
@@ -51,7 +51,7 @@ from examples.speech.whisper_layout import (
 )
 from pybeam.speech import load_feature_extractor, load_transcription
 
-NUM_CLIPS = 12000
+NUM_CLIPS, MOST_VOICES = 12000, 6  # the latter for one phrase
 SIZES = dict(d_model=128, encoder_layers=3, decoder_layers=2, heads=4)
 PEAK_RATE, WARMUP = 1.5e-3, 150
 SMOOTHING, TIME_DEVIATION = 0.1, 2.0  # of targets; the latter in timestamps
@@ -226,9 +226,7 @@ def train(
             print(f"      word error rate {word_errors(directory, checked):.1f} %", flush=True)
 
 
-def spoken(
-    folder: Path, num_words: int, kept: Path | None
-) -> tuple[list[Clip], list[Clip], list[str]]:
+def spoken(folder: Path, num_words: int) -> tuple[list[Clip], list[Clip], list[str]]:
     """Clips for training and for checks, and all phrases that may be trained on."""
     read = {
         split: phrases((folder / f"{split}.en").read_text("utf-8").splitlines(), num_words)
@@ -236,15 +234,13 @@ def spoken(
     }
     held_out = {*read["dev"], *read["test"]}
     texts = [text for text in read["train"] if text not in held_out]
-    if kept is not None and kept.exists():
-        return *torch.load(kept, weights_only=False), texts
     start = time.time()
     random.Random(1).shuffle(texts)
-    heard = list(clips(texts[:NUM_CLIPS], "train", seed=1))
+    heard = list(clips((texts * MOST_VOICES)[:NUM_CLIPS], "train", seed=1))
     checked = list(clips(read["dev"][:NUM_CHECKED], "test", seed=2))
-    print(f"{len(heard)} of {len(texts)} phrases after {time.time() - start:.0f} s", flush=True)
-    if kept is not None:
-        torch.save((heard, checked), kept)
+    print(
+        f"{len(heard)} clips of {len(texts)} phrases after {time.time() - start:.0f} s", flush=True
+    )
     return heard, checked, texts
 
 
@@ -256,12 +252,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--words", type=int, default=NUM_KNOWN, help="that phrases have")
     parser.add_argument("--start", type=Path, help="a model from which the training goes on")
-    parser.add_argument("--clips", type=Path, help="where synthesised clips are kept")
     options = parser.parse_args()
     torch.manual_seed(1)
-    heard, checked, texts = spoken(options.data, options.words, options.clips)
-    tokenizer = train_tokenizer(texts)
-    if options.start is not None:
+    heard, checked, texts = spoken(options.data, options.words)
+    if options.start is None:
+        tokenizer = train_tokenizer(texts)
+    else:
         tokenizer = Tokenizer.from_file(str(options.start / "tokenizer.json"))
     write_files(options.directory, tokenizer, build(**SIZES).config)
     rng = random.Random(3)

@@ -30,6 +30,8 @@ from pybeam.speech import WhisperFeatureExtractor
 BATCH = 8
 IGNORED = -1  # a target that is none
 PROMPT_SHARE, SILENT_SHARE, TIMES_SHARE = 0.25, 0.02, 0.5
+# windows whose features are 0 behind the recording, as the last one of a long recording's are
+ENDING_SHARE = 0.5
 MOST_CLIPS = 12  # they fill every window
 ALIKE = 10  # single clips of a batch are from one of so many ranges of lengths
 FRAME = 160  # samples from one to the next
@@ -47,7 +49,7 @@ class Material:
     """Clips, and all that makes examples of them.
 
     Args:
-        clips: no two of one text.
+        clips: spoken phrases, each in one voice or several.
         tokenizer: spells them.
         seed: of all that is drawn.
     """
@@ -86,8 +88,11 @@ class Material:
         # a shorter window has the same frames
         extract = extractor(math.ceil(most / RATE))
         num_frames = most // FRAME // 2 * 2
-        features = [masked(extract(one.samples)[:num_frames], rng) for one in batch]
-        return batch, torch.stack(features)
+        features = [extract(one.samples)[:num_frames] for one in batch]
+        for own, one in zip(features, batch, strict=True):
+            if rng.random() < ENDING_SHARE:
+                own[-(-len(one.samples) // FRAME) :] = 0
+        return batch, torch.stack([masked(own, rng) for own in features])
 
     def example(self, some: list[Clip]) -> Example:
         """A window of these clips, as far as they fit into it."""

@@ -36,7 +36,11 @@ def time_token(seconds: float) -> int:
 
 
 def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE, then Whisper's special tokens and its timestamps, which are not marked as special."""
+    """Byte-level BPE, then Whisper's special tokens and its timestamps, which are not marked as special.
+
+    Raises:
+        ValueError: the texts have too few words for so many pieces.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -46,6 +50,11 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
     )
     # a phrase begins with a space, as in Whisper's outputs
     tokenizer.train_from_iterator((" " + text for text in texts), trainer)
+    if (num := tokenizer.get_vocab_size()) < NUM_PIECES:
+        raise ValueError(
+            f"the texts give {num} pieces, and {NUM_PIECES} are needed; take more words (--words), or the "
+            f"tokenizer of an earlier training (--start)"
+        )
     tokenizer.add_special_tokens(list(SPECIAL))
     times = (f"<|{i / PRECISION:.2f}|>" for i in range(NUM_TIMES))
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in times])

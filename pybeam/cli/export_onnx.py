@@ -58,14 +58,14 @@ def export_onnx(model_dir: str, directory: str, **values: Any) -> None:
       pybeam export-onnx --model DIR --output OUT --recipe ctranslate2 --no-repeat-ngram 3
     """
     import pybeam
-    from pybeam.models.transformer.speech import SpeechTransformer
+    from pybeam.models.transformer.sources import SpeechSources
 
     algorithm = _algorithm(model_dir, values)
     with as_failures():
         # `export_onnx` refuses what it cannot write
         model: Any = pybeam.load_model(model_dir, device="cpu", dtype="float32")
         pybeam.export.export_onnx(model, directory, algorithm)
-    if isinstance(model, SpeechTransformer):
+    if isinstance(model, SpeechSources):
         _export_features(model_dir, directory)
     written = ", ".join(sorted(path.name for path in Path(directory).glob("*.onnx")))
     click.echo(f"{directory}: {written}")

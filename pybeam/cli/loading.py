@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,11 @@ class Setup:
             return pybeam.load_tokenizer(
                 self.first_dir, source_lang=self.source_lang, target_lang=self.target_lang
             )
+
+    def by_device(self) -> list[Setup]:
+        """Return these options for each of the devices, which commas separate."""
+        names = self.device.device.split(",")
+        return [replace(self, device=replace(self.device, device=name.strip())) for name in names]
 
     def load_model(self) -> Model:
         """Load the model, or the ensemble. Raises ClickException if it cannot be read."""

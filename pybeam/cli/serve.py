@@ -257,6 +257,7 @@ def serve(**values: Any) -> int:
       curl localhost:8000/translate -d q="Jesús lloró." -d source=es -d target=en
       pybeam serve --model es-en=DIR --model digits=DIR --host 0.0.0.0 --threads 4
       pybeam serve --config serve.toml
+      pybeam serve --model DIR --device cuda:0,cuda:1
       pybeam serve --model DIR --ray --max-replicas 4 --threads 2
 
     \b
@@ -369,11 +370,11 @@ def load_model(name: str, setup: Setup) -> ServedModel:
     from pybeam.server.models import ServedModel, load_any_tokenizer
     from pybeam.speech.transcription import load_suppressed
 
-    model = setup.load_model()
+    replicas = [model.load_model() for model in setup.by_device()]
     with as_failures():
         tokenizer = load_any_tokenizer(setup.first_dir)
-        suppressed = load_suppressed(setup.first_dir) if model.takes_features else ()
+        suppressed = load_suppressed(setup.first_dir) if replicas[0].takes_features else ()
     algorithm = setup.build_algorithm(tokenizer, suppressed)
-    decoder = setup.build_decoder(model, algorithm, log_probs=True)
+    decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
     with as_failures():
-        return ServedModel(name, setup.first_dir, decoder, tokenizer)
+        return ServedModel(name, setup.first_dir, decoders[0], tokenizer, decoders[1:])

@@ -17,6 +17,7 @@ from pybeam.models.onnx.graphs import FEATURES, missing_package
 from pybeam.speech.features import (
     SMALLEST_DEVIATION,
     FeatureExtractor,
+    FireRedFeatureExtractor,
     WhisperFeatureExtractor,
     load_feature_extractor,
 )
@@ -35,8 +36,9 @@ def export_features(path: str | os.PathLike[str], directory: str | os.PathLike[s
     output ``features`` [E, F] float32 is what ``search.onnx`` takes, one recording of its batch. Sums are
     taken in another order than by the extractor, so features may differ in their last digits.
 
-    Two things differ where the extractor refuses a recording or finds nothing in it: Speech2Text's graph
-    fails for less than one frame (25 ms), and Whisper's cuts what is longer than `chunk_length`.
+    Two things differ where the extractor refuses a recording or finds nothing in it: the graphs of
+    Speech2Text and FireRedASR fail for less than one frame (25 ms), and Whisper's cuts what is longer than
+    `chunk_length`.
 
     Args:
         path: the directory of a speech model.
@@ -44,7 +46,8 @@ def export_features(path: str | os.PathLike[str], directory: str | os.PathLike[s
 
     Raises:
         ValueError: the model's directory does not describe features that pybeam computes.
-        ImportError: the packages onnx or onnx-ir are missing, or kaldi-native-fbank for Speech2Text.
+        ImportError: the packages onnx or onnx-ir are missing, or kaldi-native-fbank for Speech2Text and
+            FireRedASR.
     """
     try:
         from pybeam.export.builder import FLOAT, Builder, value
@@ -55,11 +58,13 @@ def export_features(path: str | os.PathLike[str], directory: str | os.PathLike[s
     # a class derived from one of these computes something else
     if type(extractor) is FeatureExtractor:
         features = _speech2text(op, extractor, samples)
+    elif type(extractor) is FireRedFeatureExtractor:
+        features = _fireredasr(op, extractor, samples)
     elif type(extractor) is WhisperFeatureExtractor:
         features = _whisper(op, extractor, samples)
     else:
         raise ValueError(
-            f"features in {path} must be those of Speech2Text or Whisper, but are those of "
+            f"features in {path} must be those of Speech2Text, Whisper or FireRedASR, but are those of "
             f"{type(extractor).__name__}; compute them in your program"
         )
     named = value("features", FLOAT, "E", extractor.num_mel_bins)
@@ -68,6 +73,26 @@ def export_features(path: str | os.PathLike[str], directory: str | os.PathLike[s
 
 
 def _speech2text(op: Builder, extractor: FeatureExtractor, samples: Value) -> Value:
+    x = _filter_banks(op, extractor, samples)
+    centred = op.Sub(x, op.ReduceMean(x, [1]))
+    if extractor._normalize_vars:
+        deviation = op.Sqrt(op.ReduceMean(op.Mul(centred, centred), [1]))
+        scale = op.Max(deviation, SMALLEST_DEVIATION)
+        x = op.Div(centred if extractor._normalize_means else x, scale)
+    elif extractor._normalize_means:
+        x = centred
+    return op.Transpose(x, perm=[1, 0])
+
+
+def _fireredasr(op: Builder, extractor: FireRedFeatureExtractor, samples: Value) -> Value:
+    x = op.Transpose(_filter_banks(op, extractor, samples), perm=[1, 0])  # [E, F]
+    mean = op.weight(extractor._mean.float(), "mean")
+    scale = op.weight(extractor._inverse_deviation.float(), "inverse_deviation")
+    return op.Mul(op.Sub(x, mean), scale)
+
+
+def _filter_banks(op: Builder, extractor: FeatureExtractor, samples: Value) -> Value:
+    """Kaldi's log-mel filter banks [F, E]."""
     rate = extractor.sampling_rate
     size, hop = rate * 25 // 1000, rate // 100
     frames = 2.0**15 * (np.eye(size) - 1 / size)
@@ -77,15 +102,7 @@ def _speech2text(op: Builder, extractor: FeatureExtractor, samples: Value) -> Va
     n_fft = 1 << (size - 1).bit_length()
     filters = _kaldi_filters(np.fft.rfftfreq(n_fft, 1 / rate), extractor.num_mel_bins)
     mel = _mel(op, op.Unsqueeze(samples, [0, 1]), np.fft.rfft(frames, n_fft), hop, filters)
-    x = op.Log(op.Max(mel, KALDI_SMALLEST))  # [F, E]
-    centred = op.Sub(x, op.ReduceMean(x, [1]))
-    if extractor._normalize_vars:
-        deviation = op.Sqrt(op.ReduceMean(op.Mul(centred, centred), [1]))
-        scale = op.Max(deviation, SMALLEST_DEVIATION)
-        x = op.Div(centred if extractor._normalize_means else x, scale)
-    elif extractor._normalize_means:
-        x = centred
-    return op.Transpose(x, perm=[1, 0])
+    return op.Log(op.Max(mel, KALDI_SMALLEST))
 
 
 def _whisper(op: Builder, extractor: WhisperFeatureExtractor, samples: Value) -> Value:

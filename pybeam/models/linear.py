@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,15 +27,21 @@ ACTIVATIONS = {
     "tanh": Activation.TANH,
 }
 
+# those that cuBLASLt computes behind the bias, in the product's own kernel; its GELU is tanh's
+IN_PRODUCT = (Activation.RELU, Activation.TANH_GELU)
+
 
 class PlainLinear:
     """A linear layer through torch, for any device and dtype."""
 
+    # whether weights are those of a product whose kernel may have the activation
+    activates_in_product: ClassVar[bool] = True
+
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
         self.activation = activation
-        self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._activation = FUNCTIONS[self.activation_id] if activation else None
+        self._activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
+        self._activation = FUNCTIONS[self._activation_id] if activation else None
 
     def with_backend(self, backend: Backend) -> PlainLinear:
         """Return this layer: torch computes it with every backend."""
@@ -42,27 +49,33 @@ class PlainLinear:
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
-        fused = self.activation_id in (Activation.RELU, Activation.TANH_GELU)
+        fused = self.activates_in_product and self._activation_id in IN_PRODUCT
         # on a CPU the same call is two kernels
         if fused and memory is None and self.bias is not None and x.device.type != "cpu":
-            # cuBLASLt's activations follow the bias in the product's own kernel; its GELU is tanh's
-            gelu = self.activation_id == Activation.TANH_GELU
+            gelu = self._activation_id == Activation.TANH_GELU
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=gelu)
-        if memory is None:
-            y = F.linear(x, self.weight, self.bias)  # [n, out]
-        elif self.bias is None:
-            y = torch.mm(x, self.weight.t(), out=memory[: x.shape[0]])
-        else:
-            y = torch.addmm(self.bias, x, self.weight.t(), out=memory[: x.shape[0]])
+        y = self._product(x, memory)
         return y if self._activation is None else self._activation(y)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + x W^T + b; the residual's memory may be used for it."""
-        return residual.add_(F.linear(x, self.weight, self.bias))  # [n, out]
+        return residual.add_(self._product(x))  # [n, out]
 
     def gated(self, x: Tensor) -> Tensor:
         """``a * sigmoid(g)`` [n, out / 2], where ``[a, g] = x W^T + b``."""
         return F.glu(self(x), dim=1)
+
+    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return x W^T [n, out], and the bias if it is still to be added."""
+        return torch.mm(x, self.weight.t()), self.bias
+
+    def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """x W^T + b [n, out]."""
+        if memory is None:
+            return F.linear(x, self.weight, self.bias)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=memory[: x.shape[0]])
+        return torch.addmm(self.bias, x, self.weight.t(), out=memory[: x.shape[0]])
 
 
 class PackedLinear:

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import Quantised
+from pybeam.models import float8
 from pybeam.models.checkpoint import Checkpoint, sizes_of
+from pybeam.models.float8 import Float8Linear
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.tensor_files import passing_tensor
 
@@ -49,10 +51,14 @@ class WeightReader:
                 f"must not be {dtype} on {device}, because int8 is for CPUs; use device='cpu', or 'float16' "
                 "or 'bfloat16' and weights that are not quantised",
             )
+        if dtype == float8.DTYPE and (problem := float8.device_problem(device)):
+            raise ArgumentError("dtype", f"{dtype} {problem}")
         self.weight_dtype = dtype
         self.is_packed = can_pack(device, dtype)
         # of everything but matrices and token tables, and of activations and logits
         self.dtype = torch.float32 if self.is_packed else dtype
+        if dtype == float8.DTYPE:
+            self.dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
 
     def vector(self, name: str, *shape: int) -> Tensor:
         """Return a bias, a norm's weights or a position table, in `dtype`."""
@@ -63,12 +69,14 @@ class WeightReader:
     ) -> Tensor | Quantised:
         """Return matrices or token tables, one below the other, in `weight_dtype`.
 
+        Those of 8-bit floating-point layers are in `dtype`: `linear` rounds them, and tables stay so.
         `rows` is the number of rows of all of them, or of each.
         """
         if self.weight_dtype == torch.int8:
             return self.checkpoint.take_quantised(names, rows, *columns)
         sizes = sizes_of(names, rows)
-        full, dtype = (sum(sizes), *columns), self.weight_dtype
+        dtype = self.dtype if self.weight_dtype == float8.DTYPE else self.weight_dtype
+        full = sum(sizes), *columns
         # a packed copy takes its place
         joined = (
             passing_tensor(full, dtype)
@@ -101,4 +109,6 @@ class WeightReader:
         if self.is_packed:
             return PackedLinear(weight, bias, activation)
         assert isinstance(weight, Tensor)
+        if self.weight_dtype == float8.DTYPE and float8.can_round(weight):
+            return Float8Linear(weight, bias, activation)
         return PlainLinear(weight, bias, activation)

@@ -48,7 +48,7 @@ def build_service(
     models: Mapping[str, ServedModel], metrics: Metrics, settings: Settings, *, engines: int = 1
 ) -> Service:
     """Make the service of these models, with metrics that listen to it; see `Service` for `engines`."""
-    decoders = {name: model.decoder for name, model in models.items()}
+    decoders = {name: model.decoders for name, model in models.items()}
     return Service(
         decoders,
         engines=engines,

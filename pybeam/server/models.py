@@ -50,12 +50,19 @@ class ServedModel:
         directory: the files.
         decoder: the model and its search.
         tokenizer: for texts of the model, whatever the languages; None: it has ids alone.
+        others: the same model and search on other devices.
     """
 
     def __init__(
-        self, name: str, directory: str, decoder: Decoder, tokenizer: Tokenizer | None
+        self,
+        name: str,
+        directory: str,
+        decoder: Decoder,
+        tokenizer: Tokenizer | None,
+        others: Sequence[Decoder] = (),
     ) -> None:
         self.name, self.directory, self.decoder = name, directory, decoder
+        self.decoders = decoder, *others
         self.plain_tokenizer = tokenizer
         self.takes_sound = decoder.model.takes_features
         tags = load_languages(directory)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pybeam.decoder import Decoder
 from pybeam.serving.answers import ServiceStatus
@@ -19,23 +19,32 @@ log = logging.getLogger("pybeam.serving")
 
 
 class Crew:
-    """The engines of one model. Each has a thread and memory of its own, and all share weights and lane.
+    """The engines of one model. Each has a thread and memory of its own; all share the lane, and those of one
+    device the weights.
 
     Args:
         lane: where requests come from.
-        decoder: its schedule says how many requests each engine decodes at once.
-        num_engines: how many there are.
+        decoders: one for each device. Their schedules say how many requests each engine decodes at once.
+        num_engines: how many there are of each decoder.
         on_end: called when the last thread ends.
     """
 
     def __init__(
-        self, lane: Lane, decoder: Decoder, num_engines: int, on_end: Callable[[Crew], None]
+        self,
+        lane: Lane,
+        decoders: Sequence[Decoder],
+        num_engines: int,
+        on_end: Callable[[Crew], None],
     ) -> None:
-        self.lane, self.decoder = lane, decoder
+        self.lane, self.decoder = lane, decoders[0]
         self._on_end, self._lock = on_end, threading.Lock()
-        self._num_alive = num_engines
-        decoders = [decoder, *(copy.copy(decoder) for _ in range(num_engines - 1))]
-        self._engines = [EngineThread(lane, one, num_engines, self._ended) for one in decoders]
+        own = [
+            decoder if i == 0 else copy.copy(decoder)
+            for i in range(num_engines)
+            for decoder in decoders
+        ]
+        self._num_alive = len(own)
+        self._engines = [EngineThread(lane, one, len(own), self._ended) for one in own]
 
     def warm_up(self) -> None:
         """Let every engine decode some requests, before it is started."""

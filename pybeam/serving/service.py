@@ -5,34 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
 from pybeam.arguments import number, whole
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
-from pybeam.search.widths import is_width, widest
 from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
 from pybeam.serving.crew import Crew
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
 from pybeam.serving.lane import Lane, Limits
+from pybeam.serving.options import Options, check_options, check_replicas, cost_of
 from pybeam.serving.ticket import Ticket
 
-OnDeadline = Literal["raise", "best"]
-
-
-class Options(TypedDict, total=False):
-    """The wishes of a caller beside the request; see `Service.submit`."""
-
-    model: str | None
-    timeout: float | None
-    priority: int
-    client: Hashable
-    on_deadline: OnDeadline
+Decoders = Decoder | Sequence[Decoder]
 
 
 class Service:
@@ -53,8 +43,10 @@ class Service:
     before its next step. Its slot and pages are given back, and the results of others stay the same.
 
     Args:
-        decoders: one decoder, or several by name. Only the service should use them.
-        engines: threads that decode for each model. They share its weights and the requests that wait; each
+        decoders: one decoder, or several by name. Only the service should use them. A list of decoders
+            instead of one makes a model that is on several devices: requests go to whichever has room, and
+            their results do not say where they were decoded. On a GPU scores may differ in their last bits.
+        engines: threads that decode for each decoder. They share its weights and the requests that wait; each
             has memory of its own, and decodes as many requests at once as the decoder's schedule says. On a
             CPU let each compute with few threads, ``torch.set_num_threads(cores // engines)``: engines do not
             wait for each other, as the threads of one step do, so more requests are answered, each of them
@@ -79,7 +71,7 @@ class Service:
     # each is a number that a service has, and all but the first are named
     def __init__(
         self,
-        decoders: Decoder | Mapping[str, Decoder],
+        decoders: Decoders | Mapping[str, Decoders],
         *,
         engines: int = 1,
         max_waiting: int = 256,
@@ -100,10 +92,10 @@ class Service:
         for least, width in (width_by_load or {}).items():
             whole("width_by_load", least, 1)
             whole("width_by_load", width, 1)
-        if isinstance(decoders, Decoder):
+        if not isinstance(decoders, Mapping):
             decoders = {"default": decoders}
-        if not isinstance(decoders, Mapping) or not decoders:
-            raise TypeError(f"`decoders` must be a Decoder or a dict of them, but is {decoders!r}")
+        if not decoders:
+            raise ValueError("`decoders` must hold at least one, but is empty")
         widths = tuple((width_by_load or {}).items())
         self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
         self._listener, self._clock = listener, clock
@@ -114,11 +106,10 @@ class Service:
         self._old: list[Crew] = []  # of models that have been replaced
         self._state: Literal["new", "running", "closed"] = "new"
 
-    def _crew(self, name: str, decoder: Decoder) -> Crew:
-        if not isinstance(decoder, Decoder):
-            raise TypeError(f"`decoders` must hold Decoders, but {name!r} is {type(decoder)}")
+    def _crew(self, name: str, decoders: Decoders) -> Crew:
+        replicas = check_replicas(name, decoders)
         lane = Lane(name, self._limits, self._clock, self._listener, self._alarm.ring_by)
-        return Crew(lane, decoder, self._num_engines, self._forget)
+        return Crew(lane, replicas, self._num_engines, self._forget)
 
     def _forget(self, crew: Crew) -> None:
         """Free what engines hold whose model has been replaced, when they have nothing more to do."""
@@ -215,7 +206,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return _cost(self._crew_of(model).decoder, Request.of(request))
+        return cost_of(self._crew_of(model).decoder, Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -284,12 +275,12 @@ class Service:
         ticket = self._submit(request, options, watch, mailbox.put)
         return ServedStream(ticket.future, mailbox)
 
-    def swap(self, model: str, decoder: Decoder, *, warm_up: bool = True) -> None:
+    def swap(self, model: str, decoder: Decoders, *, warm_up: bool = True) -> None:
         """Replace a model. Requests that it has are finished by the old decoder, which is then released.
 
         Args:
             model: its name.
-            decoder: decodes the requests that come from now on.
+            decoder: decodes the requests that come from now on; a list of them: one for each device.
             warm_up: whether it is warmed up first; see `start`.
 
         Raises:
@@ -325,7 +316,7 @@ class Service:
     ) -> Ticket:
         timeout, priority = options.get("timeout"), options.get("priority", 0)
         client, on_deadline = options.get("client"), options.get("on_deadline", "raise")
-        _check_options(options)
+        check_options(options)
         if self._state != "running":
             raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
         crew = self._crew_of(options.get("model"))
@@ -345,7 +336,7 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = _cost(crew.decoder, request)
+            ticket.cost = cost_of(crew.decoder, request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket
@@ -365,33 +356,6 @@ class Service:
         with self._lock:
             crews = [*self._crews.values(), *self._old]
         return min(crew.look() for crew in crews)
-
-
-def _check_options(options: Options) -> None:
-    """Raise TypeError or ValueError if an option of `Service.submit` is wrong."""
-    unknown = set(options) - set(Options.__annotations__)
-    if unknown:
-        raise TypeError(
-            f"an option must be one of {', '.join(Options.__annotations__)}, but is {min(unknown)!r}"
-        )
-    timeout, priority = options.get("timeout"), options.get("priority", 0)
-    if timeout is not None:
-        number("timeout", timeout, -float("inf"))
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(f"`priority` must be an int, but is {priority!r}")
-    if options.get("on_deadline", "raise") not in ("raise", "best"):
-        raise ValueError(
-            f"`on_deadline` must be 'raise' or 'best', but is {options.get('on_deadline')!r}"
-        )
-    hash(options.get("client"))
-
-
-def _cost(decoder: Decoder, request: Request) -> Cost:
-    model = decoder.model
-    # a width that is none is refused later
-    width = widest(request.width) if is_width(request.width) else decoder.algorithm.max_rows
-    width = 1 if request.target is not None else width
-    return Cost(model.source_length(model.check(request.source)), width)
 
 
 def _until(end: float | None) -> float | None:

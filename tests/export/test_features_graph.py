@@ -24,6 +24,7 @@ pytest.importorskip("kaldi_native_fbank", reason="needs `pip install 'pybeam-sea
 MODEL = ROOT / "examples" / "models" / "spoken-numbers-en"
 SOUNDS = sorted((ROOT / "examples" / "speech").glob("*.wav"))
 SPEECH2TEXT = {"feature_extractor_type": "Speech2TextFeatureExtractor"}
+FIREREDASR = {"feature_extractor_type": "FireRedFeatureExtractor"}
 WHISPER = {"feature_extractor_type": "WhisperFeatureExtractor", "chunk_length": 2}
 
 
@@ -76,6 +77,18 @@ def test_features_of_whisper(sizes, tmp_path):
     torch.testing.assert_close(graph(samples), extract(samples[:32000]), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_features_of_fireredasr(rate, tmp_path):
+    draw = torch.Generator().manual_seed(4)
+    mean, scale = torch.randn(2, 23, generator=draw).tolist()
+    config = dict(sampling_rate=rate, num_mel_bins=23, mean=mean, inverse_deviation=scale)
+    extract, graph = both(tmp_path, FIREREDASR | config)
+    one_frame = rate * 25 // 1000
+    for num in (one_frame, one_frame + 1, rate, 3 * rate + 7):
+        samples = sound(num)
+        torch.testing.assert_close(graph(samples), extract(samples), rtol=1e-3, atol=2e-3)
+
+
 def test_other_features_are_refused(tmp_path, monkeypatch):
     """A class derived from one that is known computes something else."""
 
@@ -84,7 +97,7 @@ def test_other_features_are_refused(tmp_path, monkeypatch):
             return 2 * super().__call__(samples)
 
     monkeypatch.setitem(EXTRACTORS, "Louder", lambda *_: Louder())
-    with pytest.raises(ValueError, match="Speech2Text or Whisper, but are those of Louder"):
+    with pytest.raises(ValueError, match="Whisper or FireRedASR, but are those of Louder"):
         both(tmp_path, {"feature_extractor_type": "Louder"})
 
 

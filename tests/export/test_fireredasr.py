@@ -92,6 +92,20 @@ def test_the_search_is_that_of_fireredasr(published, converted, device, options)
             assert scores == pytest.approx([score for _, score in own], abs=1e-4)
 
 
+def test_two_graphs_hear_alone(converted, tmp_path, capfd):
+    """The shell exports what turns samples into features, beside the search."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx_ir")
+    output = tmp_path / "onnx"
+    assert main(["export-onnx", "--model", str(converted), "--output", str(output)]) == 0
+    assert "features.onnx, search.onnx" in capfd.readouterr().out
+    samples = torch.from_numpy(tone(9000, seed=1) / np.float32(2**15))
+    session = onnxruntime.InferenceSession(output / "features.onnx")
+    [features] = session.run(None, {"samples": samples.numpy()})
+    expected = load_feature_extractor(converted)(samples)
+    torch.testing.assert_close(torch.from_numpy(features), expected, rtol=1e-3, atol=2e-3)
+
+
 def test_features_are_kaldis_and_normalised(converted, published):
     samples = tone(9000, seed=1)
     extract = load_feature_extractor(converted)

@@ -11,6 +11,7 @@ import pybeam
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineStalled, Listener
 from support.gates import WAIT_SECONDS, GatedModel
+from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
 
 
@@ -22,6 +23,52 @@ def test_results_do_not_depend_on_the_number_of_engines(name, engines):
         assert answers(futures) == expected(name) * 3
         wait_for(lambda: not service.status().num_running)
         assert service.status().cache_use == 0
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("name", ["fixed", "variable"])
+def test_results_do_not_depend_on_the_number_of_devices(name, engines):
+    replicas = [decoder(name, model=like(MODEL.fn)) for _ in range(3)]
+    with pybeam.Service(replicas, engines=engines) as service:
+        futures = [service.submit(request) for request in REQUESTS * 3]
+        assert answers(futures) == expected(name) * 3
+
+
+def test_each_device_has_its_own_model():
+    """A step of each waits for a step of the other, so one alone would fail."""
+    barrier, met = threading.Barrier(2, timeout=WAIT_SECONDS), set()
+
+    def on(device):
+        def meets(*rows):
+            if device not in met:
+                met.add(device)
+                barrier.wait()
+            return MODEL.fn(*rows)
+
+        return decoder(model=like(meets))
+
+    service = pybeam.Service({"two": [on("first"), on("second")]}).start(warm_up=False)
+    assert answers([service.submit(one) for one in REQUESTS[:6]]) == expected()[:6]
+    assert met == {"first", "second"}
+    service.swap("two", [decoder()], warm_up=False)
+    assert answers([service.submit(REQUESTS[0])]) == expected()[:1]
+    service.close()
+
+
+def test_decoders_that_do_not_go_together():
+    one = decoder()
+    for given, message in (
+        ([], "must hold a Decoder for 'default', but is empty there"),
+        ([one, one], "different objects, but one is there twice"),
+        ([one, decoder("variable")], "must agree in `algorithm`"),
+        ([one, decoder(model=random_model(7, 10))], "must agree in `vocab_size`, but it is 9 for"),
+        ({}, "must hold at least one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pybeam.Service(given)
+    for given in ([one, 1], {"a": one.model}, {"a": [one.model]}, None):
+        with pytest.raises(TypeError, match="must hold Decoders or lists of them, but"):
+            pybeam.Service(given)
 
 
 def test_engines_compute_at_the_same_time():

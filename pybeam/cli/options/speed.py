@@ -78,13 +78,14 @@ SPEED = Section(
         ),
         option(
             "--dtype",
-            type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8"]),
+            type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn"]),
             metavar="TYPE",
             default="auto",
-            help="Type of the weights: float32, bfloat16, float16 or int8; auto: float32 on a CPU, the "
-            "file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are float32 "
-            "even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only "
-            "CPUs have, is the smallest, and the fastest with AVX512-VNNI.",
+            help="Type of the weights: float32, bfloat16, float16, int8 or float8_e4m3fn; auto: float32 on a "
+            "CPU, the file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are "
+            "float32 even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only "
+            "CPUs have, is the smallest, and the fastest with AVX512-VNNI. float8_e4m3fn is for GPUs, from "
+            "H100 on, and slow on a CPU.",
         ),
         option(
             "--cross-cache-dtype",

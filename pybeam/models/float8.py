@@ -1,0 +1,100 @@
+"""Linear layers whose weights have 8 bits, as floating-point numbers, for GPUs that multiply them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pybeam.models.linear import PlainLinear
+
+DTYPE = torch.float8_e4m3fn
+LARGEST = 448.0  # number of this dtype
+STEP = 16  # both sizes of a matrix must be multiples of it
+CAPABILITY = 8, 9  # of the first GPUs that multiply such numbers
+
+
+class Float8Linear(PlainLinear):
+    """y = act(x W^T + b), with W and x rounded to E4M3 (Micikevicius et al. 2022, arXiv:2209.05433).
+
+    Once, for every output i: ``s_i = max_j |W_ij| / 448`` and ``q_ij = e4m3(W_ij / s_i)``. In every step, for
+    every row x: ``t = max_j |x_j| / 448``, ``p_j = e4m3(x_j / t)``, and
+    ``y_i = t s_i sum_j p_j q_ij + b_i``. Rounding is to nearest, ties to even. There is no calibration:
+    scales of inputs follow the inputs. A row of zeros gives b, and a row with NaN or infinities gives NaN.
+
+    On a GPU `torch.nn.functional.scaled_mm` multiplies, and products are bfloat16. Elsewhere torch computes
+    the formula in float32, which shows the quality of the results, and none of the speed.
+
+    Args:
+        weight: [out, in]; `in` is a multiple of 16.
+        bias: [out]; None: there is none.
+        activation: its name in config.json.
+
+    Attributes:
+        weight: q, as E4M3; on a GPU with rows of zeros behind it, up to a multiple of 16.
+        scale: s, float32, of these rows.
+    """
+
+    activates_in_product = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
+        assert can_round(weight), weight.shape
+        self.num_columns = weight.shape[0]
+        q, self.scale = rounded(weight)
+        if weight.is_cuda:
+            missing = -self.num_columns % STEP
+            q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
+            self.scale = F.pad(self.scale, (0, missing), value=1.0)
+        super().__init__(q, bias, activation)
+
+    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self._product(x), None
+
+    def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        p, scale = rounded(x)
+        if x.is_cuda:
+            y = scaled_product(p, scale, self.weight, self.scale)[:, : self.num_columns]
+        else:
+            y = (p.float() @ self.weight.float().t()) * (scale[:, None] * self.scale)
+        y = y.to(x.dtype) if self.bias is None else y.to(x.dtype) + self.bias
+        return y if memory is None else memory[: x.shape[0]].copy_(y)
+
+
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x [n, in] as E4M3 p and a scale [n] float32, ``x ~ p * scale``."""
+    wide = x.float()
+    scale = wide.abs().amax(1) / LARGEST if x.shape[1] else wide.new_zeros(len(x))
+    scale = scale.masked_fill(scale == 0, 1.0)
+    return (wide / scale[:, None]).to(DTYPE), scale
+
+
+def scaled_product(p: Tensor, p_scale: Tensor, q: Tensor, q_scale: Tensor) -> Tensor:
+    """``(p q^T) * p_scale[:, None] * q_scale`` [n, out] bfloat16 of p [n, in] and q [out, in], on a GPU."""
+    by_row = F.ScalingType.RowWise
+    return F.scaled_mm(
+        p,
+        q.t(),
+        p_scale[:, None].contiguous(),
+        by_row,
+        q_scale[None].contiguous(),
+        by_row,
+        output_dtype=torch.bfloat16,
+    )
+
+
+def can_round(weight: Tensor) -> bool:
+    """Whether `Float8Linear` takes a matrix of this shape."""
+    return weight.shape[1] % STEP == 0
+
+
+def device_problem(device: torch.device) -> str | None:
+    """Return why a device cannot multiply such numbers, or None. A CPU computes the formula."""
+    if device.type != "cuda":
+        return None
+    found = torch.cuda.get_device_capability(device)
+    if found >= CAPABILITY:
+        return None
+    return (
+        f"needs a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} or more, but {device} has "
+        f"{found[0]}.{found[1]}; use 'bfloat16' or 'float16'"
+    )
