@@ -23,6 +23,7 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     NewLines,
+    PlanRules,
     RowArrays,
     SelectInputs,
     TreeArrays,
@@ -98,6 +99,12 @@ class Backend(Protocol):
     ) -> None:
         """Start one beam of one row, the start token, in each of these empty slots [A]."""
 
+    def beam_plan(self, beams: Beams, slot: Tensor, rules: PlanRules, /) -> tuple[Tensor, Tensor]:
+        """Choose who moves among slots [A], and count for the others that they have waited.
+
+        Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
+        """
+
     def beam_read(
         self,
         tree: TreeArrays,
@@ -129,6 +136,12 @@ class Backend(Protocol):
         Every EOS among the survivors' tokens has become `CommitRules.eos_id`. `eos_token` [A, C] are the
         original tokens, None if there is only one EOS. Returns source and target entries [A * K] int32 for
         `Session.advance`.
+        """
+
+    def beam_report(self, tree: TreeArrays, beams: Beams, slot: Tensor, /) -> Tensor:
+        """Return the number of free pages, and of each slot the columns up to `NUM_REPORTED` and its pages.
+
+        The result is [1 + A * (NUM_REPORTED + 1)] int32.
         """
 
     def beam_close(self, tree: TreeArrays, beams: Beams, slot: Tensor, /) -> None:

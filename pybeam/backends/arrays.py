@@ -79,6 +79,7 @@ DRAFT_PLACES = {name: n for n, name in enumerate(DRAFT_COLUMNS)}
 PLACES = {name: (array, n) for array, names in COLUMNS.items() for n, name in enumerate(names)}
 
 NULL_SLOT = 0
+NO_LIMIT = torch.iinfo(torch.int32).max
 STOP_REASONS = (
     "running",
     "width",
@@ -231,6 +232,17 @@ class NewLines(NamedTuple):
 
     ints: Tensor  # [A, len(INT_COLUMNS)] int32
     floats: Tensor  # [A, len(FLOAT_COLUMNS)] float32
+
+
+class PlanRules(NamedTuple):
+    """The rules of a schedule that `beam_plan` needs. They are fixed numbers of a captured step."""
+
+    only_least: bool  # only sources that are least advanced move, and those that are late
+    order: int  # who moves first: 1 the least advanced, -1 the most advanced, 0 who waited longest
+    most_rows: int  # room for rows; `NO_LIMIT`: any number
+    max_wait: (
+        int  # a source is late that has waited so many steps, and moves first; `NO_LIMIT`: none is
+    )
 
 
 class CommitRules(NamedTuple):

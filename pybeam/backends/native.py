@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent
+from pybeam.backends import absent, torch_plan
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
@@ -184,6 +184,10 @@ def draft_commit(
     numbers = tokens.eos_id, tokens.vocab_size
     _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
+
+# a CPU needs no kernels for them: mostly everyone moves, and a `BeamProgram` reports
+beam_plan = torch_plan.beam_plan
+beam_report = torch_plan.beam_report
 
 prompt_attention = _operator("prompt_attention")
 

@@ -16,6 +16,7 @@ from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
+from pybeam.backends import torch_plan
 from pybeam.backends.reference_tree import tree_append, tree_release
 from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 
@@ -266,8 +267,10 @@ perturb = None
 restore_log_probs = None
 causal_program = None
 beam_open = partial(beams.beam_open, tree_append)
+beam_plan = torch_plan.beam_plan
 beam_read = beams.beam_read
 beam_commit = partial(beams.beam_commit, tree_append)
+beam_report = torch_plan.beam_report
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
 beam_close = partial(beams.beam_close, tree_release)

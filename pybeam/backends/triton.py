@@ -10,19 +10,32 @@ from functools import partial
 
 from torch import Tensor
 
-from pybeam.backends import torch_beams as beams
-from pybeam.backends import torch_drafts as drafts
+from pybeam.backends import torch_beams
 from pybeam.backends import torch_layers as layers
-from pybeam.backends.arrays import CatalogueArrays, TreeArrays
+from pybeam.backends.arrays import (
+    Beams,
+    CatalogueArrays,
+    CommitRules,
+    Drafts,
+    DraftTokens,
+    NewLines,
+    PlanRules,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
 from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.triton_kernels import beam_commit as commit_kernels
+from pybeam.triton_kernels import beam_read as read_kernels
 from pybeam.triton_kernels import catalogue as catalogue_kernels
+from pybeam.triton_kernels import draft_commit as draft_kernels
 from pybeam.triton_kernels import select as select_kernels
-from pybeam.triton_kernels import tree_append as append_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
 
 
@@ -33,17 +46,73 @@ def select(
     return Survivors(*results)
 
 
-def tree_append(tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int) -> None:
-    append_kernels.tree_append(
-        *tree,
-        slot,
-        survivors.num_finished,
-        survivors.count,
-        survivors.parent,
-        survivors.token,
-        survivors.log_prob,
-        eos_id,
+def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
+    return read_kernels.beam_plan(beams.ints, slot, rules)
+
+
+def beam_read(
+    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
+) -> tuple[RowArrays, SelectInputs]:
+    num_beams = slot.numel()
+    ints, floats = slot.new_empty, beams.floats.new_empty
+    rows = RowArrays(ints(num_beams + 1), *[ints(num_rows) for _ in RowArrays._fields[1:]])
+    inputs = SelectInputs(
+        score=floats(num_entries),
+        offset=ints(num_beams + 1),
+        is_ended=beams.is_alive.new_empty(num_entries),
+        width=ints(num_beams),
+        max_candidates=ints(num_beams),
+        margin=floats(num_beams),
+        local_margin=floats(num_beams),
+        best_finished=floats(num_beams),
+        forced=ints(num_beams),
+        ban_eos=beams.is_alive.new_empty(num_beams),
     )
+    read_kernels.beam_read(tree, beams, slot, rows, inputs, refills)
+    return rows, inputs
+
+
+def beam_report(tree: TreeArrays, beams: Beams, slot: Tensor) -> Tensor:
+    return read_kernels.beam_report(tree, beams.ints, slot)
+
+
+def beam_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
+) -> tuple[Tensor, Tensor]:
+    return commit_kernels.beam_commit(tree, beams, slot, survivors, eos_token, *rules)
+
+
+def draft_open(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    lines: NewLines,
+    draft_ints: Tensor,
+    tokens: DraftTokens,
+) -> None:
+    beam_open(tree, beams, slot, lines, tokens.start_id)
+    drafts.ints[slot.long()] = draft_ints
+    numbers = tokens.eos_id, tokens.vocab_size
+    draft_kernels.draft_commit(tree, beams, drafts, slot, None, None, *numbers)
+
+
+def draft_commit(
+    tree: TreeArrays,
+    beams: Beams,
+    drafts: Drafts,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    tokens: DraftTokens,
+) -> None:
+    numbers = tokens.eos_id, tokens.vocab_size
+    draft_kernels.draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
 def tree_release(tree: TreeArrays, slot: Tensor) -> None:
@@ -68,16 +137,11 @@ def catalogue_columns(
 
 catalogue_child = catalogue_kernels.catalogue_child
 
-# these arrays are few and small, and not worth kernels of their own
 beam_program = None
 layer_program = None
 causal_program = None
-beam_open = partial(beams.beam_open, tree_append)
-beam_read = beams.beam_read
-beam_commit = partial(beams.beam_commit, tree_append)
-draft_open = partial(drafts.draft_open, tree_append)
-draft_commit = drafts.draft_commit
-beam_close = partial(beams.beam_close, tree_release)
+beam_open = partial(torch_beams.beam_open, tree_append)
+beam_close = partial(torch_beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear
@@ -95,8 +159,10 @@ __all__ = [
     "beam_close",
     "beam_commit",
     "beam_open",
+    "beam_plan",
     "beam_program",
     "beam_read",
+    "beam_report",
     "catalogue_child",
     "catalogue_columns",
     "causal_program",

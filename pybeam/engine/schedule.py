@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, whole
+from pybeam.backends.arrays import NO_LIMIT, PlanRules
+from pybeam.backends.torch_plan import chosen
 from pybeam.contracts import MAX_WIDTH
 
 
@@ -126,18 +127,27 @@ class Schedule(ABC):
             waited: [L] int32, steps since each source last moved.
             limit: room for rows, apart from the budget; sources that waited longest go first.
         """
-        moves = (num_rows > 0) & self._is_due(depth, num_rows, waited)
+        return chosen(depth, num_rows, waited, self.rules(limit))
+
+    def rules(self, limit: int | None = None) -> PlanRules:
+        """The rules of `plan`, as numbers for a kernel."""
         limits = [rows for rows in (self.row_budget, limit) if rows is not None]
-        if not limits:
-            return moves
-        key = -waited if self.row_budget is None else self._precedence(depth)
-        if self.max_wait is not None:
-            key = torch.where(waited >= self.max_wait, torch.iinfo(key.dtype).min, key)
-        key = torch.where(moves, key, torch.iinfo(key.dtype).max)
-        order = torch.argsort(key, stable=True)
-        fits = torch.zeros_like(moves)
-        fits[order] = num_rows[order].cumsum(0) <= min(limits)
-        return moves & fits
+        return PlanRules(
+            only_least=self._moves_only_least,
+            order=0 if self.row_budget is None else self._order,
+            most_rows=min(limits, default=NO_LIMIT),
+            max_wait=NO_LIMIT if self.max_wait is None else self.max_wait,
+        )
+
+    @property
+    def _moves_only_least(self) -> bool:
+        """Whether only the least advanced sources move, and those that waited for `max_wait` steps."""
+        return False
+
+    @property
+    def _order(self) -> int:
+        """Whether the least advanced sources come first in a row budget (1), or the most advanced (-1)."""
+        return 1
 
     @property
     def _refill_budget(self) -> int | None:
@@ -147,13 +157,6 @@ class Schedule(ABC):
     def _used(self, load: Load) -> tuple[int, int]:
         """Return how many places, or source tokens, are taken, and how many there are."""
         return (load.sources, self.n) if self.tokens is None else (load.tokens, self.tokens)
-
-    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
-        """Say which of the sources with rows may move if there is no limit."""
-        return num_rows > 0
-
-    def _precedence(self, depth: Tensor) -> Tensor:
-        return depth
 
 
 @dataclass(frozen=True)
@@ -216,12 +219,9 @@ class Streaming(Schedule):
     def moves_all(self) -> bool:
         return False
 
-    def _is_due(self, depth: Tensor, num_rows: Tensor, waited: Tensor) -> Tensor:
-        if self.row_budget is not None:
-            return num_rows > 0
-        depth = torch.where(num_rows > 0, depth, torch.iinfo(depth.dtype).max)
-        is_behind = depth == depth.min()
-        return is_behind if self.max_wait is None else is_behind | (waited >= self.max_wait)
+    @property
+    def _moves_only_least(self) -> bool:
+        return self.row_budget is None
 
 
 @dataclass(frozen=True)
@@ -243,5 +243,6 @@ class Fifo(Schedule):
 
     epsilon: float = 1.0
 
-    def _precedence(self, depth: Tensor) -> Tensor:
-        return -depth
+    @property
+    def _order(self) -> int:
+        return -1

@@ -6,7 +6,7 @@ and `BeamState.close` when sources are done; `BeamState.check` asserts the invar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,11 +14,9 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import (
-    NULL_SLOT,
-    NUM_REPORTED,
-    RUNNING,
     Beams,
     Drafts,
+    PlanRules,
     RowArrays,
     SelectInputs,
 )
@@ -190,30 +188,19 @@ class BeamState:
         """
         return self._step.commit(slot, survivors)
 
-    def plan(
-        self, choose: Callable[..., Tensor], slot: Tensor, limit: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """Let `Schedule.plan` choose among these slots [A].
+    def plan(self, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
+        """Choose who moves among these slots [A], as `Schedule.plan` does.
 
         Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
         """
-        reason, num_rows, depth, *_, waited = (
-            self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
-        )
-        num_rows = torch.where(reason == RUNNING, num_rows, 0)
-        moves = choose(depth, num_rows, waited, limit)
-        self.beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
-        return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
+        return self._arrays.backend.beam_plan(self.beams, slot, rules)
 
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
         program = self._step.program()
         if program is not None:
             return program.report(slot)
-        lines = self.beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot)
-        # it takes the place of the first column that the host does not need
-        lines[:, NUM_REPORTED] = self.tree.num_pages.index_select(0, slot)
-        return torch.cat((self.tree.num_free_pages, lines.view(-1)))
+        return self._arrays.backend.beam_report(self.tree.arrays, self.beams, slot)
 
     def finished(
         self,

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams, NewLines, RowArrays
+from pybeam.backends.arrays import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    NO_LIMIT,
+    Beams,
+    NewLines,
+    RowArrays,
+)
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
@@ -21,7 +28,6 @@ from pybeam.state.new_beam import NewBeam
 
 INF = float("inf")
 INT = torch.int32
-NO_LIMIT = torch.iinfo(INT).max
 
 
 @dataclass

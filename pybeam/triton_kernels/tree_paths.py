@@ -7,6 +7,7 @@ do not depend on each other, so they are moved one after another.
 import triton
 import triton.language as tl
 
+from pybeam.contracts import Survivors
 from pybeam.triton_kernels.tree_survivors import (
     LISTS,
     NUMBERS,
@@ -18,21 +19,16 @@ from pybeam.triton_kernels.tree_survivors import (
 
 @triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def inherit_paths_kernel(
-    p_live_cell,
-    p_num_live,
-    p_path,
-    p_path_length,
-    p_place,  # [A, U], of every live node: whether a row sees it, then its new place
-    p_free_cell,
-    p_num_free,
-    p_num_nodes,
-    p_num_pages,
-    p_num_free_pages,
-    p_slot,
-    p_first,
-    p_count,
-    p_parent,
+    tree,
     p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
+    p_place,  # [A, U], of every live node: whether a row sees it, then its new place
+    p_slot,
     p_needed,  # [A + 1], pages each source needs, then how many are free
     eos_id,
     capacity,
@@ -46,28 +42,29 @@ def inherit_paths_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one
-        tl.store(p_needed + tl.num_programs(0), tl.load(p_num_free_pages))
+        tl.store(p_needed + tl.num_programs(0), tl.load(tree.num_free_pages))
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     if (i_slot < 0) | (i_slot >= num_slots):
         tl.store(p_needed + i_source, 0)
         return
-    _, _, m_live, b_parent = survivors_of(
-        p_first, p_count, p_parent, p_token, eos_id, capacity, max_rows, BLOCK_ROWS
-    )
+    _, _, m_live, b_parent = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
     m_inherits = m_live & (b_parent >= 0)
-    p_live_cell += i_slot * max_live
+    p_live_cell = tree.live_cell + i_slot * max_live
     p_place += i_source.to(tl.int64) * max_live
-    p_free_cell += i_slot * max_free
-    p_path += i_slot * max_rows * max_path
+    p_free_cell = tree.free_cell + i_slot * max_free
+    p_path = tree.path + i_slot * max_rows * max_path
     o_row = tl.arange(0, BLOCK_ROWS)
     p_old = p_path + b_parent.to(tl.int64) * max_path
     p_new = p_path + o_row.to(tl.int64) * max_path
-    length = tl.minimum(tl.load(p_path_length + i_slot), max_path)
-    num_live = tl.minimum(tl.load(p_num_live + i_slot), max_live)
-    num_free = tl.load(p_num_free + i_slot)
+    length = tl.minimum(tl.load(tree.path_length + i_slot), max_path)
+    num_live = tl.minimum(tl.load(tree.num_live + i_slot), max_live)
+    num_free = tl.load(tree.num_free + i_slot)
 
     for start in range(0, num_live, BLOCK_CELLS):
         o_live = start + tl.arange(0, BLOCK_CELLS)
@@ -101,10 +98,7 @@ def inherit_paths_kernel(
         tl.debug_barrier()
         tl.store(p_new + t, b_new, mask=o_row < max_rows)
     store_lists(
-        p_num_live,
-        p_num_free,
-        p_num_nodes,
-        p_num_pages,
+        tree,
         p_needed,
         i_slot,
         m_live,
@@ -120,8 +114,7 @@ def inherit_paths_kernel(
 
 @triton.jit
 def extend_paths(
-    p_path,
-    p_path_length,
+    tree,
     i_slot,
     m_new,
     b_place,
@@ -131,12 +124,12 @@ def extend_paths(
     BLOCK_ROWS: tl.constexpr,
 ):
     """Add the places [BLOCK_ROWS] of new nodes to the paths of their rows."""
-    length = tl.load(p_path_length + i_slot)
+    length = tl.load(tree.path_length + i_slot)
     o_row = tl.arange(0, BLOCK_ROWS)
-    p_end = p_path + (i_slot * max_rows + o_row) * max_path + length
+    p_end = tree.path + (i_slot * max_rows + o_row) * max_path + length
     m_end = (o_row < max_rows) & (length >= 0) & (length < max_path)
     tl.store(p_end, tl.where(m_new, b_place, -1), mask=m_end)
     # every thread has read the length before one overwrites it
     tl.debug_barrier()
     if num_new > 0:
-        tl.store(p_path_length + i_slot, tl.minimum(length + 1, max_path))
+        tl.store(tree.path_length + i_slot, tl.minimum(length + 1, max_path))

@@ -17,16 +17,7 @@ NUMBERS = [
     "max_free",
     "max_pages",
 ]
-LISTS = [
-    "p_slot",
-    "p_first",
-    "p_count",
-    "p_parent",
-    "p_token",
-    "p_survivor_parent",
-    "p_survivor_token",
-    "p_survivor_log_prob",
-]
+LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit
@@ -35,28 +26,23 @@ def exclusive_sum(b_count):
 
 
 @triton.jit
-def survivors_of(
-    p_first, p_count, p_parent, p_token, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr
-):
+def survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr):
     """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
     i_source = tl.program_id(0)
-    first = tl.maximum(tl.load(p_first + i_source), 0)
-    num_rows = tl.minimum(tl.load(p_count + i_source), capacity) - first
+    first = tl.maximum(tl.load(survivors.num_finished + i_source), 0)
+    num_rows = tl.minimum(tl.load(survivors.count + i_source), capacity) - first
     o_row = tl.arange(0, BLOCK_ROWS)
     m_row = o_row < tl.minimum(num_rows, max_rows)
     o_survivor = i_source.to(tl.int64) * capacity + first + o_row
-    b_parent = tl.load(p_parent + o_survivor, mask=m_row, other=-1)
+    b_parent = tl.load(survivors.parent + o_survivor, mask=m_row, other=-1)
     b_parent = tl.where((b_parent >= 0) & (b_parent < max_rows), b_parent, -1)
-    m_live = m_row & (tl.load(p_token + o_survivor, mask=m_row, other=0) != eos_id)
+    m_live = m_row & (tl.load(survivors.token + o_survivor, mask=m_row, other=0) != eos_id)
     return o_survivor, m_row, m_live, b_parent
 
 
 @triton.jit
 def store_lists(
-    p_num_live,
-    p_num_free,
-    p_num_nodes,
-    p_num_pages,
+    tree,
     p_needed,
     i_slot,
     m_live,
@@ -70,12 +56,12 @@ def store_lists(
 ):
     """Store that nodes have left the live list, and the pages that the nodes of these survivors need."""
     num_free = tl.minimum(num_free + num_live - num_kept, max_free)
-    room = tl.minimum(max_nodes - tl.load(p_num_nodes + i_slot), max_live - num_kept)
+    room = tl.minimum(max_nodes - tl.load(tree.num_nodes + i_slot), max_live - num_kept)
     num_new = tl.minimum(tl.sum(m_live.to(tl.int32), 0), room)
     needed = tl.cdiv(tl.maximum(num_new - num_free, 0), PAGE_CELLS)
-    page_room = max_pages - tl.load(p_num_pages + i_slot)
+    page_room = max_pages - tl.load(tree.num_pages + i_slot)
     tl.store(p_needed + tl.program_id(0), tl.minimum(needed, page_room))
     # every thread has read the counters before one overwrites them
     tl.debug_barrier()
-    tl.store(p_num_live + i_slot, num_kept)
-    tl.store(p_num_free + i_slot, num_free)
+    tl.store(tree.num_live + i_slot, num_kept)
+    tl.store(tree.num_free + i_slot, num_free)

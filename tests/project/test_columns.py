@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pybeam import contracts
-from pybeam.backends import arrays
+from pybeam.backends import arrays, torch_drafts
 from pybeam.backends.packing import PANEL
 from pybeam.backends.torch_layers import Activation
 
@@ -62,6 +62,32 @@ def test_same_names_in_the_same_order(owner, enum, names):
     assert enum_of(owner, enum) == list(names)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "names"),
+    [
+        ("INT", arrays.INT_COLUMNS),
+        ("FLOAT", arrays.FLOAT_COLUMNS),
+        ("DRAFT", arrays.DRAFT_COLUMNS),
+        ("STOP", arrays.STOP_REASONS),
+        ("FINISHED", [n.removeprefix("finished_") for n in arrays.FINISHED_INT_COLUMNS]),
+        ("FINISHED", [n.removeprefix("finished_") for n in arrays.FINISHED_FLOAT_COLUMNS]),
+    ],
+)
+def test_the_same_numbers_in_triton(prefix, names):
+    beam_columns = pytest.importorskip("pybeam.triton_kernels.beam_columns")
+    for number, name in enumerate(names):
+        assert getattr(beam_columns, f"{prefix}_{name.upper()}").value == number
+    totals = dict(
+        NUM_INTS=arrays.INT_COLUMNS,
+        NUM_FLOATS=arrays.FLOAT_COLUMNS,
+        NUM_DRAFT_INTS=arrays.DRAFT_COLUMNS,
+    )
+    for total, of in totals.items():
+        assert getattr(beam_columns, total).value == len(of)
+    assert beam_columns.NUM_FINISHED.value == len(arrays.FINISHED_INT_COLUMNS)
+    assert beam_columns.NUM_FINISHED.value == len(arrays.FINISHED_FLOAT_COLUMNS)
+
+
 def test_there_are_as_many_stop_reasons():
     assert len(enum_of("", "StopReason")) == len(arrays.STOP_REASONS)
 
@@ -78,3 +104,10 @@ def test_there_are_as_many_stop_reasons():
 )
 def test_same_sizes(name, value):
     assert re.findall(rf"constexpr \w+ {name} = (\d+);", HEADERS) == [str(value)]
+
+
+def test_drafts_have_the_same_prices_in_triton():
+    accept = pytest.importorskip("pybeam.triton_kernels.draft_accept")
+    constants = (accept.STEP, accept.MOST_NGRAM, accept.ALLOWANCE, accept.MOST_CREDIT)
+    ours = (arrays.STEP, arrays.MOST_NGRAM, torch_drafts.ALLOWANCE, torch_drafts.MOST_CREDIT)
+    assert tuple(constant.value for constant in constants) == ours

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 
 from pybeam.backends import triton as kernels
-from pybeam.backends.arrays import tree_survivors
-from pybeam.contracts import Distances, Paths
+from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
+from pybeam.contracts import Distances, Finishing, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.draft_commit import draft_commit
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_attention import tree_attention
 
 from .aot import Launch, recorded
+from .beam_arrays import EOS, VOCAB
 
 
 def ints(*shape: int) -> torch.Tensor:
@@ -96,3 +98,58 @@ def scatter_launch(dtype: torch.dtype) -> Launch:
 def backtrace_launch() -> Launch:
     (launch,) = recorded(lambda: backtrace(ints(4, 90), ints(4, 90), ints(7), ints(7), 50))
     return launch
+
+
+def beams_of(width: int, has_paths: bool = False) -> tuple[TokenTree, Beams]:
+    """Four slots of this width."""
+    device = torch.device("cpu")
+    tree = TokenTree(kernels, device)
+    tree.widest_with_masks = 0 if has_paths else width
+    tree.reserve(4, width, 20)
+    return tree, Beams.empty(device).reserved(4, width, prefix=1)
+
+
+def plan_launches(rules: PlanRules, num_sources: int) -> list[Launch]:
+    """Some sources are chosen, and reported on."""
+    tree, beams = beams_of(1)
+    slot = ints(num_sources)
+    return recorded(
+        lambda: (
+            kernels.beam_plan(beams, slot, rules),
+            kernels.beam_report(tree.arrays, beams, slot),
+        )
+    )
+
+
+def read_launches(width: int, refills: bool) -> list[Launch]:
+    """Beams of this width are read."""
+    tree, beams = beams_of(width)
+    slot = torch.arange(3).int()
+    return recorded(
+        lambda: kernels.beam_read(tree.arrays, beams, slot, refills, 3 * width, 3 * width)
+    )
+
+
+def draft_launches(width: int, opens: bool) -> list[Launch]:
+    """Sources that guess ahead begin, or accept what was guessed."""
+    tree, beams = beams_of(width)
+    drafts = Drafts.empty(torch.device("cpu")).reserved(4, 9)
+    survivors = tree_survivors(ints(9, 1), ints(9, 1), ints(9, 1).float())
+    given = None if opens else survivors
+    slot = torch.arange(3).int()
+    return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, EOS, VOCAB))
+
+
+def commit_launches(
+    width: int, rules: CommitRules, has_paths: bool = False, num_sources: int = 3
+) -> list[Launch]:
+    """Beams of this width are committed; their survivors stand as `select` returns them."""
+    tree, beams = beams_of(width, has_paths)
+    capacity = width * (2 if rules.finishing == Finishing.REFILL else 1)
+    token, parent = ints(2, num_sources, capacity)
+    score, log_prob = torch.zeros(2, num_sources, capacity)
+    count, num_finished = ints(2, num_sources)
+    has_nan = torch.zeros(num_sources, dtype=torch.bool)
+    survivors = Survivors(token, parent, score, log_prob, count, num_finished, has_nan)
+    slot = ints(num_sources)
+    return recorded(lambda: kernels.beam_commit(tree.arrays, beams, slot, survivors, None, rules))

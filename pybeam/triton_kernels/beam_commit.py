@@ -1,0 +1,345 @@
+"""`beam_commit`: survivors become the next beams, one program per source.
+
+It takes the two launches of `tree_append`. The second also finishes hypotheses, stops searches and replaces
+beams. It reads all of a beam before it overwrites some of it.
+
+Where the best hypotheses are kept, those that have finished before and those that finish now are put into one
+list. Their ranks in it, found by counting, are their places.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pybeam.contracts import Finishing, Survivors
+from pybeam.triton_kernels.beam_columns import (
+    FLOAT_BEST_FINISHED,
+    INT_DEPTH,
+    INT_EXPANSIONS,
+    INT_NUM_ENTRIES,
+    INT_NUM_FINISHED,
+    INT_NUM_FOUND,
+    INT_NUM_ROWS,
+    INT_REASON,
+    INT_STEPS,
+    INT_WIDTH,
+    NUM_FINISHED,
+    STOP_EMPTY_BEAM,
+    STOP_ERROR,
+    STOP_MAX_LENGTH,
+)
+from pybeam.triton_kernels.beam_finish import (
+    endings,
+    finish_ranks,
+    is_cut,
+    keep_best,
+    lines_of,
+)
+from pybeam.triton_kernels.beam_stop import decide
+from pybeam.triton_kernels.tree_append import (
+    append_nodes,
+    begin_append,
+    take_pages,
+)
+from pybeam.triton_kernels.tree_survivors import LISTS, NUMBERS, survivors_of
+
+HELD = tl.constexpr(int(Finishing.HELD))
+# survivors that finish are read a few at a time, one by each thread
+WARP_SIZE = 32
+
+
+@triton.jit
+def finish_left(
+    tree,
+    beams,
+    survivors,
+    p_eos_token,
+    listed,
+    i_slot,
+    first,
+    count,
+    num_listed,
+    eos_id,
+    capacity,
+    max_rows,
+    max_finished,
+    num_places,
+    KEEPS_BEST: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Let all that is left in a beam finish as it is."""
+    p_ints, p_floats, table = lines_of(beams, i_slot, max_finished)
+    num_found = tl.load(p_ints + INT_NUM_FOUND) - num_listed
+    best_score = tl.load(p_floats + FLOAT_BEST_FINISHED)
+    num_listed, best_score = finish_ranks(
+        tree,
+        beams,
+        survivors,
+        p_eos_token,
+        listed,
+        i_slot,
+        first,
+        count,
+        num_listed,
+        best_score,
+        eos_id,
+        capacity,
+        max_rows,
+        max_finished,
+        num_places,
+        True,
+        CHUNK,
+    )
+    num_finished = num_listed
+    if KEEPS_BEST:
+        num_finished = tl.minimum(num_listed, tl.load(p_ints + INT_WIDTH))
+        keep_best(table, listed, num_listed, num_finished, CHUNK)
+    # every thread has read the counts before one overwrites them
+    tl.debug_barrier()
+    tl.store(p_ints + INT_NUM_FINISHED, num_finished)
+    tl.store(p_ints + INT_NUM_FOUND, num_found + num_listed)
+    tl.store(p_floats + FLOAT_BEST_FINISHED, best_score)
+
+
+@triton.jit
+def replace_beam(
+    beams,
+    survivors,
+    p_eos_token,
+    p_ints,
+    i_slot,
+    reason,
+    num_rows,
+    eos_id,
+    capacity,
+    max_rows,
+    HOLDS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+):
+    """Make entries of the survivors that have not finished. HOLDS: some of them may have ended."""
+    o_survivor, m_row, m_live, b_parent = survivors_of(
+        survivors, eos_id, capacity, max_rows, BLOCK_ROWS
+    )
+    o_row = tl.arange(0, BLOCK_ROWS)
+    p_new = i_slot * max_rows + o_row
+    b_score = tl.load(survivors.score + o_survivor, mask=m_row)
+    if HOLDS:
+        p_entry = i_slot * max_rows + tl.maximum(b_parent, 0)
+        b_length, b_log_prob, b_eos = endings(
+            beams, survivors, p_eos_token, p_ints, p_entry, o_survivor, m_row
+        )
+    expansions = tl.load(p_ints + INT_EXPANSIONS) + tl.load(p_ints + INT_NUM_ROWS)
+    steps, depth = tl.load(p_ints + INT_STEPS) + 1, tl.load(p_ints + INT_DEPTH) + 1
+    # every thread has read the beam before one overwrites it
+    tl.debug_barrier()
+    tl.store(beams.is_alive + p_new, m_live, mask=o_row < max_rows)
+    tl.store(beams.score + p_new, b_score, mask=m_row)
+    if HOLDS:
+        tl.store(beams.ended_length + p_new, b_length, mask=m_row)
+        tl.store(beams.eos_log_prob + p_new, b_log_prob, mask=m_row)
+        tl.store(beams.eos_token + p_new, b_eos, mask=m_row)
+    tl.store(p_ints + INT_REASON, reason)
+    tl.store(p_ints + INT_NUM_ROWS, num_rows)
+    tl.store(p_ints + INT_DEPTH, depth)
+    tl.store(p_ints + INT_STEPS, steps)
+    tl.store(p_ints + INT_EXPANSIONS, expansions)
+    tl.store(p_ints + INT_NUM_ENTRIES, tl.sum(m_row.to(tl.int32), 0))
+
+
+@triton.jit(
+    do_not_specialize=[*NUMBERS, "max_path", "max_finished", "num_scratch"],
+    do_not_specialize_on_alignment=[*LISTS, "p_eos_token", "p_source", "p_target"],
+)
+def commit_kernel(
+    tree,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
+    p_slot,
+    p_needed,
+    eos_id,
+    capacity,
+    num_slots,
+    max_nodes,
+    max_rows,
+    max_live,
+    max_free,
+    max_pages,
+    max_path,
+    beams,
+    p_eos_token,
+    p_scratch_ints,
+    p_scratch_floats,
+    p_source,
+    p_target,
+    max_finished,
+    num_scratch,
+    FINISHING: tl.constexpr,
+    KEEPS_BEST: tl.constexpr,
+    TOP: tl.constexpr,
+    CERTIFICATE: tl.constexpr,
+    MASK_WORDS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
+    i_source = tl.program_id(0)
+    num_left, num_taken = take_pages(tree, p_needed, i_source)
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    o_row = tl.arange(0, BLOCK_ROWS)
+    p_move = i_source.to(tl.int64) * max_rows + o_row
+    if (i_slot < 0) | (i_slot >= num_slots):
+        tl.store(p_source + p_move, -1, mask=o_row < max_rows)
+        tl.store(p_target + p_move, -1, mask=o_row < max_rows)
+        return
+    _, _, m_live, _ = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
+    first = tl.load(survivors.num_finished + i_source)
+    count = tl.minimum(tl.load(survivors.count + i_source), capacity)
+    num_rows = tl.sum(m_live.to(tl.int32), 0)
+    p_ints, _, listed = lines_of(beams, i_slot, max_finished)
+    num_places = max_finished
+    if KEEPS_BEST:
+        o_list = i_source.to(tl.int64) * num_scratch * NUM_FINISHED
+        listed, num_places = (p_scratch_ints + o_list, p_scratch_floats + o_list), num_scratch
+    # an empty slot may be named many times and stays as it is
+    moves = tl.load(p_ints + INT_NUM_ENTRIES) > 0
+    reason, num_listed = 0, 0
+    if moves:
+        reason, num_listed = decide(
+            tree,
+            beams,
+            survivors,
+            p_eos_token,
+            listed,
+            i_slot,
+            first,
+            count,
+            num_rows,
+            eos_id,
+            capacity,
+            max_rows,
+            max_finished,
+            num_places,
+            FINISHING,
+            KEEPS_BEST,
+            TOP,
+            CERTIFICATE,
+            CHUNK,
+        )
+    # reads of the tree are done; rows are read again, because wide beams do not fit in registers
+    append_nodes(
+        tree,
+        survivors,
+        i_slot,
+        num_left,
+        num_taken,
+        eos_id,
+        capacity,
+        max_nodes,
+        max_rows,
+        max_live,
+        max_free,
+        max_pages,
+        max_path,
+        MASK_WORDS,
+        BLOCK_ROWS,
+    )
+    if moves:
+        ends = (reason == STOP_EMPTY_BEAM) | (reason == STOP_MAX_LENGTH)
+        if KEEPS_BEST:
+            # some of what is left may be among the best
+            ends |= is_cut(p_ints) & (reason != STOP_ERROR)
+        # every thread sees the new nodes
+        tl.debug_barrier()
+        if ends:
+            finish_left(
+                tree,
+                beams,
+                survivors,
+                p_eos_token,
+                listed,
+                i_slot,
+                first,
+                tl.minimum(count, first + max_rows),
+                num_listed,
+                eos_id,
+                capacity,
+                max_rows,
+                max_finished,
+                num_places,
+                KEEPS_BEST,
+                CHUNK,
+            )
+        replace_beam(
+            beams,
+            survivors,
+            p_eos_token,
+            p_ints,
+            i_slot,
+            reason,
+            num_rows,
+            eos_id,
+            capacity,
+            max_rows,
+            FINISHING == HELD,
+            BLOCK_ROWS,
+        )
+    _, _, m_live, b_parent = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
+    first_entry = (i_slot * max_rows).to(tl.int32)
+    b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
+    tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
+    b_target = tl.where(m_live, first_entry + o_row, -1)
+    tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
+
+
+# the last parameters are those of `CommitRules`
+def beam_commit(
+    tree: Any,
+    beams: Any,
+    slot: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    eos_id: int,
+    finishing: int,
+    keeps_best: bool,
+    top: int,
+    certificate: int,
+) -> tuple[Tensor, Tensor]:
+    """See `pybeam.backends.Backend.beam_commit`; `tree` is a `TreeArrays`, `beams` are `Beams`."""
+    num_sources, max_rows = slot.numel(), beams.score.shape[1]
+    source, target = slot.new_empty(2, num_sources * max_rows)
+    if num_sources == 0:
+        return source, target
+    append = begin_append(tree, slot, survivors, eos_id)
+    max_finished = beams.finished_ints.shape[1]
+    num_scratch = max_finished + survivors.token.shape[1] if keeps_best else 0
+    scratch = (num_sources, num_scratch, NUM_FINISHED.value)
+    commit_kernel[(num_sources,)](
+        *append.arguments,
+        beams,
+        (survivors.token if eos_token is None else eos_token).contiguous(),
+        slot.new_empty(scratch),
+        slot.new_empty(scratch, dtype=torch.float32),
+        source,
+        target,
+        max_finished,
+        num_scratch,
+        FINISHING=int(finishing),
+        KEEPS_BEST=bool(keeps_best),
+        TOP=int(top),
+        CERTIFICATE=int(certificate),
+        MASK_WORDS=append.mask_words,
+        BLOCK_ROWS=append.block_rows,
+        CHUNK=min(append.block_rows, WARP_SIZE * append.num_warps),
+        num_warps=append.num_warps,
+    )
+    return source, target

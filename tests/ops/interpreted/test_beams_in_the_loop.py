@@ -1,0 +1,46 @@
+"""Whole decodings whose beams are Triton's, as on a GPU: the results of the native backend, to the bit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import pybeam
+from pybeam import backends
+from pybeam.engine.workspace import Workspace
+from support.laws import ALGORITHMS, SOURCES, decoded, essence
+from support.search_models import random_model
+
+BEAMS = ("beam_plan", "beam_open", "beam_read", "beam_commit", "beam_report", "beam_close")
+DRAFTS = ("draft_open", "draft_commit")
+SCHEDULES = {
+    "batch": pybeam.Batch(3),
+    "streaming": pybeam.Streaming(4, 0.5, max_wait=2),
+    "fifo, budget": pybeam.Fifo(3, row_budget=9),
+}
+
+
+@pytest.fixture
+def triton_beams(device) -> SimpleNamespace:
+    """The native operators, except that beams are Triton's."""
+    if device.type == "cuda":
+        pytest.skip("native operators run on a CPU")
+    native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    triton = backends.load("triton")
+    program = {name: getattr(triton, name) for name in (*BEAMS, *DRAFTS, "tree_append")}
+    return SimpleNamespace(**{**vars(native), **program, "beam_program": None})
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["fixed", "variable", "optimal", "stochastic", "adaptive"])
+def test_as_native(name, schedule, late, triton_beams):
+    model, algorithm = random_model(7, 9, levels=3, eos_bonus=0.5), ALGORITHMS[name]
+    schedule, sources = SCHEDULES[schedule], SOURCES[:5]
+    requests = [pybeam.Request(s, prefix=[3] * (i % 2)) for i, s in enumerate(sources)]
+    options = dict(requests=requests, log_probs=True, reads_late=late)
+    expected = decoded(model, algorithm, schedule, "native", **options)
+    workspace = Workspace(model, algorithm, triton_beams)
+    results = decoded(model, algorithm, schedule, None, workspace=workspace, **options)
+    assert essence(results) == essence(expected)

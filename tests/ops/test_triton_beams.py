@@ -1,0 +1,88 @@
+"""The Triton kernels of beams without a GPU: right in the interpreter, and compiled well."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.triton_process import run_in_interpreter
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from pybeam.backends.arrays import CommitRules, PlanRules
+from pybeam.contracts import Certificate, Finishing, Top
+from support.aot import CAPABILITIES_TO_TEST, assemble, distinct
+from support.triton_launches import commit_launches, draft_launches, plan_launches, read_launches
+
+RULES = (
+    CommitRules(2, Finishing.REFILL, False, Top.IGNORED, Certificate.NONE),
+    CommitRules(2, Finishing.HELD, False, Top.NOW, Certificate.NONE),
+    CommitRules(2, Finishing.SHRINK, True, Top.EVER, Certificate.BOUND),
+    CommitRules(2, Finishing.HELD, True, Top.IGNORED, Certificate.CURRENT),
+)
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    run_in_interpreter(
+        "tests/ops/interpreted/test_beam_operators.py",
+        "tests/ops/interpreted/test_beam_plan.py",
+        "tests/ops/interpreted/test_draft_operators.py",
+        "tests/ops/interpreted/test_beams_in_the_loop.py",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+def test_plan_read_and_report_are_compiled_well(capability):
+    """One launch each."""
+    rules = [
+        PlanRules(is_least, order, 99, 9) for is_least in (True, False) for order in (1, -1, 0)
+    ]
+    calls = [plan_launches(one, size) for one in rules for size in (1, 64, 1024)]
+    assert {len(launches) for launches in calls} == {2}
+    calls += [read_launches(width, width % 2 == 0) for width in (1, 5, 64, 128, 512, 4096)]
+    launches = distinct([launch for call in calls for launch in call])
+    names = {launch.kernel.__name__ for launch in launches}
+    assert names == {"plan_kernel", "read_kernel", "report_kernel"}
+    for launch in launches:
+        assembly = assemble(launch, capability)
+        assert assembly.stack == assembly.local == 0
+        assert assembly.registers <= 96
+
+
+def test_lists_of_any_alignment_run_the_same_code():
+    """`select` returns lists that stand one behind another, wherever they begin."""
+    launches = [x for num in (3, 4) for x in commit_launches(5, RULES[0], num_sources=num)]
+    assert len(launches) == 4
+    assert len(distinct(launches)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+@pytest.mark.parametrize("width", [1, 5, 64, 128, 512, 4096])
+def test_commit_is_compiled_well(width, capability):
+    launches = distinct(
+        [x for rules in RULES for x in commit_launches(width, rules, has_paths=width > 128)]
+    )
+    names = [launch.kernel.__name__ for launch in launches]
+    assert names.count("commit_kernel") == len(RULES)
+    assert len(names) == len(RULES) + 1, "two launches a step, the first the same for all rules"
+    for launch in launches:
+        assembly = assemble(launch, capability)
+        assert assembly.local == 0
+        assert assembly.registers <= 128
+        # divisions in float64 are calls, which save registers; the widest beams spill a little beside
+        assert assembly.stack <= (32 if width < 4096 else 160)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
+def test_drafts_are_compiled_well(capability):
+    """Two launches, whether a source begins or goes on."""
+    calls = [draft_launches(width, opens) for width in (1, 8, 64, 128) for opens in (True, False)]
+    assert {len(launches) for launches in calls} == {2}
+    for launch in distinct([launch for call in calls for launch in call]):
+        assembly = assemble(launch, capability)
+        assert assembly.local == 0
+        assert assembly.registers <= 128
+        assert assembly.stack <= 32, "divisions in float64 are calls, which save registers"
