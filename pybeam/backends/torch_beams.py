@@ -1,8 +1,8 @@
 """Opening, reading, committing and closing beams in plain torch, on any device.
 
-The program of the backends that have no operators of their own for it, and the oracle of the one that
-has. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and every size
-is known before, so a step can be captured in a CUDA graph.
+The program of the reference backend, and the oracle of the operators in C++ and Triton. On a GPU it opens
+and closes beams. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and
+every size is known before, so a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

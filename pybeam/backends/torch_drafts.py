@@ -1,4 +1,4 @@
-"""Draft and verify in plain torch: the program on a GPU, and the oracle of the operators in C++.
+"""Draft and verify in plain torch: the oracle of the operators in C++ and Triton.
 
 A source has one hypothesis, the path of nodes 0, 1, … of its tree. A node's number is its depth, and cells
 stand in the source's pages in that order. The rows of a source are its last token and guesses of the tokens

@@ -35,6 +35,8 @@ class Float8Linear(PlainLinear):
         scale: s, float32, of these rows.
     """
 
+    activates_in_product = False
+
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         assert can_round(weight), weight.shape
         self.num_columns = weight.shape[0]
@@ -44,7 +46,9 @@ class Float8Linear(PlainLinear):
             q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
             self.scale = F.pad(self.scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
-        self._is_fused = False
+
+    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self._product(x), None
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         p, scale = rounded(x)

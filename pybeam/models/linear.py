@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,19 +27,21 @@ ACTIVATIONS = {
     "tanh": Activation.TANH,
 }
 
+# those that cuBLASLt computes behind the bias, in the product's own kernel; its GELU is tanh's
+IN_PRODUCT = (Activation.RELU, Activation.TANH_GELU)
+
 
 class PlainLinear:
     """A linear layer through torch, for any device and dtype."""
 
+    # whether weights are those of a product whose kernel may have the activation
+    activates_in_product: ClassVar[bool] = True
+
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
         self.activation = activation
-        self.activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
-        self._activation = FUNCTIONS[self.activation_id] if activation else None
-        # cuBLASLt's activations follow the bias in the product's own kernel; its GELU is tanh's. On a CPU the
-        # same call is two kernels
-        fused = self.activation_id in (Activation.RELU, Activation.TANH_GELU)
-        self._is_fused = fused and bias is not None
+        self._activation_id = ACTIVATIONS[activation] if activation else Activation.NONE
+        self._activation = FUNCTIONS[self._activation_id] if activation else None
 
     def with_backend(self, backend: Backend) -> PlainLinear:
         """Return this layer: torch computes it with every backend."""
@@ -46,9 +49,10 @@ class PlainLinear:
 
     def __call__(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """act(x W^T + b) [n, out], in `memory` [at least n, out] where that is given."""
-        if self._is_fused and memory is None and x.device.type != "cpu":
-            assert self.bias is not None
-            gelu = self.activation_id == Activation.TANH_GELU
+        fused = self.activates_in_product and self._activation_id in IN_PRODUCT
+        # on a CPU the same call is two kernels
+        if fused and memory is None and self.bias is not None and x.device.type != "cpu":
+            gelu = self._activation_id == Activation.TANH_GELU
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=gelu)
         y = self._product(x, memory)
         return y if self._activation is None else self._activation(y)
@@ -60,6 +64,10 @@ class PlainLinear:
     def gated(self, x: Tensor) -> Tensor:
         """``a * sigmoid(g)`` [n, out / 2], where ``[a, g] = x W^T + b``."""
         return F.glu(self(x), dim=1)
+
+    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return x W^T [n, out], and the bias if it is still to be added."""
+        return torch.mm(x, self.weight.t()), self.bias
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """x W^T + b [n, out]."""

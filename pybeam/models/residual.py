@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
@@ -22,5 +21,5 @@ def add_and_norm(
     if backend.add_norm is None or isinstance(linear, PackedLinear) or not x.numel():
         x = linear.add(x, y)
         return x, norm(x)
-    product = torch.mm(y, linear.weight.t())  # [n, d]
-    return x, backend.add_norm(x, product, linear.bias, norm.weight, norm.bias, norm.epsilon)
+    product, bias = linear.without_bias(y)  # [n, d], [d]
+    return x, backend.add_norm(x, product, bias, norm.weight, norm.bias, norm.epsilon)

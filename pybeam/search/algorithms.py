@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
 from pybeam.contracts import Finishing
@@ -153,12 +154,14 @@ class Algorithm:
                 "nor rules about EOS behind a prefix go with it; use pybeam.greedy()"
             )
 
-    @property
+    # the next ones are kept, because every request asks for them many times
+
+    @cached_property
     def last_width(self) -> int:
         """The width of all steps but the first ones: the K that finishing and stop rules count."""
         return widths.last(self.width)
 
-    @property
+    @cached_property
     def max_width(self) -> int:
         """The largest width of any step."""
         return widths.widest(self.width)
@@ -188,7 +191,7 @@ class Algorithm:
         """Whether something else than log-probabilities ranks hypotheses; see `Processor.perturbs`."""
         return any(map(base.perturbs, self.processors))
 
-    @property
+    @cached_property
     def max_rows(self) -> int:
         """Most rows of a source in a step."""
         if self.draft is None:
@@ -201,7 +204,7 @@ class Algorithm:
         """Most tokens that a hypothesis may gain in a step."""
         return 1 if self.draft is None else self.max_rows
 
-    @property
+    @cached_property
     def growth(self) -> int:
         """A guess of how many times its rows a beam may grow to in a step.
 
@@ -215,7 +218,7 @@ class Algorithm:
         is_pruned = min(self.pruning.margin, self.pruning.local_margin) < math.inf
         return int(min(most, self.max_width, 2 if is_pruned else self.max_width))
 
-    @property
+    @cached_property
     def first_rows(self) -> int:
         """Rows for which a schedule makes room when a beam begins.
 

@@ -151,11 +151,17 @@ def replace_beam(
 
 @triton.jit(
     do_not_specialize=[*NUMBERS, "max_path", "max_finished", "num_scratch"],
-    do_not_specialize_on_alignment=[*LISTS, "p_eos_token"],
+    do_not_specialize_on_alignment=[*LISTS, "p_eos_token", "p_source", "p_target"],
 )
 def commit_kernel(
     tree,
-    survivors,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
     p_slot,
     p_needed,
     eos_id,
@@ -183,6 +189,9 @@ def commit_kernel(
     BLOCK_ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     i_slot = tl.load(p_slot + i_source).to(tl.int64)

@@ -40,7 +40,17 @@ MIN_KEY = tl.constexpr(-(2**31))
 WARP_ENTRIES = 256
 
 
-@triton.jit(do_not_specialize=["num_sources", "most_rows", "max_wait"])
+@triton.jit(
+    do_not_specialize=["num_sources", "most_rows", "max_wait"],
+    do_not_specialize_on_alignment=[
+        "p_slot",
+        "p_key",
+        "p_rows",
+        "p_waited",
+        "p_moved",
+        "p_moved_rows",
+    ],
+)
 def plan_kernel(
     p_ints,
     p_slot,

@@ -16,7 +16,7 @@ from pybeam.triton_kernels.beam_columns import INT_DEPTH, INT_NUM_ENTRIES, INT_N
 from pybeam.triton_kernels.beam_read import count_before
 from pybeam.triton_kernels.draft_accept import accept, guess_rows
 from pybeam.triton_kernels.tree_append import take_pages
-from pybeam.triton_kernels.tree_survivors import PAGE_CELLS
+from pybeam.triton_kernels.tree_survivors import LISTS, PAGE_CELLS
 
 SIZES = ["num_slots", "max_nodes", "max_rows", "max_live", "max_pages", "max_finished"]
 
@@ -31,13 +31,19 @@ SIZES = ["num_slots", "max_nodes", "max_rows", "max_live", "max_pages", "max_fin
         "max_prefix",
         "max_guesses",
     ],
-    do_not_specialize_on_alignment=["p_slot", "p_eos_token"],
+    do_not_specialize_on_alignment=[*LISTS, "p_eos_token"],
 )
 def accept_kernel(
     tree,
     beams,
     drafts,
-    survivors,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
     p_eos_token,
     p_slot,
     p_next,  # [A], rows of the next step; -1 for an empty slot, which stays as it is
@@ -58,6 +64,9 @@ def accept_kernel(
     BLOCK_ROWS: tl.constexpr,
 ):
     """OPENS: the sources begin, so that there is nothing to accept."""
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one
@@ -220,7 +229,7 @@ def draft_commit(
         tree,
         beams,
         drafts,
-        survivors,
+        *survivors,
         (survivors.token if eos_token is None else eos_token).contiguous(),
         slot,
         next_rows,

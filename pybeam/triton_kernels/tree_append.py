@@ -144,7 +144,13 @@ def append_nodes(
 @triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def append_kernel(
     tree,
-    survivors,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
     p_slot,
     p_needed,
     eos_id,
@@ -159,6 +165,9 @@ def append_kernel(
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
@@ -206,7 +215,7 @@ def begin_append(tree: Any, slot: Tensor, survivors: Survivors, eos_id: int) -> 
     if mask_words == 0:
         inherit_paths_kernel[(num_sources,)](
             tree,
-            survivors,
+            *survivors,
             slot.new_empty(num_sources, tree.live_cell.shape[1]),
             *sizes,
             BLOCK_ROWS=block_rows,
@@ -216,13 +225,13 @@ def begin_append(tree: Any, slot: Tensor, survivors: Survivors, eos_id: int) -> 
     else:
         inherit_kernel[(num_sources,)](
             tree,
-            survivors,
+            *survivors,
             *sizes[:-1],
             MASK_WORDS=mask_words,
             BLOCK_ROWS=block_rows,
             BLOCK_CELLS=TILE_WORDS // block_rows,
         )
-    arguments = (tree, survivors, *sizes)
+    arguments = (tree, *survivors, *sizes)
     return Append(num_sources, arguments, mask_words, block_rows, min(num_warps, MAX_WARPS))
 
 

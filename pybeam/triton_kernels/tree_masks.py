@@ -6,6 +6,7 @@ Every live node gets the masks of its rows' children. A node that no row sees fr
 import triton
 import triton.language as tl
 
+from pybeam.contracts import Survivors
 from pybeam.triton_kernels.tree_survivors import (
     LISTS,
     NUMBERS,
@@ -26,7 +27,13 @@ def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
 def inherit_kernel(
     tree,
-    survivors,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
     p_slot,
     p_needed,  # [A + 1], pages each source needs, then how many are free
     eos_id,
@@ -41,6 +48,9 @@ def inherit_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one

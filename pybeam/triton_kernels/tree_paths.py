@@ -7,6 +7,7 @@ do not depend on each other, so they are moved one after another.
 import triton
 import triton.language as tl
 
+from pybeam.contracts import Survivors
 from pybeam.triton_kernels.tree_survivors import (
     LISTS,
     NUMBERS,
@@ -19,7 +20,13 @@ from pybeam.triton_kernels.tree_survivors import (
 @triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def inherit_paths_kernel(
     tree,
-    survivors,
+    p_token,
+    p_parent,
+    p_score,
+    p_log_prob,
+    p_count,
+    p_num_finished,
+    p_has_nan,
     p_place,  # [A, U], of every live node: whether a row sees it, then its new place
     p_slot,
     p_needed,  # [A + 1], pages each source needs, then how many are free
@@ -35,6 +42,9 @@ def inherit_paths_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
+    survivors = Survivors(
+        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
+    )
     i_source = tl.program_id(0)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one

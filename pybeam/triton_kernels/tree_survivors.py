@@ -6,7 +6,7 @@ import triton.language as tl
 from pybeam import contracts
 
 PAGE_CELLS = tl.constexpr(contracts.PAGE_CELLS)
-# no variant is compiled for values of these numbers, nor for the alignment of this list
+# no variant is compiled for values of these numbers, nor for the alignment of these lists
 NUMBERS = [
     "eos_id",
     "capacity",
@@ -17,7 +17,7 @@ NUMBERS = [
     "max_free",
     "max_pages",
 ]
-LISTS = ["p_slot"]
+LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit

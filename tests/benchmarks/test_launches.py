@@ -77,4 +77,4 @@ def test_every_algorithm_has_a_budget(launches):
     assert launches.BUDGETS.keys() == launches.TARGETS.keys() == launches.ALGORITHMS.keys()
     for name, budgets in launches.BUDGETS.items():
         assert set(budgets) == set(launches.LAYERS)
-        assert all(budgets[n] >= target for n, target in launches.TARGETS[name].items())
+        assert all(budgets[n] <= target for n, target in launches.TARGETS[name].items())

@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends
 from pybeam.backends import torch_layers
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.float8 import Float8Linear
+from pybeam.models.residual import add_and_norm
+from pybeam.models.transformer.layers import Norm
 from support.built_in_models import saved
 from support.device_loop import assert_alike, run
 from support.tiny_models import save_tiny_model
@@ -45,3 +49,14 @@ def test_sums_within_norms(kind, tmp_path, monkeypatch):
     results, _ = run(Workspace(model, algorithm, together), pybeam.Batch(2), requests)
     assert_alike(results, expected)
     assert len(sums) >= stats.steps
+
+
+def test_a_product_in_eight_bits_adds_its_own_bias():
+    linear = Float8Linear(torch.randn(32, 16), torch.randn(32))
+    norm = Norm(torch.randn(32), torch.randn(32))
+    x, y = torch.randn(3, 32), torch.randn(3, 16)
+    expected = x + linear(y)
+    together = SimpleNamespace(add_norm=torch_layers.add_norm)
+    states, read = add_and_norm(together, linear, norm, x.clone(), y)
+    torch.testing.assert_close(states, expected)
+    torch.testing.assert_close(read, norm(expected))

@@ -50,6 +50,13 @@ def test_plan_read_and_report_are_compiled_well(capability):
         assert assembly.registers <= 96
 
 
+def test_lists_of_any_alignment_run_the_same_code():
+    """`select` returns lists that stand one behind another, wherever they begin."""
+    launches = [x for num in (3, 4) for x in commit_launches(5, RULES[0], num_sources=num)]
+    assert len(launches) == 4
+    assert len(distinct(launches)) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("width", [1, 5, 64, 128, 512, 4096])

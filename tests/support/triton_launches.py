@@ -6,7 +6,7 @@ import torch
 
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
-from pybeam.contracts import Distances, Finishing, Paths
+from pybeam.contracts import Distances, Finishing, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.draft_commit import draft_commit
@@ -140,10 +140,16 @@ def draft_launches(width: int, opens: bool) -> list[Launch]:
     return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, EOS, VOCAB))
 
 
-def commit_launches(width: int, rules: CommitRules, has_paths: bool = False) -> list[Launch]:
-    """Beams of this width are committed."""
+def commit_launches(
+    width: int, rules: CommitRules, has_paths: bool = False, num_sources: int = 3
+) -> list[Launch]:
+    """Beams of this width are committed; their survivors stand as `select` returns them."""
     tree, beams = beams_of(width, has_paths)
-    none = ints(3, width * (2 if rules.finishing == Finishing.REFILL else 1))
-    survivors = tree_survivors(none, none, none.float())
-    slot = torch.arange(3).int()
+    capacity = width * (2 if rules.finishing == Finishing.REFILL else 1)
+    token, parent = ints(2, num_sources, capacity)
+    score, log_prob = torch.zeros(2, num_sources, capacity)
+    count, num_finished = ints(2, num_sources)
+    has_nan = torch.zeros(num_sources, dtype=torch.bool)
+    survivors = Survivors(token, parent, score, log_prob, count, num_finished, has_nan)
+    slot = ints(num_sources)
     return recorded(lambda: kernels.beam_commit(tree.arrays, beams, slot, survivors, None, rules))
