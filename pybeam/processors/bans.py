@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -90,7 +89,8 @@ class SuppressSequences(Processor):
         return sequences, torch.tensor(len(padded), dtype=INT)
 
     def check(self, model: Model) -> None:
-        check_ids("sequences", chain.from_iterable(self.sequences), model)
+        sequence, _ = self._arrays
+        check_ids("sequences", [int(sequence.max())] if sequence.numel() else [], model)
         check_start(self.counts_start, model)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
