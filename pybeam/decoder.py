@@ -292,7 +292,10 @@ class Decoder(InProcess):
         return until_done(results, arrived) if isinstance(arrived, ReadAhead) else results
 
     def release(self) -> None:
-        """Free the memory that is kept between calls: keys, values, beams, captured steps."""
+        """Free the memory that is kept between calls: keys, values, beams, captured steps.
+
+        A stream that is still running keeps its own. The weights stay with the model.
+        """
         self._idle.clear()
 
     def _check_requests(self, requests: Iterable[Any] | Arrivals) -> None:
@@ -325,7 +328,7 @@ class Decoder(InProcess):
         engine = Engine(workspace, self.schedule, stats, wants)
         yield from on_device(engine.run(requests), self.model.device)
         # only here, so that a stream that was given up takes its half-done sources with it
-        if not self._idle:
+        if not self._idle and not workspace.is_too_large:
             self._idle.append(workspace)
 
     def _workspace(self) -> Workspace:

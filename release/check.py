@@ -8,6 +8,7 @@ Every check prints one line: ok, or what is wrong and what to do. Exits with 1 i
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -130,11 +132,40 @@ def check_sdist() -> str:
     return found[0].name
 
 
+def check_audit() -> str:
+    """No package in this environment has a known vulnerability (pip-audit asks PyPI)."""
+    command = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--format", "json"]
+    # it exits with 1 if it finds something
+    found = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    if not found.stdout:
+        raise Failed(f"`{' '.join(command[1:])}` failed:\n{found.stderr[-500:]}")
+    return audited(json.loads(found.stdout))
+
+
+def audited(report: dict[str, Any]) -> str:
+    """Sum up a report of pip-audit. Raises Failed if a package is vulnerable."""
+    packages = report["dependencies"]
+    known = [package for package in packages if "skip_reason" not in package]
+    bad = [
+        f"{package['name']} {package['version']}: {', '.join(one['id'] for one in package['vulns'])}"
+        for package in known
+        if package["vulns"]
+    ]
+    if bad:
+        raise Failed(
+            "these packages have known vulnerabilities; raise their versions:\n" + "\n".join(bad)
+        )
+    if not known:
+        return "not done: no index of vulnerabilities can be reached from here"
+    return f"{len(known)} of {len(packages)} packages, none vulnerable"
+
+
 # in this order: what is quick comes first
 CHECKS: dict[str, Callable[[], str]] = {
     "tree": check_tree,
     "version": check_version,
     "changelog": check_changelog,
+    "audit": check_audit,
     "wheel": check_wheel,
     "sdist": check_sdist,
     "docs": check_docs,

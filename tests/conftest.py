@@ -17,6 +17,7 @@ import torch
 from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
+from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.device_loop import NoReading, NoWaiting
 from support.graph_memory import GraphMemory
@@ -254,6 +255,8 @@ def guard(monkeypatch):
         counts.reads += 1
         wait(self)
 
+    # as on a GPU
+    monkeypatch.setattr(SuppressSequences, "_ban_by_source", SuppressSequences._ban_by_row)
     monkeypatch.setattr(Engine, "_advance", guarded)
     monkeypatch.setattr(transfer.HostCopy, "_wait", counted)
     return counts

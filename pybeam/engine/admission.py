@@ -60,6 +60,11 @@ class Admission:
         """Whether no source waits and no request can come any more."""
         return self._has_read_all and not self._queue and not self._encoded
 
+    @property
+    def has_encoded(self) -> bool:
+        """Whether a source waits that is encoded, and so holds memory."""
+        return bool(self._encoded)
+
     def next(self) -> Source | None:
         """Return the source whose turn it is, and leave it in the queue."""
         return next(iter(self._encoded or self._queue), None)

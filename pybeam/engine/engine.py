@@ -82,7 +82,6 @@ class Engine:
         self._live = LiveSources(workspace.model.device)
         self._pending: deque[PendingReport] = deque()
         self._finished: deque[FinishedBatch] = deque()
-        self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
 
     @closed_at_exit
     @torch.inference_mode()
@@ -108,7 +107,7 @@ class Engine:
             if self._finished and not (self._wants.reads_late and self._live):
                 yield from self._results()
         self._pending.clear()
-        self._work.release_slots(self._quarantined_slots)
+        self._work.end_quarantine()
 
     def _dismiss(self) -> Iterator[Result | Partial]:
         """Let the requests go that must leave now, wherever they are, and take all back that they hold."""
@@ -239,12 +238,17 @@ class Engine:
     def _admit(self) -> Iterator[Result]:
         """Refill: take the sources from the queue that the schedule admits."""
         live, admission = self._live, self._admission
+        if self._work.is_too_large and not (live or admission.has_encoded):
+            self._pending.clear()
+            self._work.give_back()
         load, taken_bytes = live.load(self.stats.steps), live.max_bytes
         if not self._schedule.refills(load):
             return
         admitted: list[Source] = []
         while True:
             source = admission.next()
+            if self._work.is_too_large and not admission.has_encoded:
+                break
             if source is None:
                 if self._arrivals.keeps_order and not self._schedule.may_have_room(load):
                     break
@@ -318,7 +322,7 @@ class Engine:
         for i, error in errors.items():
             source = sources[i]
             if source.slot != NO_SLOT:
-                self._work.give_back(source.slot)
+                self._work.free_slot(source.slot)
                 source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 
@@ -336,8 +340,7 @@ class Engine:
         pending = self._pending.popleft()
         with self._clock("report"):
             numbers = pending.copy.tolist()
-        self._work.release_slots(self._quarantined_slots)
-        self._quarantined_slots = []
+        self._work.end_quarantine()
         slots, glance = pending.slots, pending.glance
         # a captured step reports on padding, too
         lines = numbers[: Report.size(len(slots))]
@@ -377,7 +380,7 @@ class Engine:
             work.close(slots, num_pages)
             self.stats.free_pages += num_pages
             if self._wants.reads_late:
-                self._quarantined_slots += slots
+                work.quarantine(slots)
             else:
                 work.release_slots(slots)
 

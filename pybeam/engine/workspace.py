@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,10 +29,32 @@ SPARE_SLOTS = 32
 # The share of a GPU's free memory that keys and values leave for activations and logits. A guess: both grow
 # with the rows of a step, but not with the length of outputs.
 RESERVE = 0.1
+# After so many sources the memory is compared with what they needed. A large one now and then among small
+# ones keeps its memory.
+LOOK_AFTER = 256
+# memory that is kept whatever it is for
+KEPT_BYTES = 64 << 20
+
+
+class Needs(NamedTuple):
+    """Sizes that the arrays of a workspace follow from."""
+
+    width: int = 0
+    length: int = 0  # tokens of a hypothesis
+    positions: int = 0  # of a source
+    pages: int = 0
+
+    def joined(self, **others: int) -> Needs:
+        """Return the larger of each size and the other of that name."""
+        return self._replace(**{name: max(getattr(self, name), n) for name, n in others.items()})
 
 
 class Workspace:
-    """Session, beams, slots and pages. Arrays grow as they must and never shrink.
+    """Session, beams, slots and pages. Arrays grow as they must, and all begin anew after a peak.
+
+    The rule: if `LOOK_AFTER` sources in a row needed less than a quarter of what there is in one respect
+    (width, tokens of a hypothesis, positions of a source, pages), and more than `KEPT_BYTES` are held, no
+    source is admitted until nothing is in flight. Then everything is given back.
 
     The host never asks the device how much room is left. It counts what may have been taken since the last
     report.
@@ -42,6 +65,7 @@ class Workspace:
         advances: whether the session moves state with rows.
         graphs: captured steps; None if steps are not captured.
         memory_limit: bytes for keys and values, None for no limit.
+        is_too_large: whether `give_back` should be called when nothing is in flight.
     """
 
     def __init__(
@@ -54,6 +78,18 @@ class Workspace:
         memory_limit: int | None = None,
     ) -> None:
         self.model, self.algorithm = model, algorithm
+        self._backend, self._uses_graphs = backend, uses_graphs
+        if memory_limit is None and model.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(model.device)
+            memory_limit = int((1 - RESERVE) * free)
+        self.memory_limit = memory_limit
+        self._expected = 0  # sources, for which there is room from the first on
+        self._most_sources = 0
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Begin anew, with no memory. Nothing may be in flight."""
+        model, algorithm, backend = self.model, self.algorithm, self._backend
         self.session = model.session(backend)
         # whether `Session.advance` has something to do
         self.advances = type(self.session).advance is not Session.advance
@@ -67,24 +103,22 @@ class Workspace:
             pad_id=pad_id,
         )
         self.tree = self.state.tree
-        self.graphs = StepGraphs(CudaCapture(model.device)) if uses_graphs else None
-        if memory_limit is None and model.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(model.device)
-            memory_limit = int((1 - RESERVE) * free)
-        self.memory_limit = memory_limit
+        self.graphs = StepGraphs(CudaCapture(model.device)) if self._uses_graphs else None
         page_bytes = self.session.max_bytes(PAGE_CELLS, 0)
-        if memory_limit is not None and page_bytes:
-            self.tree.max_pages = memory_limit // page_bytes
+        if self.memory_limit is not None and page_bytes:
+            self.tree.max_pages = self.memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
-        self._expected = 0  # sources, for which there is room from the first on
-        self._most_sources = 0
         self._buffers: tuple[Tensor, ...] | None = None
         self._free_slots: list[int] = []
+        self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._session_room = (0, 0)  # slots and cells
         self._free_pages = 0  # at least so many
         # pages that may have been taken since the beginning, less those that have become free
         self.claimed_pages = 0
+        self.is_too_large = False
+        self._num_taken = 0  # sources since the last look
+        self._held = self._needed = Needs()  # since the beginning, and since the last look
 
     def max_bytes(self, source: Source) -> int:
         """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
@@ -125,18 +159,39 @@ class Workspace:
                 missing = max(missing, self._expected + SPARE_SLOTS - self.num_slots)
             self._free_slots += range(self.num_slots, self.num_slots + missing)
             self.num_slots += missing
+        self._num_taken += num
+        if self._num_taken >= LOOK_AFTER:
+            self._look()
         return [self._free_slots.pop() for _ in range(num)]
+
+    def _look(self) -> None:
+        """See whether a peak has passed."""
+        self._held = self._held.joined(**self._needed._asdict())
+        pairs = zip(self._needed, self._held, strict=True)
+        is_past = any(4 * needed < held for needed, held in pairs)
+        num_bytes = sum(buffer.nbytes for buffer in self.buffers())
+        self.is_too_large = is_past and num_bytes > KEPT_BYTES
+        self._num_taken, self._needed = 0, Needs()
 
     def release_slots(self, slots: Iterable[int]) -> None:
         """Free these slots."""
         self._free_slots += slots
 
-    def give_back(self, slot: int) -> None:
+    def free_slot(self, slot: int) -> None:
         """Free the slot of a source that has no beam."""
         # it may be one for which there was no memory
         if slot < self._session_room[0]:
             self.session.release([slot])
         self.release_slots([slot])
+
+    def quarantine(self, slots: Iterable[int]) -> None:
+        """Free these slots when the reports that are pending have been read."""
+        self._quarantined_slots += slots
+
+    def end_quarantine(self) -> None:
+        """Free the slots that no pending report names any more."""
+        self.release_slots(self._quarantined_slots)
+        self._quarantined_slots = []
 
     def reserve(self, length: int, live: Iterable[Source], newcomers: Sequence[Source]) -> None:
         """Make room for hypotheses of that many tokens of live sources, and for newcomers.
@@ -144,6 +199,11 @@ class Workspace:
         Room for tokens grows ahead of need, but not beyond the longest hypothesis that a source may have. A
         slot has room for the nodes of each source, and not for the widest beam of the longest hypotheses.
         """
+        self._needed = self._needed.joined(
+            width=max((source.algorithm.max_rows for source in newcomers), default=0),
+            length=length,
+            positions=max((source.source_length for source in newcomers), default=0),
+        )
         slots, max_width, max_length, max_nodes = self._reserved
         if slots >= self.num_slots and max_length >= length and not newcomers:
             return
@@ -216,6 +276,7 @@ class Workspace:
         num_new = num_sources * tree.pages_per_step + num_more
         num_added = tree.reserve_pages(num_new, self._free_pages)
         self._add_free(num_added - num_new)
+        self._needed = self._needed.joined(pages=tree.num_total_pages - self._free_pages)
         if num_added or self._session_room[1] < tree.num_cells:
             self._buffers = None
             self._reserve_session()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pybeam.arguments import LARGEST_INT32, whole
+from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INT, Processor, Stage, ban, check_ids, check_stage
+from pybeam.processors.base import INF, INT, Processor, Stage, ban, check_ids, check_stage
 from pybeam.processors.penalties import check_start
+
+# of the sequences of one request; each slot of a decoder has room for as many
+MAX_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class SuppressTokens(Processor):
         check_stage(self.stage)
 
     def parameters(self) -> tuple[Tensor, ...]:
-        return (torch.tensor(self.tokens, dtype=INT),)
+        # repeated ones would take time in every step
+        return (torch.tensor([*dict.fromkeys(self.tokens)], dtype=INT),)
 
     def check(self, model: Model) -> None:
         check_ids("tokens", self.tokens, model)
@@ -58,26 +62,47 @@ class SuppressSequences(Processor):
     spares_eos: bool = False
     stage: Stage = "logits"
     per_request: ClassVar = ("sequences",)
+    takes_slots: ClassVar = True
 
     def __post_init__(self) -> None:
         check_stage(self.stage)
         if not all(self.sequences):
             raise ValueError("`sequences` must not hold an empty one: it would forbid everything")
+        num, longest = len(self.sequences), max(map(len, self.sequences), default=0)
+        if num * longest > MAX_NUMBERS:
+            raise ArgumentError(
+                "sequences",
+                f"must be at most {MAX_NUMBERS:,} numbers, their count times the longest one's length, but "
+                f"are {num:,} times {longest:,}; leave long ones out",
+            )
 
     def parameters(self) -> tuple[Tensor, ...]:
-        """Return sequences [N, L], last token first, so that those of any length begin in the same column."""
+        """Return sequences [N, L], last token first, so that any begin in the same column, and N."""
+        return self._arrays
+
+    @cached_property
+    def _arrays(self) -> tuple[Tensor, ...]:
+        """The same; many requests may share them."""
         longest = max(map(len, self.sequences), default=0)
         padded = [[*reversed(line), *[-1] * (longest - len(line))] for line in self.sequences]
-        return (torch.tensor(padded, dtype=INT).view(len(padded), longest),)
+        sequences = torch.tensor(padded, dtype=INT).view(len(padded), longest)
+        return sequences, torch.tensor(len(padded), dtype=INT)
 
     def check(self, model: Model) -> None:
-        check_ids("sequences", chain.from_iterable(self.sequences), model)
+        sequence, _ = self._arrays
+        check_ids("sequences", [int(sequence.max())] if sequence.numel() else [], model)
         check_start(self.counts_start, model)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        (sequence,) = data  # [R, N, L]
+        sequence, num = data  # [S, N, L], [S]
         if not sequence.numel():
             return logits
+        # a GPU does not wait for the host to see who has any
+        ban_them = self._ban_by_row if logits.is_cuda else self._ban_by_source
+        return ban_them(logits, rows, sequence, num)
+
+    def _ban_by_row(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
+        sequence = sequence.index_select(0, rows.row_slot)  # [R, N, L]
         last = sequence[..., 0]  # [R, N]
         is_near = last >= 0
         if self.spares_eos:
@@ -90,6 +115,44 @@ class SuppressSequences(Processor):
             token = torch.where(place >= 0, token, -1)
             is_near &= (sequence[..., back] < 0) | (sequence[..., back] == token)
         return ban(logits, last.clamp(min=0), is_near)
+
+    def _ban_by_source(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
+        """The same, source by source: those that have few sequences do not wait for one that has many."""
+        offset, counts = rows.offset.tolist(), num.index_select(0, rows.slot).tolist()
+        if max(counts, default=0) <= 0:
+            return logits
+        # the tokens that follow each other backwards from each row's end
+        seen, end = rows.seen(self.counts_start)  # [R, T], [R]
+        place = end[:, None] - torch.arange(sequence.shape[2] - 1, dtype=end.dtype)  # [R, L - 1]
+        tail = torch.where(place >= 0, seen.gather(1, place.clamp(min=0).long()), -1)
+        for i, (slot, count) in enumerate(zip(rows.slot.tolist(), counts, strict=True)):
+            begin, behind = offset[i], offset[i + 1]
+            if count <= 0 or begin == behind:
+                continue
+            own = sequence[slot, :count]  # [N, L]
+            row, line = _near(own, tail[begin:behind])
+            last = own[line, 0]
+            if self.spares_eos:
+                is_alone = (own[line, 1:] < 0).all(1)
+                is_spared = is_alone & torch.isin(last, last.new_tensor(rows.eos_ids))
+                row, last = row[~is_spared], last[~is_spared]
+            logits[begin + row, last.long()] = -INF
+        return logits
+
+
+def _near(sequence: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the rows with a tail [R, L - 1] that sequences [N, L] go on from: row and sequence [n] of each.
+
+    A token that few rows end in decides most of them.
+    """
+    if sequence.shape[1] == 1:
+        row, line = torch.ones(len(tail), len(sequence)).nonzero(as_tuple=True)
+        return row, line
+    before = sequence[:, 1]
+    row, line = ((before == tail[:, :1]) | (before < 0)).nonzero(as_tuple=True)
+    rest = sequence[line, 2:]
+    is_near = ((rest < 0) | (rest == tail[row, 1:])).all(1)
+    return row[is_near], line[is_near]
 
 
 @dataclass(frozen=True)

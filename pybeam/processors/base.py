@@ -40,6 +40,8 @@ class Processor(ABC):
             `final_score` from its results. Such a processor is the last.
         prefix_reach: at how many of the last places of a forced prefix it reads logits. Those before may
             be 0, because nobody reads them.
+        takes_slots: whether `__call__` takes the parameters of every slot, [S, ...], and not of every row.
+            Large ones that few requests have are then not copied for each row.
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back, and no numbers of its own that change from step to step. A graph would
             hold those of the captured step. A subclass of your own must say that it may.
@@ -51,6 +53,7 @@ class Processor(ABC):
     perturbs: ClassVar[bool] = False
     can_capture: bool = False
     prefix_reach: int = 0
+    takes_slots: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -164,6 +167,12 @@ def overridden(
     changed = list(processors)
     if isinstance(changes, Tensor) or not isinstance(changes, Iterable):
         raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")
+    changes = list(changes)
+    if len(changes) > len(changed):
+        raise ValueError(
+            f"`Request.processors` must change each of the algorithm's {len(changed)} processors once at "
+            f"most, but holds {len(changes)}"
+        )
     for change in changes:
         if not isinstance(change, Processor):
             raise TypeError(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import number
+from pybeam.arguments import ArgumentError, number
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Processor, check_ids
@@ -33,6 +33,12 @@ class BiasedPrefix(Processor):
 
     def check(self, model: Model) -> None:
         check_ids("prefix", self.prefix, model)
+        most = model.max_tokens if model.max_positions is None else model.max_positions
+        if len(self.prefix) > most:
+            problem = (
+                f"must have at most {most} tokens, as hypotheses do, but has {len(self.prefix)}"
+            )
+            raise ArgumentError("prefix", problem)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         logs, prefix = data  # [R, 2], [R, P]

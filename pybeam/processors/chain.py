@@ -257,9 +257,9 @@ class _DeviceProcessor:
 
     def data(self, rows: Rows) -> tuple[Tensor, ...]:
         """The arguments of the processor beside logits and rows."""
-        parameters = [
-            array.index_select(0, rows.row_slot) for array in self._arrays[: self._num_parameters]
-        ]
+        parameters = self._arrays[: self._num_parameters]
+        if not (isinstance(self.processor, Processor) and self.processor.takes_slots):
+            parameters = [array.index_select(0, rows.row_slot) for array in parameters]
         if self._shared is not None:
             line = self._shared.line.index_select(0, rows.row_slot)
             parameters = [self._shared.table, line, *parameters]

@@ -1,4 +1,4 @@
-"""What a request may ask for has an end, with a message, and neighbours do not notice who asks for more."""
+"""Requests cannot ask for everything: there is a message, and neighbours notice nothing."""
 
 from __future__ import annotations
 

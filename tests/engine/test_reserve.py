@@ -6,9 +6,13 @@ import pytest
 
 import pybeam
 from pybeam import backends
+from pybeam.engine import workspace as workspaces
+from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from support.laws import decoded, essence
 from support.search_models import random_model
+from support.tiny_models import save_tiny_model
 
 ENDLESS = random_model(1, 9, eos_bonus=-99.0)
 
@@ -65,3 +69,58 @@ def test_a_wide_beam_under_a_row_budget():
         ENDLESS, algorithm, pybeam.Fifo(4, row_budget=8), "reference", [[1]], workspace(algorithm)
     )
     assert "`row_budget` must be at least the width 9, but is 8" in str(results[0].error)
+
+
+BACKEND = backends.load("native" if "native" in backends.available() else "reference")
+PEAKS = {
+    "wide": dict(width=100, max_length=3),
+    "long": dict(max_length=100),
+    "long prefix": dict(prefix=[3] * 100),
+}
+
+
+@pytest.mark.thinned(most=3)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("name", PEAKS)
+@pytest.mark.parametrize("model", [ENDLESS, "m2m_100"], ids=["function", "transformer"])
+def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_path):
+    """The first request is the peak. Results are the same, whenever the memory begins anew."""
+    if model == "m2m_100":
+        save_tiny_model(tmp_path, model, max_position_embeddings=120)
+        model = pybeam.load_model(tmp_path)
+    monkeypatch.setattr(workspaces, "LOOK_AFTER", 8)
+    algorithm = pybeam.fixed_beam(3, max_length=4, n_best=2)
+    requests = [
+        pybeam.Request([5, 6], source_id=i, **PEAKS[name] if not i else {}) for i in range(180)
+    ]
+    sizes, found = {}, {}
+    for kept in (0, 1 << 40):
+        monkeypatch.setattr(workspaces, "KEPT_BYTES", kept)
+        work = Workspace(model, algorithm, BACKEND)
+        running = Engine(work, pybeam.Fifo(4), Stats(), Wants(reads_late=late))
+        found[kept] = sorted(running.run(requests), key=lambda result: result.index)
+        sizes[kept] = sum(buffer.nbytes for buffer in work.buffers())
+    assert not any(result.error for result in found[0])
+    assert essence(found[0]) == essence(found[1 << 40])
+    assert 1.5 * sizes[0] < sizes[1 << 40]
+
+
+def test_a_decoder_keeps_what_it_needs_again_and_again(monkeypatch):
+    monkeypatch.setattr(workspaces, "LOOK_AFTER", 4)
+    monkeypatch.setattr(workspaces, "KEPT_BYTES", 0)
+    decoder = pybeam.Decoder(ENDLESS, pybeam.fixed_beam(3, max_length=4))
+    begun = []
+    give_back = Workspace.give_back
+    monkeypatch.setattr(Workspace, "give_back", lambda self: (begun.append(1), give_back(self)))
+    for _ in range(3):
+        decoder.decode([[1]] * 9)
+    assert len(begun) == 1
+    decoder.decode([pybeam.Request([1], width=200)])
+    for _ in range(2):
+        decoder.decode([[1]] * 9)
+    assert len(begun) == 1
+    decoder.decode([[1]])
+    assert len(begun) == 2
+    decoder.release()
+    decoder.decode([[1]])
+    assert len(begun) == 3

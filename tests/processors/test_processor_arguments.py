@@ -39,6 +39,11 @@ V = 9
             TypeError,
             "`sequences` must be a list of token ids",
         ),
+        (
+            lambda: p.suppress_sequences([[1]] * 2000 + [[1] * 1000]),
+            ValueError,
+            "`sequences` must be at most 1,048,576 numbers, .* are 2,001 times 1,000",
+        ),
         (lambda: p.suppress_sequences([[1], []]), ValueError, "`sequences` must not hold an empty"),
         (
             lambda: p.suppress_tokens_at_start([4], skips=-1),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import pytest
 import torch
 
 from pybeam import processors
+from pybeam.processors.bans import SuppressSequences
 from support import processor_oracles as oracles
 from support.asserts import assert_close
 from support.processor_rows import MAX_LENGTH, START, processed, random_histories
@@ -347,3 +349,26 @@ def test_rows_do_not_depend_on_others_when_timestamps_win():
     together = processed([ours], rows, histories)
     for r in (0, 16, 32):
         assert torch.equal(processed([ours], rows[r : r + 1], histories[:1])[0], together[r])
+
+
+@pytest.mark.parametrize("counts_start", [False, True])
+@pytest.mark.parametrize("spares_eos", [False, True])
+def test_requests_have_their_own_sequences(monkeypatch, counts_start, spares_eos):
+    """As on a GPU, where all rows are compared with as many sequences as any request has."""
+    rng = random.Random(3)
+    histories = random_histories(rng, V)
+    numbers = [0, 1, 40, 0, 300, 3]
+    lists = [
+        [[rng.randrange(V) for _ in range(rng.randint(1, 4))] for _ in range(n)] for n in numbers
+    ]
+    build = partial(processors.suppress_sequences, counts_start=counts_start, spares_eos=spares_eos)
+    requests = [(build(lines),) for lines in lists]
+    logits = torch.randn(len(histories), V, generator=torch.Generator().manual_seed(1))
+    found = processed([build([])], logits, histories, requests=requests)
+    for row, lines in enumerate(lists):
+        oracle = oracles.suppress_sequences
+        expected = oracle(logits[row].tolist(), histories[row], 0, lines, counts_start, spares_eos)
+        assert found[row].tolist() == expected
+    kind = SuppressSequences
+    monkeypatch.setattr(kind, "_ban_by_source", kind._ban_by_row)
+    assert torch.equal(processed([build([])], logits, histories, requests=requests), found)

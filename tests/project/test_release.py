@@ -92,3 +92,13 @@ def test_the_matrix_shows_what_failed_and_what_is_missing():
         ["3.11", "passed", "failed:", "demo"],
         ["3.12", "no", "Python"],
     ]
+
+
+def test_an_audit():
+    sound = {"name": "torch", "version": "2.13.0", "vulns": []}
+    unknown = {"name": "own", "skip_reason": "not on PyPI"}
+    broken = {"name": "old", "version": "1.0", "vulns": [{"id": "PYSEC-1"}]}
+    assert check.audited({"dependencies": [sound, unknown]}) == "1 of 2 packages, none vulnerable"
+    assert "no index of vulnerabilities" in check.audited({"dependencies": [unknown]})
+    with pytest.raises(check.Failed, match=r"old 1\.0: PYSEC-1"):
+        check.audited({"dependencies": [sound, broken, unknown]})
