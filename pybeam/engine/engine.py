@@ -318,8 +318,7 @@ class Engine:
         for i, error in errors.items():
             source = sources[i]
             if source.slot != NO_SLOT:
-                self._work.session.release([source.slot])
-                self._work.release_slots([source.slot])
+                self._work.give_back(source.slot)
                 source.slot = NO_SLOT
             yield self.stats.count(source.failed(error))
 

@@ -73,6 +73,7 @@ class Workspace:
         self.num_slots = NULL_SLOT + 1
         self._free_slots: list[int] = []
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
+        self._session_room = (0, 0)  # slots and cells
         self._free_pages = 0  # at least so many
         self.claimed_pages = 0  # pages that may have been taken since the beginning
 
@@ -106,6 +107,13 @@ class Workspace:
         """Free these slots."""
         self._free_slots += slots
 
+    def give_back(self, slot: int) -> None:
+        """Free the slot of a source that has no beam."""
+        # it may be one for which there was no memory
+        if slot < self._session_room[0]:
+            self.session.release([slot])
+        self.release_slots([slot])
+
     def reserve(self, length: int, live: Iterable[Source], newcomers: Sequence[Source]) -> None:
         """Make room for hypotheses of that many tokens of live sources, and for newcomers.
 
@@ -128,8 +136,9 @@ class Workspace:
         if reserved == self._reserved:
             return
         self.state.reserve(*reserved)
-        self._reserved = reserved
         self._reserve_session()
+        # only now: what could not be allocated is asked for again
+        self._reserved = reserved
 
     def claim_pages(self, num_sources: int) -> None:
         """Make room for the nodes, keys and values that so many beams append in one step."""
@@ -138,12 +147,13 @@ class Workspace:
         num_added = tree.reserve_pages(num_new, self._free_pages)
         self._free_pages += num_added - num_new
         self.claimed_pages += num_new
-        if num_added:
+        if self._session_room[1] < tree.num_cells:
             self._reserve_session()
 
     def _reserve_session(self) -> None:
-        state = self.state
-        self.session.reserve(self.num_slots, state.width_capacity, self.tree.num_cells)
+        num_slots, num_cells = self.num_slots, self.tree.num_cells
+        self.session.reserve(num_slots, self.state.width_capacity, num_cells)
+        self._session_room = num_slots, num_cells
 
     def read_report(self, num_free_pages: int, claimed_pages: int) -> None:
         """Store how many pages were free on the device when `claimed_pages` had been claimed."""

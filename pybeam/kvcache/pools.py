@@ -101,9 +101,11 @@ class SourceCells:
         shape = max(old.shape[0], num_slots), max(old.shape[1], length)
         if shape == tuple(old.shape):
             return
-        self.cell = old.new_zeros(shape)
-        self.cell[: old.shape[0], : old.shape[1]] = old
-        self.length = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
+        cell = old.new_zeros(shape)
+        cell[: old.shape[0], : old.shape[1]] = old
+        lengths = torch.cat((self.length, self.length.new_zeros(shape[0] - old.shape[0])))
+        # both or, if there is no memory, none
+        self.cell, self.length = cell, lengths
 
     def num_cells_with(self, lengths: Sequence[int]) -> int:
         """Return what `num_cells` is once sources of these lengths have their cells."""
@@ -133,7 +135,9 @@ class SourceCells:
         """Free the cells of these slots."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
-        index = to_device(slots, torch.long, self.length.device)
+        # there may have been no memory for the others
+        known = [slot for slot in slots if slot < self.length.numel()]
+        index = to_device(known, torch.long, self.length.device)
         self.length.index_fill_(0, index, 0)
 
     def _take(self, num: int) -> list[int]:

@@ -99,9 +99,18 @@ class BeamState:
     ) -> None:
         """Make room for that many slots, entries per beam, tokens per hypothesis and nodes per slot.
 
-        `num_nodes` None: as many as a beam of that width and length may need.
+        `num_nodes` None: as many as a beam of that width and length may need. If there is no memory, all is
+        as before.
         """
-        self._step.reserve(num_slots, width, length, num_nodes)
+        owners = self._arrays, self._arrays.tree, self._step
+        before = [dict(vars(owner)) for owner in owners]
+        try:
+            self._step.reserve(num_slots, width, length, num_nodes)
+        except BaseException:
+            # some arrays have grown, into new tensors, and they must all agree
+            for owner, attributes in zip(owners, before, strict=True):
+                vars(owner).update(attributes)
+            raise
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
