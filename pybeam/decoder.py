@@ -38,13 +38,13 @@ class DecodeError(RuntimeError):
     """
 
     def __init__(self, results: list[Result]) -> None:
-        super().__init__(results)
+        failed = [result for result in results if result.error is not None]
+        first = failed[0]
+        super().__init__(
+            f"{len(failed)} of {len(results)} requests failed; the first is request {first.index}: "
+            f"{first.error}"
+        )
         self.results = results
-
-    def __str__(self) -> str:
-        failed = [result for result in self.results if result.error is not None]
-        told = f"{len(failed)} of {len(self.results)} requests failed"
-        return f"{told}; the first is request {failed[0].index}: {failed[0].error}"
 
 
 class Decoder:

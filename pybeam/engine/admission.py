@@ -137,14 +137,12 @@ class Admission:
     def _source(self, index: int, request: Request) -> Source:
         """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
-        if request.source_id is not None:
-            whole("source_id", request.source_id, -(2**63), 2**63 - 1)
         content = model.check(request.source)
         prefix = self._check_tokens("prefix", request.prefix)
         target = self._check_target(request.target)
         length = model.source_length(content)
         algorithm = self._own_algorithm(request, model.room(content), length)
-        for processor in () if request.processors is None else request.processors:
+        for processor in request.processors or ():
             processor.check(model)
         if request.target is None:
             _check_lengths(algorithm)
@@ -156,6 +154,8 @@ class Admission:
                 f"`target` must be empty for an empty source, whose only output that is, but has "
                 f"{len(target) - 1} tokens; do sources and targets belong together?"
             )
+        if request.source_id is not None:
+            whole("source_id", request.source_id, -(2**63), 2**63 - 1)
         source = Source(
             index=index,
             request=request,

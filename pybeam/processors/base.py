@@ -155,7 +155,7 @@ def overridden(
     if changes is None:
         return tuple(processors)
     changed = list(processors)
-    if not isinstance(changes, Iterable):
+    if isinstance(changes, Tensor) or not isinstance(changes, Iterable):
         raise TypeError(f"`Request.processors` must be a list, but is {changes!r}; put it into one")
     for change in changes:
         if not isinstance(change, Processor):

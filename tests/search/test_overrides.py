@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_refused(request_, error, message):
         ({"source_id": "a"}, TypeError, "`source_id` must be an int, but is 'a'"),
         ({"ended_only": torch.zeros(2)}, TypeError, "`ended_only` must be True or False"),
         ({"n_best": torch.zeros(2)}, TypeError, "`n_best` must be an int"),
-        ({"processors": torch.zeros(2)}, TypeError, "`Request.processors` must hold what"),
+        ({"processors": torch.zeros(2)}, TypeError, "`Request.processors` must be a list"),
         ({"processors": 3}, TypeError, "`Request.processors` must be a list"),
     ],
 )
