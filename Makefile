@@ -25,7 +25,7 @@ demo test test-all test-ray test-oldest edge docs sanitize fuzz soak: export OMP
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint tidy fmt clean sanitize sanitize-threads fuzz soak gpu-build gpu-test gpu-bench gpu-e2e
+        lint fmt clean gpu-build gpu-test gpu-bench gpu-e2e
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -124,6 +124,8 @@ TIDY_SOURCES = $(filter-out csrc/cuda/% csrc/cpu/a%,$(filter %.cpp,$(SOURCES)))
 
 tidy: build $(VENV)/.extra-lint
 	@$(BIN)/clang-tidy --quiet $(TIDY_SOURCES) -- $$($(BIN)/python -c 'import setup; print(*setup.tidy_flags())')
+
+.PHONY: tidy sanitize sanitize-threads fuzz soak
 
 # Each build has a folder of its own, which stands before the working tree. The sanitizer and C++'s own
 # library are loaded before Python, which knows neither.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -15,7 +15,6 @@ from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
-from pybeam.engine.live_streams import closed_at_exit
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
@@ -314,11 +313,11 @@ class Decoder:
     ) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
         wants = Wants(log_probs, partials, self._alignment, self._reads_late)
-        return _timed(closed_at_exit(self._run(requests, stats, wants)), stats)
+        return _timed(self._run(requests, stats, wants), stats)
 
     def _run(
         self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: Wants
-    ) -> Generator[Result | Partial, None, None]:
+    ) -> Iterator[Result | Partial]:
         # another thread may take it first
         try:
             workspace = self._idle.pop()

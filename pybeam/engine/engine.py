@@ -30,6 +30,7 @@ from pybeam.engine.attention import with_attention
 from pybeam.engine.cuda_graphs import bucket
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
+from pybeam.engine.live_streams import closed_at_exit
 from pybeam.engine.partials import Glance
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
@@ -84,6 +85,7 @@ class Engine:
         self._finished: deque[FinishedBatch] = deque()
         self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
 
+    @closed_at_exit
     @torch.inference_mode()
     def run(self, requests: Iterable[Any] | Arrivals) -> Iterator[Result | Partial]:
         """Yield results as soon as they are known, in no particular order."""

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import weakref
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
-_live: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def closed_at_exit(stream: Generator[Any, None, None]) -> Generator[Any, None, None]:
-    """Return the stream. It is closed when the program ends, while torch is still there to be asked."""
-    _live.add(stream)
-    return stream
+def closed_at_exit(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Close the generators that this function makes when the program ends, while torch is still there."""
+
+    @functools.wraps(function)
+    def remembered(*args: P.args, **options: P.kwargs) -> Iterator[T]:
+        stream = function(*args, **options)
+        _live.add(stream)
+        return stream
+
+    return remembered
 
 
 @atexit.register
