@@ -145,6 +145,8 @@ def per_beam(
     _dtype(name, value, dtype)
     _device(name, value, device)
     _shape(name, value, "[S]", (num_beams,), "one for every entry of `width`")
+    if dtype.is_floating_point and bool(value.isnan().any()):
+        _fail(name, "free of NaN", "NaN somewhere")
 
 
 # the parameters are the tensors of attention, which kernels take one by one

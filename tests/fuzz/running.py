@@ -91,7 +91,7 @@ def _watched(
             if line.startswith(CASE):
                 begun.append(int(line.removeprefix(CASE)))
             passed = round(time.monotonic() - start)
-            bar.set_postfix(seed=begun[-1] if begun else seed, refresh=False)
+            bar.set_postfix_str(f"seed {begun[-1] if begun else seed}", refresh=False)
             bar.update(passed - shown)
             shown = passed
     return begun, worker.returncode
