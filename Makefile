@@ -150,7 +150,7 @@ sanitize: build $(VENV)/.extra-test
 sanitize-threads: build $(VENV)/.extra-test
 	@$(call SANITIZE,thread)
 	@TSAN_OPTIONS=suppressions=$(CURDIR)/tests/misuse/thread_sanitizer.txt $(call RUN_WITH,thread,libtsan) \
-	    tests/misuse/test_threads.py tests/ops/test_layer_program.py
+	    tests/misuse/test_threads.py
 
 MINUTES ?=
 

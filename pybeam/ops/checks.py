@@ -147,6 +147,9 @@ def per_beam(
     _shape(name, value, "[S]", (num_beams,), "one for every entry of `width`")
     if dtype.is_floating_point and bool(value.isnan().any()):
         _fail(name, "free of NaN", "NaN somewhere")
+    # `forced` below 0 is no token, but there is no such number of candidates
+    if dtype == torch.int32 and name != "forced":
+        _range(name, value, 0, 2**31)
 
 
 # the parameters are the tensors of attention, which kernels take one by one

@@ -30,13 +30,13 @@ from support.laws import essence
 
 NUM_KINDS = 300
 # so many big requests come after as many small ones
-BLOCK = 2000
+BLOCK = 200
 # of a report; the first ones warm up
 NUM_PARTS = 50
 # memory of the last part less that of the median part: what a heap does by itself
 MEGABYTES = 12.0
 # time of the CPU per request, the last fifth against the second one
-SLOWDOWN = 1.25
+SLOWDOWN = 1.5
 SEARCH = dict(n_best=1, max_length=8, processors=[pybeam.processors.temperature(1.0)])
 
 

@@ -270,6 +270,7 @@ def test_capacity(kernel, device):
         (dict(logits=torch.zeros(3, 4, dtype=torch.int32)), r"`logits` must be torch.float32 or"),
         (dict(score=torch.zeros(3, dtype=torch.float64)), r"`score` must be torch.float32"),
         (dict(score=torch.tensor([0, math.nan, 0])), r"`score` must be free of NaN"),
+        (dict(max_candidates=ints([1, -1])), r"`max_candidates` must be from 0 to"),
         (dict(margin=torch.tensor([1, math.nan])), r"`margin` must be free of NaN"),
         (dict(offset=ints([0, 3])), r"`offset` must be \[S \+ 1\] = \[3\], but is \[2\]"),
         (dict(offset=torch.tensor([0, 1, 3])), r"`offset` must be torch.int32, but is torch.int64"),
