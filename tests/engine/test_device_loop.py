@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pybeam
-from pybeam import backends, compat, processors
+from pybeam import backends, processors
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
 from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock
@@ -25,6 +25,7 @@ from support.device_loop import (
 )
 from support.graph_memory import Replays
 from support.laws import ALGORITHMS, essence, shares, some_schedules
+from support.recipes import RECIPES
 from support.tiny_models import save_tiny_model
 
 
@@ -105,16 +106,6 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
     exact = Workspace(transformer, algorithm, torch_beams())
     expected, _ = run(exact, pybeam.Fifo(5), **options)
     assert_alike(results, expected)
-
-
-RECIPES = {
-    "ctranslate2": compat.ctranslate2.beam_search(3, num_hypotheses=3, max_decoding_length=12),
-    "fairseq": compat.fairseq.beam_search(3, nbest=3, max_len_a=2, unkpen=1, unk_id=3, pad_id=1),
-    "opennmt": compat.opennmt.beam_search(3, n_best=3, max_length=9),
-    "huggingface": compat.huggingface.beam_search(
-        3, forced_bos_token_id=7, forced_eos=True, exponential_decay_length_penalty=(2, 1.1)
-    ),
-}
 
 
 @pytest.mark.thinned(most=2)
