@@ -69,7 +69,7 @@ SOURCE_TOKENS, OWN_TOKENS = 30, 16
 
 @dataclass(frozen=True)
 class Work:
-    """What a step must read and multiply."""
+    """The bytes and products of a step."""
 
     num_bytes: float
     flop: float

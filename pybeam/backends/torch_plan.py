@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,13 +18,21 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 
+# depth, rows and steps waited of each source; the mask of those that move
+Choose = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 
 def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
+    return planned(beams, slot, partial(chosen, rules=rules))
+
+
+def planned(beams: Beams, slot: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
+    """`beam_plan` by a function in place of rules."""
     reason, num_rows, depth, *_, waited = (
         beams.ints[:, : NUM_REPORTED + 1].index_select(0, slot).unbind(1)
     )
     num_rows = torch.where(reason == RUNNING, num_rows, 0)
-    moves = chosen(depth, num_rows, waited, rules)
+    moves = choose(depth, num_rows, waited)
     beams.waited[slot.long()] = torch.where(moves, 0, waited + 1)
     return torch.where(moves, slot, NULL_SLOT), torch.where(moves, num_rows, 0)
 

@@ -192,7 +192,7 @@ class Engine:
             is_forced = self._live.are_forced(self.stats.steps, state.prefix_reach)
         else:
             with self._clock("plan"):
-                slot, rows_of = state.plan(slot, self._schedule.rules(limit))
+                slot, rows_of = state.plan(slot, self._schedule.planner(limit))
                 num_rows = int(rows_of.sum()) if limit is None else limit
         try:
             self._choose(slot, num_rows, longest, is_forced)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from typing import ClassVar, NamedTuple
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from pybeam.arguments import ArgumentError, whole
 from pybeam.backends.arrays import NO_LIMIT, PlanRules
-from pybeam.backends.torch_plan import chosen
+from pybeam.backends.torch_plan import Choose, chosen
 from pybeam.contracts import MAX_WIDTH
 
 
@@ -126,8 +127,15 @@ class Schedule(ABC):
             num_rows: [L], rows that each source would send through the model; 0 if it cannot move.
             waited: [L] int32, steps since each source last moved.
             limit: room for rows, apart from the budget; sources that waited longest go first.
+
+        A kernel does it, unless a class has a method of its own, which gets tensors of the device.
         """
         return chosen(depth, num_rows, waited, self.rules(limit))
+
+    def planner(self, limit: int | None = None) -> PlanRules | Choose:
+        """The rules of `plan`, or `plan` itself where a class has one of its own."""
+        own = type(self).plan is not Schedule.plan
+        return partial(self.plan, limit=limit) if own else self.rules(limit)
 
     def rules(self, limit: int | None = None) -> PlanRules:
         """The rules of `plan`, as numbers for a kernel."""

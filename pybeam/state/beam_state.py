@@ -22,6 +22,7 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.torch_beams import final_score
+from pybeam.backends.torch_plan import Choose, planned
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, Survivors
 from pybeam.kvcache.token_tree import TokenTree
@@ -213,11 +214,13 @@ class BeamState:
         """
         return self._step.commit(slot, survivors)
 
-    def plan(self, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
-        """Choose who moves among these slots [A], as `Schedule.plan` does.
+    def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
+        """Choose who moves among these slots [A], as `Schedule.plan` does, by its rules or by itself.
 
         Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
         """
+        if not isinstance(rules, PlanRules):
+            return planned(self.beams, slot, rules)
         return self._arrays.backend.beam_plan(self.beams, slot, rules)
 
     def report(self, slot: Tensor) -> Tensor:
