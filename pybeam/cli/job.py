@@ -298,7 +298,8 @@ class Stream:
             )
         elif is_interrupted:
             self.progress.warn(
-                f"interrupted; the output ends with {self.progress.item} {self.writer.num_written}"
+                f"interrupted; the output ends with {self.progress.item} {self.writer.num_written}; give "
+                "what is behind it to go on, or use --output-dir, which goes on by itself"
             )
         if self.lines.error is not None:
             self.progress.fail(self.lines.error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -212,8 +211,10 @@ def _with_stdin(names: tuple[str, ...], stack: contextlib.ExitStack) -> tuple[st
 
 
 def _is_whisper(directory: str) -> bool:
+    from pybeam.text.json_files import read_json
+
     try:
-        config = json.loads(Path(directory, "config.json").read_text("utf-8"))
+        config = read_json(Path(directory, "config.json"))
     except (OSError, ValueError):
         return False  # whoever loads the model says what is wrong
-    return isinstance(config, dict) and config.get("model_type") == "whisper"
+    return config.get("model_type") == "whisper"

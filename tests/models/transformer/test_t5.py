@@ -162,7 +162,7 @@ def test_defaults_are_those_of_the_family(tmp_path):
         (dict(feed_forward_proj="wide-gelu"), "or 'gated-' and an activation, but is 'wide-gelu'"),
         (dict(relative_attention_max_distance=4), "more than half of it, but they are 8 and 4"),
         (dict(relative_attention_num_buckets=16), r"bias.weight` in .* must be \[16, 4\]"),
-        (dict(eos_token_id=45), "up to 8 below `vocab_size` = 45, but is 45"),
+        (dict(eos_token_id=45), "below `vocab_size` = 45, but is 45"),
         (dict(decoder_start_token_id=-1), "`decoder_start_token_id` must be a token below"),
         (dict(num_heads=3), r"must be \[30, 24\], but is \[40, 24\]"),
     ],
