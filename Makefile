@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
+        lint fmt clean launches gpu-build gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -50,7 +50,7 @@ help:
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
 	@echo "make gpu-test  run the tests of a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations, make gpu-profile the phases of"
-	@echo "               a step; none takes more than 9 minutes. make gpu-pack, on any machine, prepares them in .gpu-pack"
+	@echo "               a step; none takes more than 9 minutes"
 	@echo "make launches  count the kernels of a step on a GPU, by phase, without one; fails above a budget"
 	@echo "make lint      check style and types (ruff, clang-format, mypy); make fmt repairs what can be repaired"
 	@echo "make tidy      look for mistakes in the C++ with clang-tidy (two minutes)"

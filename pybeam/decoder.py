@@ -40,11 +40,8 @@ class DecodeError(RuntimeError):
 
     def __init__(self, results: list[Result]) -> None:
         failed = [result for result in results if result.error is not None]
-        first = failed[0]
-        super().__init__(
-            f"{len(failed)} of {len(results)} requests failed; the first is request {first.index}: "
-            f"{first.error}"
-        )
+        told = f"{len(failed)} of {len(results)} requests failed"
+        super().__init__(f"{told}; the first is request {failed[0].index}: {failed[0].error}")
         self.results = results
 
     def __reduce__(self) -> tuple[type[DecodeError], tuple[list[Result]]]:

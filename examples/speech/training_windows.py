@@ -33,6 +33,7 @@ PROMPT_SHARE, SILENT_SHARE, TIMES_SHARE = 0.25, 0.02, 0.5
 # windows whose features are 0 behind the recording, as the last one of a long recording's are
 ENDING_SHARE = 0.5
 MOST_CLIPS = 12  # they fill every window
+MANY_SHARE = 0.6  # of batches with several clips in a window, which come when single ones are known
 ALIKE = 10  # single clips of a batch are from one of so many ranges of lengths
 FRAME = 160  # samples from one to the next
 
@@ -72,8 +73,8 @@ class Material:
             progress: the share of the training that is over.
         """
         rng = self.rng
-        if rng.random() < min(0.4, max(0, progress - 0.3)):
-            num = rng.choice([2, 2, 3, MOST_CLIPS])
+        if rng.random() < min(MANY_SHARE, 3 * max(0, progress - 0.1)):
+            num = rng.choice([2, 3, MOST_CLIPS, MOST_CLIPS])
             chosen = [rng.choices(self.clips, k=num) for _ in range(BATCH)]
         else:
             size = len(self.clips) // ALIKE

@@ -98,7 +98,7 @@ class SuppressSequences(Processor):
         if not sequence.numel():
             return logits
         # a GPU does not wait for the host to see who has any
-        ban_them = self._ban_by_row if logits.is_cuda else self._ban_by_source
+        ban_them = self._ban_by_source if logits.device.type == "cpu" else self._ban_by_row
         return ban_them(logits, rows, sequence, num)
 
     def _ban_by_row(self, logits: Tensor, rows: Rows, sequence: Tensor, num: Tensor) -> Tensor:
