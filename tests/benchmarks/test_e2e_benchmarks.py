@@ -197,6 +197,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_plots(tmp_path):
     pytest.importorskip("matplotlib")
     from benchmarks import plots

@@ -26,7 +26,7 @@ def model(tmp_path_factory):
     return load_model(directory, device="meta", dtype="bfloat16")
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_sources", [64, 1])
 @pytest.mark.parametrize(
     "name",

@@ -39,6 +39,7 @@ def test_nothing_is_there_but_parts_and_errors(expected):
     assert b'{"line": 8, "error": "expected UTF-8, but byte 5 is 0xe9' in expected["errors.jsonl"]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("options", [[], ["--processes=2"]], ids=["one", "pool"])
 @pytest.mark.parametrize(
     "num_kills", [2, pytest.param(50, marks=pytest.mark.slow)], ids=["few", "many"]
@@ -63,6 +64,7 @@ def test_killed_at_random_moments(source, expected, tmp_path, options, num_kills
         assert contents(folder) == expected
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end(source, expected, tmp_path, number):
     folder, log = tmp_path / "out", tmp_path / "log"
@@ -78,6 +80,7 @@ def test_told_to_end(source, expected, tmp_path, number):
     assert contents(folder) == expected
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_run_that_is_killed(source, tmp_path):
     folder, log = tmp_path / "out", tmp_path / "log"
     process = Forked(lambda: main(command(source, folder, "--processes=2")), log)
@@ -116,7 +119,7 @@ def test_a_disk_that_is_full(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("call", [3, pytest.param(6, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("name", ["write", "fsync", "replace"])
 def test_no_space_in_the_middle(source, expected, tmp_path, name, call):
@@ -181,6 +184,7 @@ def test_a_folder_that_cannot_be_written(source, tmp_path):
     assert code == 1 and "cannot write into" in said and "Not a directory" in said
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_read_only(source, expected, tmp_path):
     """Root may write whatever the mode, but not what is mounted to be read."""
     folder, log = tmp_path / "out", tmp_path / "log"
@@ -203,6 +207,7 @@ def test_a_folder_that_is_read_only(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
+@pytest.mark.slow
 def test_an_input_that_changes_between_runs(source, expected, tmp_path):
     path, folder, log = tmp_path / "corpus.es.gz", tmp_path / "out", tmp_path / "log"
     path.write_bytes(source.read_bytes())
@@ -240,6 +245,7 @@ def _interrupt_after_a_part(path, folder, log) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut(source, expected, tmp_path):
     """The lines before the cut are kept, and the run goes on when the file is whole."""
     path, folder, log = tmp_path / "corpus.es.gz", tmp_path / "out", tmp_path / "log"
@@ -255,6 +261,7 @@ def test_a_file_that_is_cut(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_folder(source, expected, tmp_path):
     folder, log = tmp_path / "out", tmp_path / "log"
     process = Forked(lambda: main(command(source, folder)), log)
@@ -268,6 +275,7 @@ def test_two_runs_in_one_folder(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_renames", [1, 2, 4, 7])
 def test_a_power_cut(source, expected, tmp_path, num_renames):
     """Names that were not put on the disk are lost, and so is what was not put there before its name."""

@@ -39,7 +39,7 @@ def transformer(tmp_path_factory):
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("twelfth", shares(12))
 def test_a_step_never_waits(name, twelfth, transformer, guard):
@@ -108,7 +108,7 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
     assert_alike(results, expected)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_with_prefixes_never_wait(transformer, guard, name):
     requests = [
@@ -148,7 +148,7 @@ CAPTURED = {
 }
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, graph_memory, monkeypatch):

@@ -241,7 +241,7 @@ def assert_fails_alone(fault: Fault, schedule, requests: Callable, **wants) -> N
     assert others == [essence([result]) for result in healthy if result.index != BAD]
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_request_fails_alone(name, late):

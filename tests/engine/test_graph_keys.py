@@ -67,7 +67,7 @@ def transformer(tmp_path_factory):
     return load_model(directory)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("schedule", schedules(4))
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_second_decode_replays_every_step(transformer, replayed, name, schedule):

@@ -55,7 +55,7 @@ def model(tmp_path_factory):
     return load_model(directory, device="meta", dtype="bfloat16")
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", CASES)
 def test_open_step_finished_close(model, name, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)

@@ -67,7 +67,7 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 SOME = ("batch, budget", "streaming, impatient")
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     "chosen", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )

@@ -31,6 +31,7 @@ def test_short_outputs_reserve_no_room_for_long_ones(build):
     assert work.state.width_capacity == 100
 
 
+@pytest.mark.slow
 def test_wide_and_long_at_once():
     """Wide beams have short outputs and narrow ones long ones, so neither needs room for both."""
     algorithm = pybeam.fixed_beam(2, max_length=90)
@@ -79,7 +80,7 @@ PEAKS = {
 }
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", PEAKS)
 @pytest.mark.parametrize("model", [ENDLESS, "m2m_100"], ids=["function", "transformer"])

@@ -29,6 +29,7 @@ def theirs():
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(MODEL, dtype=torch.float32).eval()
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_results_do_not_depend_on_the_schedule(model, sources, name):
     algorithm = ALGORITHMS[name]
@@ -45,6 +46,7 @@ def test_results_do_not_depend_on_the_schedule(model, sources, name):
         assert_agree(pybeam.Decoder(model, algorithm, schedule).decode(sources), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS if name != "variable"]
@@ -65,6 +67,7 @@ def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sou
     assert all(of_one == of_all[0] for of_one in of_all)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_backends_agree(model, sources, name):
     if "native" not in pybeam.backends.available():
@@ -76,6 +79,7 @@ def test_backends_agree(model, sources, name):
     assert_agree(*found)
 
 
+@pytest.mark.slow
 def test_width_one_is_transformers_greedy(model, sources, theirs):
     for build in (pybeam.fixed_beam, pybeam.variable_beam):
         results = pybeam.Decoder(model, build(1, max_length=60)).decode(sources)

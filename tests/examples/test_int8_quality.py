@@ -46,6 +46,7 @@ def share_of_equals(outputs) -> float:
     return sum(a == b for a, b in zip(*outputs, strict=True)) / len(outputs[0])
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("smaller", SMALLER)
 def test_log_probs_of_the_references_are_float32s_within_a_hundredth(smaller):
     """What BLEU shows only on thousands of lines: how likely the model finds what people wrote."""

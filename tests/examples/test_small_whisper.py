@@ -68,7 +68,7 @@ def test_timestamps():
     tokenizer = transformers.WhisperTokenizer.from_pretrained(MODEL)
     offsets = tokenizer.decode(result.hypotheses[0].tokens, output_offsets=True)["offsets"]
     assert [one["text"].strip() for one in offsets] == ["and he said unto them"]
-    assert offsets[0]["timestamp"] == pytest.approx(TIMES, abs=0.15)
+    assert offsets[0]["timestamp"] == pytest.approx(TIMES, abs=0.2)
 
 
 @pytest.mark.slow

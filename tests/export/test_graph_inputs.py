@@ -244,6 +244,7 @@ def test_what_is_no_algorithm_is_refused(model, tmp_path):
         export_onnx(model, tmp_path / "onnx", pybeam.fixed_beam)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capfd):
     """Options of the search become the graph's; what no graph has is refused by its option."""
     command = ["export-onnx", "--model", str(MODEL), "--output", str(tmp_path)]

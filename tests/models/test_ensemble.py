@@ -83,7 +83,7 @@ def test_functions_are_averaged(backend, name):
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 @pytest.mark.parametrize("sixth", shares(6))
 def test_results_do_not_depend_on_the_schedule(backend, name, sixth):
@@ -105,6 +105,7 @@ def test_members_that_forbid_tokens(backend):
         assert_near(decoded(model, algorithm, pybeam.Fifo(5), backend), expected)
 
 
+@pytest.mark.thinned(most=1)
 def test_transformers_are_averaged(transformers, originals, backend):
     """Beside the originals of other code, whose probabilities are averaged here."""
 

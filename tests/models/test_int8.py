@@ -98,7 +98,7 @@ def test_tied_tables_are_kept_once(directories_of):
     assert untied.decoder.token_table is untied.output
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -125,7 +125,7 @@ def test_bits_of_the_example_model(name, example, lines):
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("kind", ["m2m_100", "rnn"])
 @pytest.mark.parametrize("sixth", shares(6))

@@ -114,7 +114,7 @@ def assert_agree(model, atol: float) -> None:
             assert one.score == pytest.approx(other.score, abs=atol)
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_operator_is_called_and_results_agree(kind, tmp_path_factory):
     assert_agree(made(kind, tmp_path_factory), 1e-5)

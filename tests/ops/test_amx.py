@@ -81,7 +81,7 @@ def test_sums_are_exact(isa, library, rows, num_columns, depth, adds):
     assert products == tiles * columns * (math.ceil(depth / 4) // TILE)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @with_vectors
 @pytest.mark.parametrize("weight", [-128, -127, 127])
 @pytest.mark.parametrize("value", [-128, 127])

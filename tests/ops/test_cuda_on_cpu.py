@@ -64,7 +64,7 @@ def test_more_beams_than_threads(cuda_kernel):
     check(case, cuda_kernel, CPU)
 
 
-@pytest.mark.thinned(most=2)()
+@pytest.mark.thinned(most=1)()
 @pytest.mark.parametrize("finishing", list(Finishing))
 def test_many_candidates_of_a_beam(cuda_kernel, finishing):
     case = random_case(15, 300, [100, 2], [128, 64], held=0.1, spread=0.3)

@@ -14,7 +14,7 @@ from support.select_cases import INF, OPTIONS, check, ints, offsets, oracle, ran
 from support.threads import every_thread_count
 
 
-@pytest.mark.thinned(most=8)(together=2, most=15)
+@pytest.mark.thinned(most=4)(together=2, most=8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("vocab_size", [1, 2, 7, 129, 1000, 8001])
 def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
@@ -23,7 +23,7 @@ def test_vocabulary_sizes_and_dtypes(kernel, device, vocab_size, dtype):
         check(case, kernel, device, finishing=finishing)
 
 
-@pytest.mark.thinned(most=5)(together=2, most=8)
+@pytest.mark.thinned(most=3)(together=2, most=4)
 @pytest.mark.parametrize(
     ("sizes", "width"),
     [

@@ -129,7 +129,7 @@ def chosen_requests(rule) -> list[pybeam.Request]:
     ]
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "shrinking", "stochastic"])
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_results_do_not_depend_on_the_schedule(backend, name, renormalize):

@@ -291,6 +291,7 @@ def test_a_large_trie():
     assert_close(processed([trie], logits, histories), expected)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("most", [None, 0, 3])
 @pytest.mark.parametrize("stage", ["logits", "log_probs"])
 def test_timestamps_as_transformers(most, stage):

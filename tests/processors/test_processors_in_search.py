@@ -67,7 +67,7 @@ def with_processors(algorithm, chain):
     return dataclasses.replace(algorithm, processors=tuple(chain))
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "shrinking", "optimal"])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_results_do_not_depend_on_the_schedule(backend, name, chain):
@@ -144,7 +144,7 @@ VARIABLE = Rules(
 )
 
 
-@pytest.mark.thinned(most=3)()
+@pytest.mark.thinned(most=2)()
 @pytest.mark.parametrize("chain", CHAINS)
 def test_searches_as_the_oracles(backend, chain):
     ours, theirs = CHAINS[chain]

@@ -115,7 +115,7 @@ INNER = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", INNER)
 def test_results_do_not_depend_on_the_schedule(name):
     """Nor on when the host reads. The first group is the search without groups."""

@@ -71,7 +71,7 @@ def test_what_is_cut_takes_no_place_from_what_has_ended(build):
             found = sum(map(len, ended))
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_results_do_not_depend_on_the_schedule(name):
     only = dataclasses.replace(ALGORITHMS[name], ended_only=True)

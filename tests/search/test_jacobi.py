@@ -61,7 +61,7 @@ def assert_greedy(results, greedy, approx=None) -> None:
             assert one.log_probs == pytest.approx(other.log_probs, abs=approx)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_it_is_greedy_on_any_function(name):
     """With ties, impossible tokens, prefixes, length limits and NaN; scores too, to the last bit."""
@@ -249,6 +249,7 @@ def test_good_guesses(initialiser, steps):
     assert result.steps == steps
 
 
+@pytest.mark.slow
 def test_a_window_that_adapts():
     """Grows by a guess while all hold; where none holds, guesses cost no more than what they may."""
     right = drafts.function(lambda request: OUTPUT)

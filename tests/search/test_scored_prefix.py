@@ -134,7 +134,7 @@ def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs), abs=1e-4)
 
 
-@pytest.mark.thinned(most=7)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", CHAINS)
 def test_with_every_processor(backend, name):
     seed = list(CHAINS).index(name)
@@ -143,7 +143,7 @@ def test_with_every_processor(backend, name):
     assert_same_search(changed, backend, seed)
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_with_every_algorithm(backend, name):
     assert_same_search(ALGORITHMS[name], backend, 5)

@@ -61,7 +61,7 @@ def test_rows_of_every_step(backend):
             assert (result.steps, result.expansions) == (length, expansions)
 
 
-@pytest.mark.thinned(most=3)()
+@pytest.mark.thinned(most=2)()
 @pytest.mark.parametrize("name", BY_STEP)
 def test_results_depend_on_neither_schedule_nor_neighbours(backend, model, name):
     """Requests with widths of their own, others with prefixes, beside each other and alone."""

@@ -47,6 +47,7 @@ def faulty():
         assert process.stop() == 0
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_model_that_fails_for_one_source(faulty, fault):
     with httpx.Client(base_url=faulty.url, timeout=60) as http:
@@ -187,6 +188,7 @@ def steady_load(server, http: httpx.Client, seconds: float) -> None:
     asyncio.run(whole())
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("seconds", [0.8, pytest.param(600, marks=pytest.mark.slow)])
 def test_steady_load_leaves_nothing_behind(server, http, seconds):

@@ -90,7 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)

@@ -77,7 +77,7 @@ def assert_same(transcript, segments, begin=BEGIN) -> None:
         assert ours.end == pytest.approx(float(theirs["end"]), abs=1e-6)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("sees_text", [False, True])
 def test_tokens_and_times(saved, num_beams, sees_text):
@@ -106,6 +106,7 @@ def test_the_text_before_matters(saved):
     assert [t.segments for t in one] != [t.segments for t in other]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_an_initial_prompt(saved, num_beams):
     recordings = sounds(100, 330, 250, seed=4)

@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_transcripts_are_those_of_each_recording_alone(model, directory, kind):
     """Whatever is transcribed beside it, and whatever the schedule: texts, times and numbers."""

@@ -18,7 +18,7 @@ def directory(tmp_path_factory):
     return path
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_words_are_those_of_each_recording_alone(directory, windows, dtype):

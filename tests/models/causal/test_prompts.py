@@ -59,6 +59,7 @@ def test_blocks_of_a_prompt_change_no_bit(model, native, monkeypatch):
         assert essence(decoded(model, BEAM, pybeam.Batch(5), "native", requests)) == expected
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("num_pages", [0, 1, 3, 1000])
 def test_shared_beginnings_change_no_bit(model, native, num_pages, monkeypatch):
     """Within a batch, and from one batch to later ones, whatever has been dropped in between."""
@@ -117,7 +118,7 @@ def test_a_prompt_that_fails_leaves_nothing_behind(model, monkeypatch):
     assert torch.equal(pools[0].memory[:, cells[0]], pools[1].memory[:, cells[1]])
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_bits_do_not_depend_on_schedule_batch_and_threads(model, native, name):
     requests = prompts(9, seed=3)

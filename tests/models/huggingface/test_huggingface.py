@@ -80,6 +80,7 @@ def test_which_tokens_end_a_hypothesis():
         wrap(network)
 
 
+@pytest.mark.slow
 def test_transformers_is_not_needed_until_a_model_is_wrapped():
     said = without("transformers", "import pybeam; pybeam.models.huggingface.wrap(None)")
     assert "ImportError" in said and "pip install transformers" in said

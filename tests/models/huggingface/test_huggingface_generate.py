@@ -62,7 +62,7 @@ def assert_same(kind, network, **options):
     return found.sequences
 
 
-@pytest.mark.thinned(most=12)
+@pytest.mark.thinned(most=6)
 @pytest.mark.filterwarnings("ignore:(Mamba|Bloom).*keeps a dense cache")
 def test_same_as_generate(network):
     kind, model = network
@@ -198,6 +198,7 @@ def repetitive(lengths) -> dict:
     return dict(input_ids=ids, attention_mask=mask)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_processors_look_at_prompts(kind):
     model = tiny_network(kind)
