@@ -14,6 +14,7 @@ import torch
 from support.paths import ROOT
 
 
+@pytest.mark.slow
 def test_dry_run(tmp_path):
     for module in ("pybeam._C", "tabulate"):
         if importlib.util.find_spec(module) is None:

@@ -105,6 +105,7 @@ def _session(pid: int) -> list[str]:
     return [line for line in listed.stdout.splitlines() if "Z" not in line]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(source, expected, tmp_path):
     folder, log = tmp_path / "out", tmp_path / "log"
 
@@ -220,6 +221,7 @@ def test_an_input_that_changes_between_runs(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
+@pytest.mark.slow
 def test_a_line_that_changes_between_runs(expected, tmp_path):
     path, folder, log = tmp_path / "corpus.es", tmp_path / "out", tmp_path / "log"
     text = corpus_bytes()

@@ -280,6 +280,7 @@ class Breaks(FunctionModel):
         return GOOD.fn(prefixes, lengths, source_ids)
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_what_all_share_fails_the_sources_of_that_step(name, late):

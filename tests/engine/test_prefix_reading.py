@@ -84,7 +84,7 @@ def token_by_token(monkeypatch, model, search, requests, backend="native"):
         return decoded(model, search, pybeam.Batch(1), backend, requests, log_probs=True)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", KINDS)

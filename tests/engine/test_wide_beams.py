@@ -50,6 +50,7 @@ def test_backends_agree(transformer, algorithm):
         assert len(common) >= 0.98 * len(scores)
 
 
+@pytest.mark.slow
 def test_a_wide_request_among_narrow_ones(transformer, backend):
     """Masks become paths while other sources are on their way; results stay as they are, to the last bit."""
     if backend == "triton":
@@ -69,6 +70,7 @@ def test_a_wide_request_among_narrow_ones(transformer, backend):
             assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]
 
 
+@pytest.mark.slow
 def test_partial_results_and_targets(transformer, backend):
     """The certain part grows, and a target is scored beside a wide beam."""
     algorithm = pybeam.fixed_beam(150, n_best=2, max_length=4)

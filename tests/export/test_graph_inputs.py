@@ -89,6 +89,7 @@ def test_numbers_are_inputs(model, tmp_path):
     assert_agree(found, decoded(model, other, SOURCES))
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -183,6 +183,7 @@ def test_no_name_comes_twice(translator, tmp_path):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", slow_but(QUICK, SEARCHES))
 def test_every_rule_of_a_translator(translator, name, tmp_path):
     algorithm = SEARCHES[name]

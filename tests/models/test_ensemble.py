@@ -257,6 +257,7 @@ def test_a_source_that_a_member_cannot_take(transformers):
     assert "member 0 of the ensemble: ids of `source` must be 0 to 44" in str(result.error)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_a_step_never_waits(transformers, guard, name, has_kernel):

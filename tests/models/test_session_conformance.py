@@ -128,6 +128,7 @@ def test_a_batch_changes_nothing(model, backend):
             assert_same(model, backend, ours[slot], expected[0])
 
 
+@pytest.mark.thinned(most=3)
 def test_branches_equal_straight_lines(model, backend):
     """Advance then step equals step then permute: a row gets what its hypothesis gets alone."""
     driver = SessionDriver(model, backend, num_slots=2)

@@ -22,7 +22,7 @@ def cuda_kernel(request, cuda_on_cpu):
         yield NAME
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab_size", [32769, 65536, 65537])
 def test_rows_of_many_slices(cuda_kernel, vocab_size, dtype):

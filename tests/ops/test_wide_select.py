@@ -87,7 +87,7 @@ def test_a_row_that_has_all_the_best(kernel, device):
     assert found == flat(case, 800)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("held", [0.0, 0.4, 1.0], ids=["", "held", "all held"])
 def test_rules(kernel, device, finishing, held):
@@ -122,6 +122,7 @@ def test_the_widest_beam_refills(kernel, device):
     assert list(pairs) == [(parent, token) for parent, token, _ in ranked]
 
 
+@pytest.mark.slow
 def test_wide_beams_beside_narrow_ones(kernel, device):
     """A beam does not depend on its neighbours."""
     case = random_case(4, 200, (5, 300, 1), (5, 260, 3), dtype=torch.bfloat16, spread=0.3)

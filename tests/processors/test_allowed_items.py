@@ -153,7 +153,7 @@ def test_results_do_not_depend_on_the_schedule(backend, name, renormalize):
         assert essence(late) == expected, each
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name, renormalize):

@@ -86,6 +86,7 @@ def test_a_body_that_stops_in_the_middle(server):
         assert b" 408 " in connection.recv(1000)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "head", [b"", b"POST /v1/trans", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET"]
 )

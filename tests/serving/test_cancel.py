@@ -23,6 +23,7 @@ SCHEDULES = [
 ]
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize(
     "name", ["greedy", "fixed", "variable", "optimal", "stochastic", "adaptive"]
 )

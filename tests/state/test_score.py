@@ -71,7 +71,7 @@ def test_by_hand(backend, name):
         assert result.hypotheses[0].final_score == pytest.approx(final, abs=1e-4)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     """To the last bit: the search and the scoring of one target read logits by the same rules."""

@@ -143,7 +143,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(most=5)
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("width", [5, 1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_same_transcripts(pair, case, width):

@@ -62,6 +62,7 @@ def ending_model(directory: Path, kind: str, sources) -> pybeam.models.Transform
     return pybeam.load_model(directory, device="cpu")
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     "kind",
     [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
@@ -84,6 +85,7 @@ def test_every_architecture(kind, tmp_path):
     assert True in ended and any(result.stop_reason == "width" for result in expected)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, name):
     model = pybeam.load_model(folder)
@@ -122,6 +124,7 @@ def test_all_that_a_request_may_want(folder, original, sources):
     assert_agree(*results)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     ("width", "max_length", "length_penalty"),
     [(1, 60, 0.0), (5, 60, 1.0), (5, 8, -0.5), (12, 20, 0.6)],

@@ -43,6 +43,7 @@ def exported(directory: Path, target: Path):
     return model, found
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("changes", [{}, dict(num_layers=1, reverses_source=False)])
 def test_every_network(changes, tmp_path):
     """With an empty source, prefixes and a target; alone and beside the original in an ensemble."""
