@@ -312,6 +312,7 @@ def test_statistics(backend):
     assert 0 < sum(stats.phase_seconds.values()) <= stats.seconds
 
 
+@pytest.mark.thinned(most=1)
 def test_a_row_budget_is_never_exceeded(backend):
     seen = []
     model = random_model(12, eos_bonus=0.3)

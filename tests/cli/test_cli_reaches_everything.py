@@ -104,7 +104,7 @@ def records(tmp_path, capfd):
     return run
 
 
-@pytest.mark.thinned(most=8)
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("options", SEARCHES)
 def test_results_are_those_of_the_library(records, model, options):
     found = records(*options.split())

@@ -224,6 +224,7 @@ def test_an_unknown_language(transcribe, sounds):
     assert code == 1 and "--language must be one" in errors
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
 def test_only_speech_is_transcribed(transcribe, model, tmp_path, windows):
     """Spoken digits, three seconds of silence, and the digits again; and a recording of silence."""

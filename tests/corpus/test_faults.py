@@ -120,7 +120,7 @@ def test_a_disk_that_is_full(source, expected, tmp_path):
     assert contents(folder) == expected
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("call", [3, pytest.param(6, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("name", ["write", "fsync", "replace"])
 def test_no_space_in_the_middle(source, expected, tmp_path, name, call):

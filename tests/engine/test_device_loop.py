@@ -88,6 +88,7 @@ PROCESSORS = (
 TRIE = processors.allowed_sequences([[i % 45, i % 7 + 3, i % 31 + 3] for i in range(3, 400)])
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("chain", [PROCESSORS, (TRIE,)], ids=["processors", "trie"])
 def test_processors_and_requests_of_their_own_never_wait(transformer, guard, chain):
     algorithm = pybeam.variable_beam(
@@ -148,7 +149,7 @@ CAPTURED = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured_steps_give_the_same_results(transformer, name, most, graph_memory, monkeypatch):
@@ -171,6 +172,7 @@ def test_captured_steps_give_the_same_results(transformer, name, most, graph_mem
     assert capture.num_replays > capture.num_captures > 0
 
 
+@pytest.mark.thinned(most=1)
 def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch):
     """One loses its graphs while another goes on with its own; then a third begins."""
     monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())

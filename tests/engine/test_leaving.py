@@ -84,7 +84,7 @@ def some_schedules(name, third):
     return list(schedules(EVERY[name].max_rows).values())[(third + NAMES.index(name)) % 3 :: 3]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Leavers, Ordered])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
@@ -132,7 +132,7 @@ def test_it_may_leave_before_every_step(error, late):
             assert essence([results[0]]) == essence([expected[0]])
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("prefix", [[], [3, 2]], ids=["", "prefix"])

@@ -80,7 +80,7 @@ PEAKS = {
 }
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("name", PEAKS)
 @pytest.mark.parametrize("model", [ENDLESS, "m2m_100"], ids=["function", "transformer"])

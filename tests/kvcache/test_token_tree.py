@@ -88,6 +88,7 @@ def test_random_beams(backend, device, width):
                 assert lines[0] == lines[-1]
 
 
+@pytest.mark.thinned(most=1)
 def test_pages_do_not_depend_on_threads(native):
     states = []
     for _ in every_thread_count():

@@ -191,6 +191,7 @@ def test_eos_stands_anywhere(backend, eos):
         assert hypothesis.eos_id == first
 
 
+@pytest.mark.thinned(most=1)
 def test_no_beam_ends_in_an_alley(backend):
     """However narrow the beam and the filter, every row ends in an item that is allowed."""
     rng = random.Random(2)

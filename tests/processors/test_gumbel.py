@@ -69,6 +69,7 @@ def seeded(seed: int, **changes) -> pybeam.Request:
     return pybeam.Request([1], processors=[processors.gumbel(seed)], source_id=3, **changes)
 
 
+@pytest.mark.thinned(most=1)
 def test_the_best_leaves_of_the_whole_tree(backend):
     """A beam of any width finds the first of one order of all sequences; a wide one finds all."""
     for model_seed, width in itertools.product(range(3), (1, 3, 128)):

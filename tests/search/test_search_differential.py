@@ -13,7 +13,7 @@ from support.search_problems import check, problems
 from support.whole_search import Rules, Search
 
 QUICK = settings(
-    max_examples=100,
+    max_examples=66,
     derandomize=True,
     deadline=None,
     database=None,

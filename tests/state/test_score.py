@@ -111,6 +111,7 @@ def test_scores_do_not_depend_on_the_schedule_nor_searches_on_scoring(backend, n
     assert [e for i, e in enumerate(expected) if i % 3 == 0] == searched[::3]
 
 
+@pytest.mark.thinned(most=1)
 def test_tokens_that_cannot_follow(backend):
     """-inf for them and for the whole, while what comes behind keeps its own log-prob."""
     model = random_model(5, minus_inf=0.5)
@@ -297,6 +298,7 @@ def test_teacher_forcing(kind, tmp_path, backend, device):
         assert_scored(result, target, log_probs.tolist(), abs=1e-4)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_a_step_never_waits(name, tmp_path, guard):
     save_tiny_model(tmp_path, "m2m_100")

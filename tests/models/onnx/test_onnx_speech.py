@@ -67,6 +67,7 @@ def sources():
     return [first, second, first[:60], noise[:1], second[40:], noise[:9], noise]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_front(name, tmp_path):
     save_tiny_speech_model(tmp_path / "original", **NETWORKS[name])
