@@ -36,7 +36,7 @@ NUM_PARTS = 50
 # memory of the last part less that of the median part: what a heap does by itself
 MEGABYTES = 12.0
 # time of the CPU per request, the last fifth against the second one
-SLOWDOWN = 1.5
+SLOWDOWN = 1.25
 SEARCH = dict(n_best=1, max_length=8, processors=[pybeam.processors.temperature(1.0)])
 
 
