@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -34,15 +35,21 @@ class ArgumentError(ValueError):
         return f"`{self.name}` {self.problem}"
 
 
+def real(name: str, value: Any, expected: str = "a number") -> None:
+    """Raise TypeError unless the value is a number, and ValueError if it is an integer beyond every float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`{name}` must be {expected}, but is {value!r}")
+    try:
+        float(value)
+    except OverflowError as error:
+        problem = f"must be at most {sys.float_info.max:.1e}, but has more digits than any float"
+        raise ArgumentError(name, problem) from error
+
+
 def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
     """Raise TypeError or ValueError unless ``least < value < below``."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number, but is {value!r}")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if not least < found < below:
+    real(name, value)
+    if not least < value < below:
         end = f" and less than {below:g}" if below < math.inf else ""
         raise ArgumentError(name, f"must be finite, greater than {least:g}{end}, but is {value}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from numbers import Real
 
@@ -30,14 +31,17 @@ class SourceLimit:
     def __post_init__(self) -> None:
         for name in ("ratio", "constant"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number:
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
-            if not 0 <= float(value) < math.inf:
+            # of the type that it has, as an integer may be beyond every float
+            if not 0 <= value <= sys.float_info.max:
                 raise ValueError(f"`{name}` must be finite and not negative, but is {value}")
 
     def tokens(self, source_length: int) -> int:
         """The limit for a source of `source_length` ids."""
-        return max(1, math.floor(self.ratio * source_length + self.constant))
+        found = min(self.ratio * source_length + self.constant, sys.maxsize)
+        return max(1, math.floor(found))
 
 
 @dataclass(frozen=True)

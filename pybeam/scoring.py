@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from numbers import Real
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, real
 
 __all__ = ["Scoring", "gnmt", "power", "raw", "reward"]
 
@@ -55,8 +54,7 @@ class Scoring:
             value = getattr(self, name)
             if value is None and name == "ratio":
                 continue
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(f"`{name}` must be a number, but is {value!r}")
+            real(name, value)
             if name != "ratio" and not math.isfinite(value):
                 raise ArgumentError(name, f"must be a finite number, but is {value}")
         if abs(self.alpha) > MAX_ALPHA:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
-from numbers import Real
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, real
 from pybeam.contracts import Certificate, Top
 
 __all__ = ["Stop", "count", "end", "length_ratio", "mean_length_ratio", "optimal", "top_finished"]
@@ -35,8 +34,8 @@ class Stop:
     certificate: Certificate = Certificate.NONE
 
     def __post_init__(self) -> None:
-        if self.patience is not None and not isinstance(self.patience, Real):
-            raise TypeError(f"`patience` must be a number or None, but is {self.patience!r}")
+        if self.patience is not None:
+            real("patience", self.patience, "a number or None")
         if self.patience is not None and not 0 < self.patience < math.inf:
             raise ArgumentError("patience", f"must be positive and finite, but is {self.patience}")
         if not self.keeps_best and self.patience != 1:

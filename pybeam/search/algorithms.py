@@ -184,7 +184,8 @@ class Algorithm:
         if pops_in_order and stop.patience == 1:
             return self.n_best
         # `round` would round halves to even numbers
-        return math.floor(stop.patience * self.last_width + 0.5)
+        num = stop.patience * self.last_width + 0.5
+        return num if math.isinf(num) else math.floor(num)
 
     @property
     def perturbs(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+from pybeam.arguments import real
 from pybeam.contracts import Finishing
 from pybeam.scoring import reward
 from pybeam.search.algorithms import UNPRUNED, Algorithm
@@ -198,6 +199,7 @@ def _optimal(
     length_reward: float, length_ratio: float | None, options: SearchOptions
 ) -> SearchOptions:
     """The options with the stop rule and the scores of Huang et al., where no others are given."""
+    real("length_reward", length_reward)
     if length_reward != 0 or length_ratio is not None:
         if "scoring" in options:
             raise ValueError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Real
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, real
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class Pruning:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise TypeError(f"`{field.name}` must be a number or None, but is {value!r}")
+            if value is not None:
+                real(field.name, value, "a number or None")
         if self.threshold is not None and not self.threshold > 0:
             raise ArgumentError(
                 "threshold",

@@ -89,6 +89,41 @@ def test_tiny_weights_give_the_same_bits_in_every_batch(directory):
         assert ours == [[h.tokens for h in hypotheses] for _, hypotheses, *_ in expected]
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("threshold", lambda: pybeam.variable_beam(3, HUGE)),
+        ("max_candidates", lambda: pybeam.variable_beam(3, None, HUGE)),
+        ("alpha", lambda: pybeam.scoring.power(HUGE)),
+        ("ratio", lambda: pybeam.scoring.reward(0.1, HUGE)),
+        ("constant", lambda: pybeam.limits.SourceLimit(1.0, HUGE)),
+        ("patience", lambda: pybeam.stopping.Stop(HUGE)),
+        ("length_reward", lambda: pybeam.optimal_beam(3, HUGE)),
+    ],
+)
+def test_an_integer_beyond_every_float_is_refused(name, make):
+    with pytest.raises(ValueError, match=name):
+        make()
+
+
+def test_a_length_reward_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match="`length_reward` must be a number"):
+        pybeam.optimal_beam(3, torch.zeros(2))
+
+
+def test_numbers_near_the_end_of_floats_are_as_infinity():
+    stop = pybeam.stopping.Stop(1e308)
+    algorithm = pybeam.optimal_beam(3, max_length=pybeam.limits.SourceLimit(1e308), stop=stop)
+    [result] = pybeam.Decoder(random_model(7, eos_bonus=5.0), algorithm).decode(
+        [[1]], on_error="return"
+    )
+    assert algorithm.stop_at > 1e308
+    assert "max_length" in str(result.error)
+
+
 def test_no_deadline_follows_a_clock_that_jumps():
     """`time.time()` follows whoever sets the clock; `time.monotonic()` and `time.perf_counter()` do not."""
     jumping = re.compile(r"\btime\.time\(|datetime\.(now|utcnow)\(")
