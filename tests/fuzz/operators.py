@@ -77,16 +77,27 @@ def spoil(arguments: Arguments, chance: random.Random) -> str:
     name = chance.choice([key for key, value in arguments.items() if isinstance(value, Tensor)])
     tensor: Tensor = arguments[name]
     how, changed = chance.choice(SPOILERS)
+    if changed is _one_number and name.endswith("margin"):
+        changed = _one_margin
     arguments[name] = changed(tensor, chance)
     return f"{name} {how}"
 
 
 def _one_number(tensor: Tensor, chance: random.Random) -> Tensor:
+    return _with_number(tensor, chance, [torch.nan, torch.inf, -torch.inf, -0.0, 1e-40])
+
+
+def _one_margin(tensor: Tensor, chance: random.Random) -> Tensor:
+    """As `_one_number`; by a margin below the rounding of scores, kernels may drop or keep the best one."""
+    return _with_number(tensor, chance, [torch.nan, torch.inf, -torch.inf, -0.0])
+
+
+def _with_number(tensor: Tensor, chance: random.Random, odd: list[float]) -> Tensor:
     spoilt = tensor.clone()
     if spoilt.numel():
         at = tuple(chance.randrange(size) for size in spoilt.shape)
         if spoilt.dtype.is_floating_point:
-            spoilt[at] = chance.choice([torch.nan, torch.inf, -torch.inf, -0.0, 1e-40])
+            spoilt[at] = chance.choice(odd)
         elif spoilt.dtype == torch.bool:
             spoilt[at] = not spoilt[at]
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -43,15 +45,21 @@ def _assert_same_beam(actual: list, expected: list) -> None:
         if j >= count:
             assert [field[j] for field in actual[:4]] == [-1, -1, -torch.inf, -torch.inf]
             continue
-        allowed = SCORE_ULP * max(1.0, abs(score[j]))
-        assert abs(actual[2][j] - score[j]) <= allowed, (j, actual[2], score)
+        assert _is_near(actual[2][j], score[j]), (j, actual[2][j], score[j])
         if (actual[0][j], actual[1][j]) == (token[j], parent[j]):
-            assert abs(actual[3][j] - log_prob[j]) <= SCORE_ULP * max(1.0, abs(log_prob[j])), j
+            assert _is_near(actual[3][j], log_prob[j]), (j, actual[3][j], log_prob[j])
             continue
         part = range(num_finished) if j < num_finished else range(num_finished, count)
-        near = [i for i in part if i != j and abs(score[i] - score[j]) <= allowed]
+        near = [i for i in part if i != j and _is_near(score[i], score[j])]
         # at the last place the rival may be the one that was cut off
         assert near or j == part[-1], (j, actual, expected)
+
+
+def _is_near(actual: float, expected: float) -> bool:
+    """Whether two numbers are equal, as infinities may be, or finite and within 4 ulp."""
+    if actual == expected:
+        return True
+    return math.isfinite(expected) and abs(actual - expected) <= SCORE_ULP * max(1, abs(expected))
 
 
 # (attribute, the counter that says how much of a slot's line is in use)
