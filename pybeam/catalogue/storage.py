@@ -128,7 +128,8 @@ def _problem(built: Built) -> str:
         return "`first_item` does not cover the items"
     if _descends(first_item, strictly=True):
         return "a sequence has no item"
-    if not (np.bincount(items.clip(0), minlength=len(items)) == 1).all() or items.min() < 0:
+    # first, as a number that is too large would make as many counters
+    if items.min() < 0 or items.max() >= len(items) or (np.bincount(items) != 1).any():
         return "`items` are not 0 to n - 1, each once"
     return ""
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pybeam.corpus.errors import CorpusError
 
@@ -106,17 +106,18 @@ class Manifest:
                 raise CorpusError(
                     f"{path} has format {number}, but this pybeam reads {FORMAT}; {REMEDY}"
                 )
-            record["inputs"] = [InputFile(**one) for one in record["inputs"]]
-            record["parts"] = {int(i): PartEntry(**one) for i, one in record["parts"].items()}
-            record["shard"] = tuple(record["shard"])
-            return cls(**record)
+            record["inputs"] = [_made(InputFile, one) for one in record["inputs"]]
+            record["parts"] = {int(i): _made(PartEntry, one) for i, one in record["parts"].items()}
+            record["shard"] = int(record["shard"][0]), int(record["shard"][1])
+            return _made(cls, record)
         except FileNotFoundError:
             return None
         except CorpusError:
             raise
         except OSError as error:
             raise CorpusError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # RecursionError: thousands of lists within each other
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorpusError(f"{path} is no manifest of pybeam; {REMEDY}") from error
 
     def check_same(self, old: Manifest) -> None:
@@ -162,6 +163,30 @@ class Manifest:
         """Whether no input file has been written since an earlier run read it."""
         times = [(one.size, one.mtime_ns) for one in old.inputs]
         return times == [(one.size, one.mtime_ns) for one in self.inputs]
+
+
+# fields that JSON might give another type
+TYPES: dict[type, dict[str, Any]] = {
+    InputFile: {"name": str, "size": int | None, "mtime_ns": int},
+    PartEntry: {"lines": int, "failed": int, "input": str, "output": str, "errors": str | None},
+    Manifest: {
+        "model": dict,
+        "options": dict,
+        "part_lines": int,
+        "num_lines": int | None,
+        "errors": str | None,
+    },
+}
+T = TypeVar("T")
+
+
+def _made(kind: type[T], record: dict[str, Any]) -> T:
+    """Make one of these from JSON. Raises TypeError if a field is missing, unknown or of another type."""
+    found = kind(**record)
+    for name, expected in TYPES[kind].items():
+        if not isinstance(getattr(found, name), expected):
+            raise TypeError(name)
+    return found
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

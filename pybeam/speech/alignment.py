@@ -25,6 +25,7 @@ from pybeam.text.model_files import blaming
 # of Whisper's encoder: each position has two frames of 10 ms
 POSITIONS_PER_SECOND = 50.0
 MEDIAN_WIDTH = 7
+MAX_MEDIAN_WIDTH = 1 << 10
 
 Head = tuple[int, int]
 
@@ -117,14 +118,20 @@ class Aligner:
         Raises:
             ValueError: a file is missing or wrong, or see above.
         """
-        directory = Path(path)
+        directory, name = Path(path), "median_filter_width"
         settings = directory / "generation_config.json"
         with blaming(directory):
             config = read_json(settings)
-            last = positive(settings, config, "no_timestamps_token_id")
+            last = positive(settings, config, "no_timestamps_token_id", model.vocab_size - 1)
             heads = _heads_of(settings, config)
-            width = read_json(directory / "config.json").get("median_filter_width", MEDIAN_WIDTH)
-        return cls(model, last, heads, median_width=width, backend=backend)
+            sizes = {name: MEDIAN_WIDTH} | read_json(directory / "config.json")
+            width = positive(directory / "config.json", sizes, name, MAX_MEDIAN_WIDTH)
+        try:
+            return cls(model, last, heads, median_width=width, backend=backend)
+        except ArgumentError as error:
+            if error.name not in ("heads", "median_width"):
+                raise
+            raise ValueError(f"the files of {directory} are not sound: {error}") from error
 
     @torch.inference_mode()
     def times(self, windows: Sequence[Heard]) -> list[TokenTimes]:

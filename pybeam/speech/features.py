@@ -30,7 +30,13 @@ WHISPER_SIZES = {
 }
 # tables follow from these sizes by a formula, and no file shows how large they should be
 LARGEST_SIZE = 1 << 20
-LARGEST_SIZES = {"feature_size": 1 << 12, "n_fft": 1 << 16, "chunk_length": 1 << 12}
+LARGEST_SPECTRUM = 1 << 25
+LARGEST_SIZES = {
+    "feature_size": 1 << 12,
+    "num_mel_bins": 1 << 12,
+    "n_fft": 1 << 16,
+    "chunk_length": 1 << 12,
+}
 
 
 class FeatureExtractor:
@@ -48,6 +54,7 @@ class FeatureExtractor:
 
     Raises:
         ImportError: the package kaldi-native-fbank is missing.
+        ValueError: there are fewer than 3 bins, or more than the spectrum at this rate has room for.
     """
 
     def __init__(
@@ -64,6 +71,13 @@ class FeatureExtractor:
         self._options.frame_opts.samp_freq = sampling_rate
         self._options.frame_opts.dither = 0.0
         self._options.mel_opts.num_bins = num_mel_bins
+        try:
+            self._fbank.OnlineFbank(self._options)
+        except ValueError as error:
+            raise ValueError(
+                f"`num_mel_bins` and `sampling_rate` must be a number of filters that sound of this rate has "
+                f"room for, such as 80 at 16000 Hz, but are {num_mel_bins} and {sampling_rate}: {error}"
+            ) from error
 
     def __call__(self, samples: Tensor) -> Tensor:
         """Compute features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
@@ -250,7 +264,7 @@ def _extractor_config(directory: Path) -> tuple[Path, dict[str, Any]]:
 
 def _speech2text(path: Path, config: dict[str, Any]) -> FeatureExtractor:
     config = {"num_mel_bins": 80, "sampling_rate": 16000} | config
-    sizes = {name: positive(path, config, name) for name in ("num_mel_bins", "sampling_rate")}
+    sizes = {name: _size(path, config, name) for name in ("num_mel_bins", "sampling_rate")}
     # the file format spells "cepstral" this way
     normalizes = config.get("do_ceptral_normalize", True)
     return FeatureExtractor(
@@ -268,24 +282,38 @@ def _whisper(path: Path, config: dict[str, Any]) -> WhisperFeatureExtractor:
                 "elsewhere and hand them to pybeam.Decoder"
             )
     config = WHISPER_SIZES | config
-    num_mel_bins, sampling_rate, *sizes = (
-        positive(path, config, name, LARGEST_SIZES.get(name, LARGEST_SIZE))
-        for name in WHISPER_SIZES
-    )
+    num_mel_bins, sampling_rate, *sizes = (_size(path, config, name) for name in WHISPER_SIZES)
     if sampling_rate < 2 * WHISPER_HIGHEST:
         raise ValueError(
             f"`sampling_rate` in {path} must be at least {2 * WHISPER_HIGHEST}, but is {sampling_rate}"
+        )
+    n_fft, hop_length, chunk_length = sizes
+    num_samples = chunk_length * sampling_rate
+    if not 2 <= n_fft <= num_samples or hop_length > num_samples:
+        raise ValueError(
+            f"`n_fft` and `hop_length` in {path} must be samples of `chunk_length` = {chunk_length} s, at "
+            f"least 2 and 1, but are {n_fft} and {hop_length}"
+        )
+    largest = max(num_samples, n_fft * num_mel_bins, num_samples // hop_length * n_fft)
+    if largest > LARGEST_SPECTRUM:
+        raise ValueError(
+            f"`feature_size`, `sampling_rate`, `n_fft`, `hop_length` and `chunk_length` in {path} must make "
+            f"tables of at most {LARGEST_SPECTRUM:,} numbers, but make {largest:,}"
         )
     return WhisperFeatureExtractor(num_mel_bins, sampling_rate, *sizes)
 
 
 def _firered(path: Path, config: dict[str, Any]) -> FireRedFeatureExtractor:
-    num_mel_bins = positive(path, config, "num_mel_bins")
+    num_mel_bins = _size(path, config, "num_mel_bins")
     mean, inverse_deviation = (
         _numbers(path, config, name, num_mel_bins) for name in ("mean", "inverse_deviation")
     )
-    rate = positive(path, config, "sampling_rate")
+    rate = _size(path, config, "sampling_rate")
     return FireRedFeatureExtractor(mean, inverse_deviation, rate)
+
+
+def _size(path: Path, config: dict[str, Any], name: str) -> int:
+    return positive(path, config, name, LARGEST_SIZES.get(name, LARGEST_SIZE))
 
 
 def _numbers(path: Path, config: dict[str, Any], name: str, num: int) -> list[float]:

@@ -87,10 +87,12 @@ def sound_seconds(path: str | os.PathLike[str]) -> float:
         pass
     try:
         av = importlib.import_module("av")
+    except ImportError:
+        return 0.0
+    try:
         with av.open(os.fspath(path), metadata_errors="ignore") as container:
             return float((container.duration or 0) / av.time_base)
-    # most errors of the package are OSError or ValueError, too
-    except (ImportError, OSError, ValueError, RuntimeError):
+    except (av.FFmpegError, ValueError):
         return 0.0
 
 
@@ -149,6 +151,9 @@ def _decoded(
             _check_most(name, num_samples / sampling_rate, max_seconds)
         parts += [one.to_ndarray()[0] for one in resampler.resample(None)]
         samples = np.concatenate(parts)
+        # FFmpeg takes the beginning of a file that its name describes for a whole one
+        if not samples.size:
+            raise _Damaged(f"{name} has no sound, or is cut before it begins; fetch it again")
         seconds = len(samples) / sampling_rate
         _check_length(container.format.name, stream, name, seconds)
         reason = why_cut(container, stream, source, seconds)

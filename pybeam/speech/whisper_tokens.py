@@ -6,9 +6,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, ids
+from pybeam.models.base import Model
 from pybeam.speech.transcription import REMEDY, one_of, whisper_config
 from pybeam.text.json_files import positive
+from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
 # older models name it in the second way
@@ -49,7 +51,12 @@ class WhisperTokens:
         Raises:
             ValueError: it is no Whisper model, or a file is missing or lacks a field.
         """
-        found = whisper_config(Path(path))
+        with blaming(Path(path)):
+            return cls._read(Path(path))
+
+    @classmethod
+    def _read(cls, path: Path) -> WhisperTokens:
+        found = whisper_config(path)
         if found is None:
             raise ValueError(
                 f"the model in {path} must be a Whisper model (`model_type` in config.json); other models "
@@ -70,11 +77,34 @@ class WhisperTokens:
             tasks if is_multilingual else {},
             known.get("<|startofprev|>", config.get("prev_sot_token_id")),
             next((known[token] for token in NO_SPEECH if token in known), None),
-            tuple(config.get("suppress_tokens") or ()),
-            tuple(config.get("begin_suppress_tokens") or ()),
+            ids("suppress_tokens", config.get("suppress_tokens") or ()),
+            ids("begin_suppress_tokens", config.get("begin_suppress_tokens") or ()),
             None if language is None else language.strip("<|>"),
             config.get("task") or "transcribe",
         )
+
+    def check(self, model: Model) -> None:
+        """Raise ValueError if a token is none of the model's, or timestamps do not stand behind its EOS."""
+        named = {
+            "no_timestamps_token_id": [self.no_timestamps + 1],
+            "lang_to_id": self.languages.values(),
+            "task_to_id": self.tasks.values(),
+            "prev_sot_token_id": [] if self.previous is None else [self.previous],
+            "suppress_tokens": self.suppressed,
+            "begin_suppress_tokens": self.suppressed_at_start,
+        }
+        for name, found in named.items():
+            for token in found:
+                if type(token) is not int or not 0 <= token < model.vocab_size:
+                    raise ValueError(
+                        f"`{name}` in {self.path} must name tokens below the model's `vocab_size`, which is "
+                        f"{model.vocab_size}, but names {token!r}; do the files belong to one model?"
+                    )
+        if max(model.eos_ids) > self.no_timestamps:
+            raise ValueError(
+                f"`no_timestamps_token_id` in {self.path} must be greater than EOS, which is "
+                f"{max(model.eos_ids)}, but is {self.no_timestamps}"
+            )
 
     def code(self, language: str) -> str:
         """Return the code of a language that was asked for, such as "en" for ``<|en|>``.

@@ -86,6 +86,7 @@ class Transcriber:
         if not isinstance(options, TranscriptionOptions):
             raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
         front = Front.load(path)
+        front.tokens.check(model)
         self.sampling_rate = front.extract.sampling_rate
         self.languages = tuple(front.tokens.languages)
         schedule = Fifo(16) if schedule is None else schedule

@@ -13,16 +13,21 @@ from pathlib import Path
 import torch
 
 import pybeam
-from fuzz.corpus import KINDS, valid
+from fuzz.corpus import CODECS, KINDS, RATE, TEXTS, manifest, valid
 from fuzz.odd import spoiled, with_other_bytes
+from pybeam.corpus.manifest import Manifest
+from pybeam.corpus.readers import Corpus
 from pybeam.models import ConformerTransformer, SpeechTransformer
 from pybeam.models.base import Model
 from pybeam.models.onnx.model import OnnxSpeechModel
+from pybeam.speech.transcription import load_transcription
+from pybeam.text.tokenizer import load_languages
 
 # these may be said of a file; DecodeError holds the errors of requests
 SAID = (ValueError, TypeError, OSError)
 # a file that is missing, or is of another size, needs no seed
 RARELY = 0.05
+LONGEST = 6  # of outputs
 
 
 def case(seed: int, kinds: tuple[str, ...] = KINDS) -> None:
@@ -35,13 +40,13 @@ def case(seed: int, kinds: tuple[str, ...] = KINDS) -> None:
         shutil.copytree(valid(kind), directory)
         spoilt = damage(directory, chance)
         told = f"{kind}: {', '.join(spoilt)}"
-        for use in uses(kind):
+        for use in USES.get(kind, (decode,)):
             try:
                 use(directory)
             except SAID as error:
                 message = str(error)
-                # a catalogue that is sound may still not fit the model
-                names = (str(directory), "`catalogue`", *spoilt)
+                # what is sound may still not fit the model, or the run
+                names = (str(directory), "`catalogue`", "the output folder", *spoilt)
                 named = any(name in message for name in names)
                 assert named, f"{told}: {type(error).__name__} names no file: {message[:300]!r}"
             except Exception as error:
@@ -53,6 +58,7 @@ def case(seed: int, kinds: tuple[str, ...] = KINDS) -> None:
 def damage(directory: Path, chance: random.Random) -> list[str]:
     """Damage one file of a directory, or sometimes two. Returns their names."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
+    contents = {path: path.read_bytes() for path in files}
     chosen = chance.sample(files, min(len(files), chance.choice([1, 1, 1, 2])))
     for path in chosen:
         if chance.random() < RARELY:
@@ -60,7 +66,7 @@ def damage(directory: Path, chance: random.Random) -> list[str]:
         elif chance.random() < RARELY:
             path.write_bytes(chance.choice([b"", b"\0", b"{}", b"[]", b"null", b"\xff" * 9]))
         elif chance.random() < RARELY:
-            path.write_bytes(chance.choice(files).read_bytes())
+            path.write_bytes(contents[chance.choice(files)])
         elif path.suffix == ".json" and chance.random() < 0.8:
             path.write_text(with_other_values(path.read_text("utf-8"), chance), "utf-8")
         elif path.suffix == ".safetensors" and chance.random() < 0.7:
@@ -101,18 +107,6 @@ def with_another_header(content: bytes, chance: random.Random) -> bytes:
     return struct.pack("<Q", len(text)) + text + content[8 + size :]
 
 
-def uses(kind: str) -> list[Callable[[Path], None]]:
-    """Return the functions that read such a directory, in the order in which a program calls them."""
-    plain: dict[str, list[Callable[[Path], None]]] = {
-        "catalogue": [read_catalogue],
-        "wav": [read_sound],
-        "tokenizer": [read_texts],
-        "spoken": [read_features, read_texts, decode],
-        "Whisper": [read_features, read_texts, decode],
-    }
-    return plain.get(kind, [decode])
-
-
 def read_catalogue(directory: Path) -> None:
     catalogue = pybeam.Catalogue.load(directory / "items.safetensors")
     model = pybeam.load_model(valid("rnn"))
@@ -121,9 +115,36 @@ def read_catalogue(directory: Path) -> None:
     finish(pybeam.Decoder(model, search).decode([[5, 6], [7]], on_error="return"))
 
 
+def the_file(directory: Path) -> Path:
+    """Return the file of a directory that has one, whose name says how it is read; it may be missing."""
+    return next(directory.iterdir(), directory / "in.jsonl")
+
+
+def read_wav(directory: Path) -> None:
+    pybeam.speech.read_wav(directory / "in.wav", RATE)
+
+
 def read_sound(directory: Path) -> None:
-    pybeam.speech.read_wav(directory / "in.wav", 16000)
-    pybeam.speech.read_sound(directory / "in.wav", 16000)
+    path = the_file(directory)
+    pybeam.speech.sound_seconds(path)
+    pybeam.speech.read_sound(path, RATE, max_seconds=60.0)
+
+
+def read_lines(directory: Path) -> None:
+    path = the_file(directory)
+    for _ in Corpus([str(path)], column=None if path.suffix == ".gz" else "text"):
+        pass
+
+
+def read_manifest(directory: Path) -> None:
+    old = Manifest.read(directory / "manifest.json")
+    if old is not None:
+        manifest().check_same(old)
+        manifest().has_same_times(old)
+
+
+def convert(directory: Path) -> None:
+    pybeam.export.convert_fireredasr(directory, directory.with_name("converted"))
 
 
 def read_features(directory: Path) -> None:
@@ -136,9 +157,26 @@ def read_texts(directory: Path) -> None:
     tokenizer.decode(tokenizer.encode("Y el rey dijo: a b c é")[:5])
 
 
+def read_languages(directory: Path) -> None:
+    tokenizer = pybeam.load_tokenizer(directory, "es", "en")
+    tokenizer.decode(tokenizer.encode("Y el rey dijo: a b c é")[:5])
+    load_languages(directory)
+
+
+def transcribe(directory: Path) -> None:
+    """Read all that stands around a Whisper model, and transcribe half a second."""
+    load_transcription(directory, "en")
+    model = pybeam.load_model(directory)
+    options = pybeam.TranscriptionOptions(language="en", words=True, max_new_tokens=4)
+    transcriber = pybeam.Transcriber(model, directory, options)
+    for news in transcriber.stream([torch.zeros(8000)]):
+        assert news.error is None or isinstance(news.error, SAID), repr(news.error)
+
+
 def decode(directory: Path) -> None:
     model = pybeam.load_model(directory)
-    search = pybeam.fixed_beam(3, n_best=2, max_length=6)
+    longest = min(LONGEST, model.max_positions or LONGEST)
+    search = pybeam.fixed_beam(3, n_best=2, max_length=longest)
     finish(pybeam.Decoder(model, search).decode(sources(model), on_error="return"))
 
 
@@ -154,3 +192,19 @@ def finish(results: list[pybeam.Result]) -> None:
     """Numbers that are wrong, such as NaN, may fail requests; each with an error of its own."""
     for result in results:
         assert result.error is None or isinstance(result.error, SAID), repr(result.error)
+
+
+# by kind, in the order in which a program calls them; of other kinds a model decodes
+USES: dict[str, tuple[Callable[[Path], None], ...]] = {
+    "catalogue": (read_catalogue,),
+    "languages": (read_languages,),
+    **dict.fromkeys(TEXTS, (read_lines,)),
+    **dict.fromkeys(CODECS, (read_sound,)),
+    "manifest": (read_manifest,),
+    "published": (convert,),
+    "tokenizer": (read_texts,),
+    "wav": (read_wav, read_sound),
+    "FireRedASR": (read_features, read_texts, decode),
+    "spoken": (read_features, read_texts, decode),
+    "Whisper": (read_features, read_texts, decode, transcribe),
+}

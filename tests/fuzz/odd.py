@@ -10,7 +10,8 @@ import torch
 
 # as a file of JSON can hold them
 JSON: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3, 7, 127, 4097, 2**31, 2**63, 2**64, -(2**70), 0.5, -0.0, 1e308,
+    None, True, False, 0, -1, 1, 2, 3, 7, 127, 4097, 10**6, 2**28, 2**31 - 1, 2**31, 2**63, 2**64, -(2**70),
+    0.5, -0.0, 1e308,
     math.nan, math.inf, -math.inf, "", "a", "\0", "\ud800", "é" * 50, "relu", "../config.json",
     "/etc/passwd", [], [[]],
     [None], [0], [2**40], ["a", 1], {}, {"a": {}}, {"type": "x"},
@@ -49,6 +50,8 @@ VALUES: list[Any] = [
 
 def spoiled(value: Any, chance: random.Random) -> Any:
     """Return a JSON value with something odd in it."""
+    if type(value) is int and chance.random() < 0.3:
+        return chance.choice([value - 1, value + 1, 2 * value, 1000 * value, -value])
     if not isinstance(value, dict | list) or not value or chance.random() < 0.05:
         return chance.choice(JSON)
     if isinstance(value, list):

@@ -220,7 +220,7 @@ def test_a_table_that_follows_from_a_formula_has_a_largest_size(sound, tmp_path)
     directory = shutil.copytree(sound("transformer"), tmp_path / "model")
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 2**30}))
-    with pytest.raises(ValueError, match=r"must give a table of at most 268,435,456 numbers"):
+    with pytest.raises(ValueError, match=r"must give a table of at most 67,108,864 numbers"):
         pybeam.load_model(directory)
 
 

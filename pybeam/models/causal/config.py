@@ -12,6 +12,8 @@ from pybeam.models.linear import ACTIVATIONS
 from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+# frequencies are made before the weights show how many there should be
+MAX_HEAD = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def read_config(directory: Path) -> CausalConfig:
             "num_attention_heads", f"a multiple of `num_key_value_heads` = {key_heads}"
         )
     hidden_size = fields.size("hidden_size")
-    head_size = fields.size("head_dim", family.head_size or hidden_size // heads)
+    head_size = fields.size("head_dim", family.head_size or hidden_size // heads, most=MAX_HEAD)
     if head_size % 2:
         raise fields.error(
             "head_dim", "even, because halves of heads are turned against each other"

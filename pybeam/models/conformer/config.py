@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 KERNEL, STRIDE = 3, 2  # of the two convolutions over time and frequency
+MAX_PADDING = 1 << 10  # frames, which every recording pays for
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def read_conformer(
         raise ValueError(
             f"`conv_depthwise_kernel_size` in {path} must be odd, but is {shapes.kernel_size}"
         )
-    if not isinstance(shapes.right_padding, int) or shapes.right_padding < 0:
+    if type(shapes.right_padding) is not int or not 0 <= shapes.right_padding <= MAX_PADDING:
         raise ValueError(
-            f"`right_padding` in {path} must be a number of frames, but is {shapes.right_padding!r}"
+            f"`right_padding` in {path} must be 0 to {MAX_PADDING} frames, but is {shapes.right_padding!r}"
         )
     if shapes.num_bands == 0:
         raise ValueError(

@@ -86,7 +86,11 @@ class Graph:
             binding.bind_output(name)
         for name, tensor in memory.items():
             binding.bind_output(name, "cpu", 0, np.float32, tensor.shape, tensor.data_ptr())
-        self._session.run_with_iobinding(binding)
+        try:
+            self._session.run_with_iobinding(binding)
+        # exceptions of ONNX Runtime have no other base class
+        except Exception as error:
+            raise ValueError(f"{self._path} cannot be computed; is it damaged? {error}") from error
         found = binding.get_outputs()[: len(outputs)]
         return [torch.from_numpy(one.numpy()) for one in found]
 

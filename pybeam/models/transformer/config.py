@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
+from pybeam.models.causal.fields import Fields
 from pybeam.models.conformer.config import ConformerConfig, read_conformer
 from pybeam.text.json_files import LARGEST, MAX_LAYERS, eos_ids, positive, read_json, token_id
 
@@ -68,6 +69,9 @@ FAMILIES = {
         True, False, True, "relative", activation="gated-gelu", start_id=0, shares_relative=False
     ),
 }
+
+# a table has a bias for each distance, and no file shows how many there should be
+MAX_DISTANCE = 1 << 16
 
 # Old configs spell the family out. A config that contradicts it describes another network.
 FAMILY_FLAGS = {
@@ -274,7 +278,7 @@ def _build_relative(
     path: Path, config: dict[str, Any], generation: dict[str, Any], model_type: str, family: Family
 ) -> TransformerConfig:
     """Read the config of T5 and its kin, whose names differ."""
-    size = partial(positive, path, config)
+    size, fields = partial(positive, path, config), Fields(path, config)
     hidden_size, inner_size, num_layers = (
         size("d_model"),
         size("d_ff"),
@@ -309,24 +313,24 @@ def _build_relative(
         activation=activation,
         embedding_scale=1.0,
         ties_embeddings=True,
-        pad_id=config.get("pad_token_id") or 0,
+        pad_id=fields.optional_size("pad_token_id", 0) or 0,
         start_id=_known(path, vocab_size, "decoder_start_token_id", start_id),
         eos_id=eos_id,
         other_eos_ids=tuple(others),
-        relative=_relative_positions(path, config),
+        relative=_relative_positions(fields),
         inner_head_size=size("d_kv"),
         is_gated=is_gated,
-        norm_epsilon=config.get("layer_norm_epsilon", 1e-6),
+        norm_epsilon=fields.number("layer_norm_epsilon", 1e-6),
         output_scale=hidden_size**-0.5 if scales else 1.0,
     )
 
 
-def _relative_positions(path: Path, config: dict[str, Any]) -> RelativePositions:
-    buckets = config.get("relative_attention_num_buckets", 32)
-    distance = config.get("relative_attention_max_distance", 128)
-    if buckets < 4 or buckets % 4 or distance <= buckets // 2:
+def _relative_positions(fields: Fields) -> RelativePositions:
+    buckets = fields.size("relative_attention_num_buckets", 32)
+    distance = fields.size("relative_attention_max_distance", 128, most=MAX_DISTANCE)
+    if buckets % 4 or distance <= buckets // 2:
         raise ValueError(
-            f"`relative_attention_num_buckets` in {path} must be a multiple of 4, and "
+            f"`relative_attention_num_buckets` in {fields.path} must be a multiple of 4, and "
             f"`relative_attention_max_distance` more than half of it, but they are {buckets} and {distance}"
         )
     return RelativePositions(buckets, distance)
@@ -350,7 +354,7 @@ def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int])
     if (
         not isinstance(kernels, list)
         or not kernels
-        or not all(isinstance(kernel, int) and kernel % 2 == 1 for kernel in kernels)
+        or not all(isinstance(kernel, int) and kernel > 0 and kernel % 2 for kernel in kernels)
         or len(kernels) != config.get("num_conv_layers", len(kernels))
     ):
         raise ValueError(

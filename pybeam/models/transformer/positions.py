@@ -10,7 +10,7 @@ from torch import Tensor
 from pybeam.models.transformer.config import TransformerConfig
 
 # such a table follows from a formula: no file shows how large it should be; models have a few millions
-MAX_NUMBERS = 1 << 28
+MAX_NUMBERS = 1 << 26
 
 
 def position_offset(config: TransformerConfig) -> int:
