@@ -46,7 +46,13 @@ def case(seed: int, kinds: tuple[str, ...] = KINDS) -> None:
             except SAID as error:
                 message = str(error)
                 # what is sound may still not fit the model, or the run
-                names = (str(directory), "`catalogue`", "the output folder", *spoilt)
+                names = (
+                    str(directory),
+                    "`catalogue`",
+                    "the output folder",
+                    "the input in.txt",
+                    *spoilt,
+                )
                 named = any(name in message for name in names)
                 assert named, f"{told}: {type(error).__name__} names no file: {message[:300]!r}"
             except Exception as error:
