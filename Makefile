@@ -21,7 +21,7 @@ EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech,vad
 PAGE    := examples/onnx/page
 
 # Threads that spin while they wait make everything many times slower when others need the cores.
-demo test test-all test-ray test-oldest edge docs sanitize fuzz soak: export OMP_WAIT_POLICY ?= passive
+demo test test-all test-ray test-oldest edge docs sanitize fuzz soak mutate: export OMP_WAIT_POLICY ?= passive
 
 # Tests start many processes: each module is compiled once for all of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,6 +59,8 @@ help:
 	@echo "make fuzz      attack files, calls, kernels and searches at random, MINUTES=15 each; TARGETS=\"NAME ...\", SEED=N and CASES=1"
 	@echo "               repeat what failed"
 	@echo "make soak      send 1,000,000 requests through one stream, or as many as MINUTES=N allow"
+	@echo "make mutate    change the core one small thing at a time and look whether a test notices, for MINUTES=60; goes on"
+	@echo "               where it ended; MODULES=\"FILE ...\" for some of them"
 	@echo "make clean     remove $(VENV) and everything built"
 
 demo: build
@@ -130,7 +132,7 @@ TIDY_SOURCES = $(filter-out csrc/cuda/% csrc/cpu/a%,$(filter %.cpp,$(SOURCES)))
 tidy: build $(VENV)/.extra-lint
 	@$(BIN)/clang-tidy --quiet $(TIDY_SOURCES) -- $$($(BIN)/python -c 'import setup; print(*setup.tidy_flags())')
 
-.PHONY: tidy sanitize sanitize-threads fuzz soak
+.PHONY: tidy sanitize sanitize-threads fuzz soak mutate
 
 # Each build has a folder of its own, which stands before the working tree. The sanitizer and C++'s own
 # library are loaded before Python, which knows neither.
@@ -163,6 +165,11 @@ soak: build $(VENV)/.extra-test
 	@mkdir -p build
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz.soak --output build/soak.json \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+# One thread, as all runs at the lowest priority beside other work.
+mutate: build $(VENV)/.extra-test $(VENV)/.extra-mutate
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR):$(CURDIR)/tests nice -n 10 $(BIN)/python -W ignore -m fuzz.mutants \
+	    $(MODULES) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 fmt: $(VENV)/.extra-lint
 	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)
@@ -264,4 +271,4 @@ $(PAGE)/node_modules/.stamp: $(PAGE)/package-lock.json
 	@npm ci --silent --prefix $(PAGE)
 	@touch $@
 
-$(VENV)/.extra-test $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)
+$(VENV)/.extra-test $(VENV)/.extra-mutate $(VENV)/.extra-ray $(VENV)/.extra-test-ray $(VENV)/.extra-bench $(VENV)/.extra-docs: | $(BUILT)

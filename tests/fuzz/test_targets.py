@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import tomllib
 
 import pytest
 
 from fuzz import files, operators, programs, running, searches, soak
 from fuzz.odd import with_other_bytes
 from pybeam import backends
+from support.paths import ROOT
 
 needs_native = pytest.mark.skipif(
     "native" not in backends.available(), reason="the extension was not built"
@@ -85,3 +87,22 @@ def test_a_soak_tells_what_grows():
     grows = [part(i, 300.0 + i, 0.1 * i**2) for i in range(50)]
     wrong = soak.report(grows, {"slots": 2})["wrong"]
     assert [line.split()[0] for line in wrong] == ["2", "memory", "requests", "1"]
+
+
+def test_the_core_is_mutated_and_its_laws_are_there():
+    laws = tomllib.loads((ROOT / "tests" / "fuzz" / "mutants.toml").read_text("utf-8"))
+    core = [ROOT / "pybeam" / name for name in ("limits.py", "scoring.py", "stopping.py")]
+    core += [path for name in ("search", "state") for path in (ROOT / "pybeam" / name).glob("*.py")]
+    assert set(laws) == {
+        path.relative_to(ROOT).as_posix() for path in core if path.name != "__init__.py"
+    }
+    assert all((ROOT / test).is_file() for tests in laws.values() for test in tests)
+
+
+def test_mutants_change_what_runs():
+    mutants = pytest.importorskip("fuzz.mutants", reason="`make mutate` installs cosmic-ray")
+    module = "pybeam/stopping.py"
+    text = (ROOT / module).read_text("utf-8")
+    changed = [mutants.diff(module, text, one.code(text)) for one in mutants.mutants_of(module)]
+    assert any("-        if not self.keeps_best and self.patience != 1:" in one for one in changed)
+    assert not any("-    patience: float | None" in one for one in changed)

@@ -1,0 +1,179 @@
+"""Change the core one small thing at a time and look whether a test notices: `make mutate [MINUTES=...]`.
+
+cosmic-ray says what can be changed. Tests run on a changed copy of the tree, in `build/mutants`: those of
+the files that hold the laws of the changed module (`mutants.toml`), as far as they run the changed line.
+torch and pytest are loaded once: each mutant is a fork of this process, with a limit of time and of
+memory. Results are kept beside the copy, so that the next run goes on. A mutant that survived is tried
+again when its tests have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import random
+import sys
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+from tqdm import tqdm
+
+from fuzz.mutated_tree import ROOT, Tree, digest_of
+
+FOLDER = ROOT / "build" / "mutants"
+LAWS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+KILLED, SURVIVED = "killed", "survived"
+
+
+class Mutant(NamedTuple):
+    """A change of one place of a module: cosmic-ray's operator and its how-manieth occurrence."""
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+
+    def code(self, original: str) -> str:
+        """Return the module's text with the change."""
+        return mutate_code(original, get_operator(self.operator)(), self.occurrence)
+
+
+class Results:
+    """Outcomes of mutants, in this run and earlier ones, as long as they are about this code."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.known: dict[Mutant, dict[str, Any]] = {}
+        self._code = {module: digest_of([module]) for module in LAWS}
+        self._tests = {module: digest_of(tests) for module, tests in LAWS.items()}
+        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+            found = json.loads(line)
+            mutant, module = Mutant(*found["mutant"]), found["mutant"][0]
+            is_old = found["code"] != self._code.get(module)
+            if is_old or (found["outcome"] == SURVIVED and found["tests"] != self._tests[module]):
+                self.known.pop(mutant, None)
+            else:
+                self.known[mutant] = found
+
+    def add(self, mutant: Mutant, outcome: str, diff: str) -> None:
+        """Remember the outcome of a mutant, here and in the file."""
+        found = {"mutant": mutant, "outcome": outcome, "diff": diff}
+        found |= {"code": self._code[mutant.module], "tests": self._tests[mutant.module]}
+        self.known[mutant] = found
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+
+    def show(self, module: str) -> None:
+        """Print what survived in a module, with its changes, and the score."""
+        found = {mutant: one for mutant, one in self.known.items() if mutant.module == module}
+        for mutant in sorted(found, key=lambda mutant: mutant.line):
+            if found[mutant]["outcome"] == SURVIVED:
+                print(f"\n{module}:{mutant.line} {mutant.operator}\n{found[mutant]['diff']}")
+        counts = Counter(one["outcome"] for one in found.values())
+        if found:
+            print(f"{module}: {counts[KILLED]} of {len(found)} killed")
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Yield every mutant of a module, but those of annotations, which nothing runs."""
+    text = (ROOT / module).read_text("utf-8")
+    annotations = list(_annotations(ast.parse(text)))
+    nodes = list(ast_nodes(get_ast(text)))
+    for name in operator_names():
+        kind = get_operator(name)
+        # the others insert variables that must be named
+        if kind.arguments():
+            continue
+        positions = [at for node in nodes for at in kind().mutation_positions(node)]
+        for occurrence, (begin, end) in enumerate(positions):
+            if not any(first <= begin and end <= last for first, last in annotations):
+                yield Mutant(module, name, occurrence, begin[0])
+
+
+def _annotations(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            found = getattr(node, name, None)
+            if found is not None:
+                begin, end = (
+                    (found.lineno, found.col_offset),
+                    (found.end_lineno, found.end_col_offset),
+                )
+                yield begin, end
+
+
+def in_turn(seed: int) -> list[Mutant]:
+    """All mutants, shuffled: one of every line comes before a second one of any."""
+    shuffler, rounds = random.Random(seed), defaultdict(list)
+    for module in LAWS:
+        lines = defaultdict(list)
+        for mutant in mutants_of(module):
+            lines[mutant.line].append(mutant)
+        for same in lines.values():
+            shuffler.shuffle(same)
+            for turn, mutant in enumerate(same):
+                rounds[turn].append(mutant)
+    for same in rounds.values():
+        shuffler.shuffle(same)
+    return [mutant for turn in sorted(rounds) for mutant in rounds[turn]]
+
+
+def diff(name: str, original: str, changed: str) -> str:
+    """Return what differs between two texts of a module."""
+    lines = (text.splitlines(keepends=True) for text in (original, changed))
+    return "".join(difflib.unified_diff(*lines, name, name, n=1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="default: all of mutants.toml")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="default: 60; 0 shows what is known"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the order of mutants (default: 0)")
+    options = parser.parse_args()
+    unknown = sorted(set(options.modules) - set(LAWS))
+    if unknown:
+        parser.error(f"MODULE must be one of {', '.join(LAWS)}, but is {unknown[0]}")
+    modules = options.modules or list(LAWS)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = Results(FOLDER / "results.jsonl")
+    every = [mutant for mutant in in_turn(options.seed) if mutant.module in modules]
+    left = [mutant for mutant in every if mutant not in results.known]
+    end = time.monotonic() + 60 * options.minutes
+    tree = Tree(FOLDER, list(LAWS)) if options.minutes else None
+    bar = tqdm(
+        left, desc="mutants", initial=len(every) - len(left), total=len(every), mininterval=1
+    )
+    for mutant in bar:
+        if tree is None or time.monotonic() > end:
+            break
+        bar.set_postfix_str(f"{mutant.module}:{mutant.line}")
+        original = (ROOT / mutant.module).read_text("utf-8")
+        code = mutant.code(original)
+        passes = tree.passes(mutant.module, mutant.line, code, LAWS[mutant.module])
+        results.add(mutant, SURVIVED if passes else KILLED, diff(mutant.module, original, code))
+    bar.close()
+    for module in modules:
+        results.show(module)
+    tried = [results.known[mutant]["outcome"] for mutant in every if mutant in results.known]
+    killed, share = tried.count(KILLED), tried.count(KILLED) / max(1, len(tried))
+    print(f"\n{killed} of {len(tried)} mutants killed ({share:.1%}); {len(every)} can be made")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
