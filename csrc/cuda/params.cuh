@@ -35,14 +35,13 @@ struct SelectPlan {
 struct SelectParams : pybeam::SelectParams {
     int64_t num_entries;
     SelectPlan plan;
-    // One word per entry and one per beam, all zero; a launch leaves them zero. Launches that may
+    // One word per row and one per beam, all zero; a launch leaves them zero. Launches that may
     // run at the same time need counters and scratch of their own.
     uint32_t* counter;
     char* scratch;
 };
 
-SelectPlan plan_select(const pybeam::SelectParams& params, int64_t num_entries,
-                       int num_multiprocessors);
+SelectPlan plan_select(const pybeam::SelectParams& params, int num_multiprocessors);
 int64_t select_counters(const SelectParams& params);
 int64_t select_scratch_bytes(const SelectParams& params);
 cudaError_t launch_select(const SelectParams& params, cudaStream_t stream);

@@ -131,7 +131,7 @@ SelectResults select(const Tensor& logits, const Tensor& score, const Tensor& of
     PYBEAM_CHECK_VALUE(capacity <= most, "`capacity` must be at most ", most,
                        " in this kernel, but is ", capacity, "; use backend='triton'");
     SelectParams params{call.params, call.num_entries};
-    params.plan = plan_select(params, params.num_entries, num_multiprocessors(device));
+    params.plan = plan_select(params, num_multiprocessors(device));
 
     const Stream stream = Stream::current(device);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

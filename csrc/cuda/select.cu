@@ -23,48 +23,62 @@ __device__ int64_t beam_of(const SelectParams& p, int64_t entry) {
     return beam;
 }
 
-// The row of an entry: the entries before it that are not held.
-__device__ int64_t row_of(const SelectParams& p, int64_t entry) {
-    if (p.is_ended == nullptr) return entry;
+// The entries from begin to end that are not held.
+__device__ int count_live(const SelectParams& p, int64_t begin, int64_t end) {
     int num_held = 0;
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < entry; i += kThreads) num_held += p.is_ended[i];
-    return entry - block_reduce(num_held, Sum{});
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) num_held += is_held(p, i);
+    const int num_entries = static_cast<int>(end - begin);
+    return p.is_ended == nullptr ? num_entries : num_entries - block_reduce(num_held, Sum{});
 }
 
-// Reads a slice of an entry, once; true for the block that completes the entry.
-template <class Logit, int kVectors, class Key>
-__device__ bool read_entry(const SelectParams& p, int64_t entry, int slice_number, int64_t* beam,
-                           RowMemory<kVectors, Key>& memory) {
-    if (entry >= p.offset[p.num_beams]) return false;  // padding
-    if (is_held(p, entry)) {
-        if (slice_number > 0) return false;
-        *beam = beam_of(p, entry);
-        return true;
+// The entry of a row: the one that is not held and has `row` such entries before it; -1 for
+// padding.
+__device__ int64_t entry_of(const SelectParams& p, int64_t row) {
+    const int64_t end = p.offset[p.num_beams];
+    if (p.is_ended == nullptr) return row < end ? row : -1;
+    __shared__ int64_t found;
+    if (threadIdx.x == 0) found = -1;
+    int64_t num_live = 0;
+    for (int64_t begin = 0; begin < end && num_live <= row; begin += kThreads) {
+        const int64_t entry = begin + threadIdx.x;
+        const bool is_live = entry < end && !is_held(p, entry);
+        const Rank rank = block_rank(is_live);
+        if (is_live && num_live + rank.before == row) found = entry;
+        num_live += rank.total;
     }
-    const Slice<Logit, kVectors> slice(p, row_of(p, entry), slice_number);
-    *beam = beam_of(p, entry);  // while the logits are on their way
+    __syncthreads();
+    return found;
+}
+
+// Reads a slice of a row, once; true for the block that completes the row.
+template <class Logit, int kVectors, class Key>
+__device__ bool read_row(const SelectParams& p, int64_t row, int slice_number, int64_t* beam,
+                         RowMemory<kVectors, Key>& memory) {
+    const Slice<Logit, kVectors> slice(p, row, slice_number);
+    const int64_t entry = entry_of(p, row);  // while the logits are on their way
+    if (entry < 0) return false;
+    *beam = beam_of(p, entry);
     finish_slice(p, entry, *beam, slice, memory);
-    if (!is_last_to_arrive(p.counter + entry, p.plan.num_slices)) return false;
+    if (!is_last_to_arrive(p.counter + row, p.plan.num_slices)) return false;
     finish_row(p, entry, *beam, memory.best);
     return true;
 }
 
-// The blocks of the entries, and one block for every beam, so that a beam without entries is
-// written too.
+// The blocks of the rows, and one block for every beam, so that a beam without rows is written too.
+// Held entries have no block.
 template <class Logit, int kVectors, class Key>
 __global__ void __launch_bounds__(kThreads, 4)
     select_kernel(const __grid_constant__ SelectParams p) {
     __shared__ Memory<kVectors, Key> memory;
-    const int64_t num_slices = p.num_entries * p.plan.num_slices;
+    const int64_t num_slices = p.num_rows * p.plan.num_slices;
     int64_t beam = blockIdx.x - num_slices;
     if (beam < 0) {
-        const int64_t entry = blockIdx.x / p.plan.num_slices;
+        const int64_t row = blockIdx.x / p.plan.num_slices;
         const int slice = blockIdx.x % p.plan.num_slices;
-        if (!read_entry<Logit>(p, entry, slice, &beam, memory.row)) return;
+        if (!read_row<Logit>(p, row, slice, &beam, memory.row)) return;
     }
-    const uint32_t num_arrivals = p.offset[beam + 1] - p.offset[beam] + 1;
-    if (!is_last_to_arrive(p.counter + p.num_entries + beam, num_arrivals)) return;
+    const uint32_t num_arrivals = count_live(p, p.offset[beam], p.offset[beam + 1]) + 1;
+    if (!is_last_to_arrive(p.counter + p.num_rows + beam, num_arrivals)) return;
     finish_beam<Logit, Key>(p, beam, memory.beam);
 }
 
@@ -84,7 +98,7 @@ int64_t slices_of(const pybeam::SelectParams& p, int vectors) {
 
 template <class Logit, class Key>
 cudaError_t launch_key(const SelectParams& p, cudaStream_t stream) {
-    const int64_t num_blocks = p.num_entries * p.plan.num_slices + p.num_beams;
+    const int64_t num_blocks = p.num_rows * p.plan.num_slices + p.num_beams;
     const auto kernel = p.plan.vectors == kManyVectors ? select_kernel<Logit, kManyVectors, Key>
                                                        : select_kernel<Logit, kFewVectors, Key>;
     return launch(kernel, num_blocks, kThreads, stream, p);
@@ -99,15 +113,14 @@ cudaError_t launch_logit(const SelectParams& p, cudaStream_t stream) {
 }  // namespace
 
 // Gives a thread few vectors if with many some multiprocessors would have fewer than two blocks.
-SelectPlan plan_select(const pybeam::SelectParams& p, int64_t num_entries,
-                       int num_multiprocessors) {
+SelectPlan plan_select(const pybeam::SelectParams& p, int num_multiprocessors) {
     const int64_t many = slices_of(p, kManyVectors);
-    const bool is_small = num_entries * many < 2 * num_multiprocessors;
+    const bool is_small = p.num_rows * many < 2 * num_multiprocessors;
     const int vectors = is_small ? kFewVectors : kManyVectors;
     return {vectors, static_cast<int>(slices_of(p, vectors))};
 }
 
-int64_t select_counters(const SelectParams& p) { return p.num_entries + p.num_beams; }
+int64_t select_counters(const SelectParams& p) { return p.num_rows + p.num_beams; }
 
 int64_t select_scratch_bytes(const SelectParams& p) {
     return keys_are_short(p) ? Scratch<uint32_t>(p).bytes(p.num_entries)

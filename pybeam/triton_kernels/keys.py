@@ -11,6 +11,8 @@ EMPTY = tl.constexpr(-(2**63))
 LAST = tl.constexpr(2**31 - 1)  # no index is larger
 
 FEW = tl.constexpr(8)  # up to so many largest keys are found one by one
+DIGIT_BITS = tl.constexpr(5)  # of a key, counted in one pass: a digit for every lane of a warp
+DIGITS = tl.constexpr(32)
 SORT_STEP = tl.constexpr(16)  # keys that are compared with all others at once, if those are few
 FEW_KEYS = tl.constexpr(256)
 
@@ -37,24 +39,46 @@ def index_of(b_key):
 
 @triton.jit
 def nth_largest(b_key, n):
-    """The n-th largest key, n >= 1; the least of all if there are fewer."""
-    least = tl.min(tl.where(b_key > EMPTY, b_key, -1 - EMPTY), 0)
+    """A key that n keys reach, n >= 1; the least of all if there are fewer.
+
+    Up to FEW keys are found by as many maxima. Beyond that, every pass counts the next DIGIT_BITS of the keys
+    that are left, and keeps those of one digit. At most 13 passes over registers exhaust the 64 bits of a
+    key. Fewer do if all keys that are left are wanted.
+    """
+    m_key = b_key > EMPTY
+    least = tl.min(tl.where(m_key, b_key, -1 - EMPTY), 0)
     most = tl.max(b_key, 0)
-    num_keys = tl.sum((b_key > EMPTY).to(tl.int32), 0)
-    if n < num_keys:
+    num_left = tl.sum(m_key.to(tl.int32), 0)
+    if n < num_left:
         if n <= FEW:
             least = most
             for _ in range(1, n):
                 least = tl.max(tl.where(b_key < least, b_key, EMPTY), 0)
         else:
-            while (least < most) & (num_keys != n):
-                # half way, rounded up, without overflow
-                middle = (least | most) - ((least ^ most) >> 1)
-                num_above = tl.sum((b_key >= middle).to(tl.int32), 0)
-                num_keys = tl.where(num_above >= n, num_above, num_keys)
-                least = tl.where(num_above >= n, middle, least)
-                most = tl.where(num_above >= n, most, middle - 1)
+            # one bit more than all keys differ by, since a digit may begin below the least
+            num_bits = bits_of(most - least) + 1
+            while (n < num_left) & (num_bits > 0):
+                step = tl.minimum(num_bits, DIGIT_BITS)
+                num_bits -= step
+                prefix = least >> num_bits
+                # as unsigned numbers, smaller keys have large digits
+                b_digit = ((b_key >> num_bits) - prefix).to(tl.uint64, bitcast=True)
+                m_left = b_digit < (1 << step).to(tl.uint64)
+                b_count = tl.histogram(b_digit.to(tl.int32), DIGITS, mask=m_left)
+                b_reach = tl.cumsum(b_count, 0, reverse=True)
+                digit = tl.sum((b_reach >= n).to(tl.int32), 0) - 1
+                num_above = tl.max(tl.where(b_reach < n, b_reach, 0), 0)
+                num_left = tl.min(tl.where(b_reach >= n, b_reach, LAST), 0) - num_above
+                n -= num_above
+                least = (prefix + digit) << num_bits
     return least
+
+
+@triton.jit
+def bits_of(difference):
+    """How many bits the difference of two keys has, or one more; a negative one is above 2**63."""
+    bits = difference.to(tl.uint64, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
+    return (bits >> 23) - 126
 
 
 @triton.jit

@@ -71,6 +71,14 @@ def test_many_candidates_of_a_beam(cuda_kernel, finishing):
     check(case, cuda_kernel, CPU, finishing=finishing)
 
 
+def test_held_entries_have_no_block(cuda_kernel, cuda_on_cpu):
+    case = random_case(16, 5, [128] * 9, [128] * 9, held=0.9)
+    check(case, cuda_kernel, CPU)
+    num_rows = int((~case["is_ended"]).sum())
+    assert num_rows < 9 * 64
+    assert cuda_on_cpu.num_blocks() == num_rows + 9
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @SETTINGS
 @given(case=cases())

@@ -40,7 +40,9 @@ def test_beams_and_options_in_the_interpreter():
 
 @pytest.mark.slow
 def test_slices_in_the_interpreter():
-    run_in_interpreter("tests/ops/interpreted/test_select_slices.py")
+    run_in_interpreter(
+        "tests/ops/interpreted/test_keys.py", "tests/ops/interpreted/test_select_slices.py"
+    )
 
 
 def test_no_shape_and_no_option_adds_a_variant():

@@ -52,6 +52,7 @@ struct Machine {
 
 inline Machine machine;
 inline bool runs_backwards = false;  // the order of blocks and of threads, which must not matter
+inline int64_t num_blocks = 0;       // of the last launch
 
 struct Index {
     unsigned x;
@@ -176,6 +177,7 @@ template <class Params>
 cudaError_t launch(void (*kernel)(Params), int64_t num_blocks, int num_threads, cudaStream_t,
                    const Params& params) {
     cuda_on_cpu::machine.kernel = [&] { kernel(params); };
+    cuda_on_cpu::num_blocks = num_blocks;
     for (int64_t i = 0; i < num_blocks; ++i) {
         const bool backwards = cuda_on_cpu::runs_backwards;
         blockIdx.x = static_cast<unsigned>(backwards ? num_blocks - 1 - i : i);

@@ -42,7 +42,7 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     next.read(p.count_out), next.read(p.num_finished_out), next.read(p.has_nan_out);
     next.read(p.num_entries);
     next.read(num_multiprocessors);
-    p.plan = pybeam::cuda::plan_select(p, p.num_entries, num_multiprocessors);
+    p.plan = pybeam::cuda::plan_select(p, num_multiprocessors);
     std::vector<uint32_t> counters(pybeam::cuda::select_counters(p), 0);
     std::vector<char> scratch(pybeam::cuda::select_scratch_bytes(p), char(0xff));
     p.counter = counters.data();
@@ -51,3 +51,6 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     pybeam::cuda::launch_select(p, nullptr);
     return std::any_of(counters.begin(), counters.end(), [](uint32_t n) { return n != 0; });
 }
+
+// Of the last launch.
+extern "C" int64_t num_blocks() { return cuda_on_cpu::num_blocks; }

@@ -5,7 +5,7 @@ using pybeam::cuda::SelectParams;
 
 extern "C" void plan(SelectParams* p) {
     // many multiprocessors, so that rows are cut into many slices
-    p->plan = pybeam::cuda::plan_select(*p, p->num_entries, 1 << 20);
+    p->plan = pybeam::cuda::plan_select(*p, 1 << 20);
 }
 
 extern "C" int64_t num_counters(const SelectParams* p) { return pybeam::cuda::select_counters(*p); }
