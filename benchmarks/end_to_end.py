@@ -1,18 +1,19 @@
 """Whole translations: the methods of Yang et al. 2020 beside `transformers.generate`.
 
-Cases are NETWORK-WIDTH, NETWORK-steps, NETWORK-latency and, on a CPU, NETWORK-memory.
+Cases are NETWORK-WIDTH, NETWORK-steps, NETWORK-latency, on a GPU example-agreement and, on a CPU,
+NETWORK-memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks import latency, memory, step_time, translation
-from benchmarks.peers import GENERATE
+from benchmarks import agreement, latency, memory, step_time, translation
+from benchmarks.peers import GENERATE, PEER
 from benchmarks.plans import methods, sweep
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
-from benchmarks.translation import Case, Transformers
+from benchmarks.translation import Case, CTranslate2Process, Transformers
 
 # what generate takes at a larger width on a CPU tells nothing new and lasts for minutes
 MAX_GENERATE_WIDTH = {"cpu": 10, "cuda": 128}
@@ -24,14 +25,22 @@ def end_to_end(setup: Setup) -> Iterator[list[Task]]:
     Step times come first: they are soon known and say most.
     """
     size = setup.size
+    # a GPU's peers, which next to nothing tries out on a CPU
+    is_like_gpu = setup.device == "cuda" or setup.is_tiny
     for network in size.networks:
         yield step_time.tasks(setup, network)
+    if is_like_gpu:
+        yield agreement.tasks(setup)
     for network in size.networks:
         for width in size.widths:
             n = size.n_of(network, width)
             systems: dict = dict(methods(width, n))
             if width <= MAX_GENERATE_WIDTH[setup.device]:
                 systems[GENERATE] = Transformers(width, n)
+            if is_like_gpu and width == size.widths[0]:
+                systems[f"{GENERATE}, greedy"] = Transformers(1, n)
+                systems[f"{GENERATE}, greedy, static cache"] = Transformers(1, n, "static")
+                systems[f"{PEER} beam_size={width}"] = CTranslate2Process(width, n)
             lines = size.lines_of(network, width)
             case = Case(systems, lines, network, size.repeats)
             yield from translation.cases(setup, {f"{network}-{width}": case})

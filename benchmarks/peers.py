@@ -38,9 +38,15 @@ def transformers_model(directory: Path, device: str = "cpu", dtype: str = "float
 
 
 def transformers_beam(
-    model, width: int, batch_size: int, max_length: int, min_length: int = 0
+    model,
+    width: int,
+    batch_size: int,
+    max_length: int,
+    min_length: int = 0,
+    cache: str | None = None,
 ) -> Translate:
-    """`generate(num_beams=width)` on padded batches of sorted sources."""
+    """`generate(num_beams=width)` on padded batches of sorted sources; `cache` is its implementation."""
+    options = {"cache_implementation": cache} if cache else {}
 
     @torch.inference_mode()
     def translate(sources: list[list[int]]) -> list[list[int]]:
@@ -59,6 +65,7 @@ def transformers_beam(
                 min_new_tokens=min_length or None,
                 length_penalty=1.0,
                 do_sample=False,
+                **options,
             )
             for i, line in zip(batch, generated[:, 1:].tolist(), strict=True):
                 outputs[i] = line[: line.index(EOS)] if EOS in line else [t for t in line if t != 1]

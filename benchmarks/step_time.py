@@ -8,11 +8,13 @@ the loop, so a system may run as it likes.
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable
 
 import pybeam
 from benchmarks import peers
+from benchmarks.gpu import expected
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.translation import NORMALISED, Decoding
@@ -33,11 +35,23 @@ def tasks(setup: Setup, network: str) -> list[Task]:
         model = networks.transformers(network)
         return peers.transformers_beam(model, width, n, length, min_length=length)
 
+    is_like_gpu = setup.device == "cuda" or setup.is_tiny
+
+    def forecast() -> expected.Expected:
+        sizes = expected.network_of(networks.ours(network).config)
+        return expected.of_step(sizes, n, width, setup.size.dtype)
+
     return [
         Task(
             f"{network}-steps",
             name,
-            StepTime(until, lambda: setup.corpus().sources[:n], width, setup.size.step_lengths),
+            StepTime(
+                until,
+                lambda: setup.corpus().sources[:n],
+                width,
+                setup.size.step_lengths,
+                forecast if is_like_gpu and name == "pybeam" else None,
+            ),
             setup.size.repeats,
         )
         for name, until in (("pybeam", ours), (peers.GENERATE, theirs))
@@ -53,8 +67,10 @@ class StepTime:
         sources: Callable[[], list[list[int]]],
         width: int,
         lengths: tuple[int, ...],
+        forecast: Callable[[], expected.Expected] | None = None,
     ) -> None:
         self._until, self._sources, self._width = until, sources, width
+        self._forecast = forecast
         self._searches: dict[int, peers.Translate] = {}
         self._seconds: dict[int, list[float]] = {length: [] for length in lengths}
 
@@ -69,10 +85,14 @@ class StepTime:
             seconds.append(time.perf_counter() - start)
         least = [(length, min(seconds)) for length, seconds in self._seconds.items()]
         pairs = list(itertools.pairwise(least))
+        step_ms = [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs]
+        # the forecast is that of a step at a middling length
+        us = 1e3 * statistics.median(step_ms)
         return {
+            **(self._forecast().columns(us) if self._forecast else {}),
             "n": len(sources),
             "width": self._width,
             "repeats": len(seconds),
             "length": [(first + last) / 2 for (first, _), (last, _) in pairs],
-            "step_ms": [1e3 * (b - a) / (last - first) for (first, a), (last, b) in pairs],
+            "step_ms": step_ms,
         }

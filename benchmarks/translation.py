@@ -12,6 +12,7 @@ import torch
 import pybeam
 from benchmarks import peers
 from benchmarks.corpus import Corpus
+from benchmarks.gpu import ctranslate2_process, expected
 from benchmarks.meter import GIGA
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
@@ -106,16 +107,35 @@ class CTranslate2:
 
 
 @dataclass(frozen=True)
-class Transformers:
+class CTranslate2Process:
+    """In a process of its own, on the run's device."""
+
     width: int
     n: int = 64
+
+    def key(self, network: str) -> tuple:
+        return "ctranslate2 process", network
+
+    def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
+        sizes = self.width, self.n, MAX_LENGTH
+        place = setup.device, setup.folder, network, dict(setup.size.widened)
+        return ctranslate2_process.translate_on(*place, *sizes)
+
+
+@dataclass(frozen=True)
+class Transformers:
+    """With a `cache` of its own kind, such as "static", whose forward pass is compiled."""
+
+    width: int
+    n: int = 64
+    cache: str | None = None
 
     def key(self, network: str) -> tuple:
         return "transformers", network
 
     def load(self, setup: Setup, network: str, data: Corpus) -> peers.Translate:
         model = setup.networks.transformers(network)
-        return peers.transformers_beam(model, self.width, self.n, MAX_LENGTH)
+        return peers.transformers_beam(model, self.width, self.n, MAX_LENGTH, cache=self.cache)
 
 
 @dataclass(frozen=True)
@@ -127,7 +147,7 @@ class Case:
         has_floor: also time the matrix products of a step alone, which no search can be faster than.
     """
 
-    systems: Mapping[str, Ours | CTranslate2 | Transformers]
+    systems: Mapping[str, Ours | CTranslate2 | CTranslate2Process | Transformers]
     lines: int | None = None
     network: str = "example"
     repeats: int = 3
@@ -164,6 +184,16 @@ class Decoding:
             "phase_seconds": {k: round(v, 4) for k, v in stats.phase_seconds.items()},
         }
 
+    def forecast(self, seconds: float, n: int, dtype: str) -> dict:
+        """The mean time of a step beside what it should be, encoder and host left out."""
+        stats, config = self.decoder.stats, getattr(self.decoder.model, "config", None)
+        if config is None or not stats.steps:
+            return {}
+        network = expected.network_of(config)
+        step = expected.of_step(network, n, stats.expansions_per_step / n, dtype)
+        us = 1e6 * seconds / stats.steps
+        return {"step µs": us, **step.columns(us)}
+
     def flops(self, sources: list[list[int]]) -> int | None:
         """The operations of the matrix products; None for an ensemble, whose members are not asked."""
         config = getattr(self.decoder.model, "config", None)
@@ -178,12 +208,17 @@ class Translating:
 
     def __init__(self, setup: Setup, system, network: str, data: Corpus, floor: Timed) -> None:
         self.data, self._meter, self._n, self._floor = data, setup.meter, system.n, floor
+        # a forecast is a GPU's
+        self._forecasts = setup.size.dtype if setup.device == "cuda" or setup.is_tiny else None
         self.translate = system.load(setup, network, data)
         self._weights = setup.networks.weight_bytes.get(system.key(network), 0)
         self._held = self._meter.allocated_bytes()
         self._meter.restart_peak()
         few = min(WARM_UP_LINES, 1 + len(data.sources) // 8)
-        self.translate(data.sources[: self._n if self._meter.is_cuda else few])
+        if self._meter.is_cuda:
+            # ours captures a graph of each size that all lines need
+            few = len(data.sources) if isinstance(self.translate, Decoding) else self._n
+        self.translate(data.sources[:few])
         self._joules: float | None = None
         self._peak: int | None = None
 
@@ -207,6 +242,8 @@ class Translating:
         }
         if isinstance(self.translate, Decoding):
             row |= self.translate.search()
+            if self._forecasts:
+                row |= self.translate.forecast(timed.seconds, self._n, self._forecasts)
             flops = self.translate.flops(sources)
             if flops:
                 row["GFLOP"] = flops / GIGA

@@ -1,11 +1,12 @@
-"""Microbenchmarks of every op on a GPU: op x backend x shape as µs, GB/s and share of the copy rate.
+"""Microbenchmarks on a GPU: a step, its phases and its kernels, as µs, GB/s and share of the copy rate.
 
     python -m benchmarks.gpu [--minutes 8] [--only select] [--dry-run]
 
 A time is that of one call among calls that follow one another in a CUDA graph, on inputs that the L2
-does not hold. Every number is kept after every row in gpu-bench.json and gpu-bench.log, in $OUT
-if that is set, else in benchmarks/results/<gpu>/. A complete run also rewrites the table by which
-``backend="auto"`` chooses.
+does not hold. Before it is timed, a result is compared with that of the reference. Beside each time stands
+its forecast: the limit of the machine, and the least and the most that it should take. Every number is kept
+after every row in gpu-bench.json and gpu-bench.log, in $OUT if that is set, else in
+benchmarks/results/<gpu>/. A complete run also rewrites the table by which ``backend="auto"`` chooses.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ import argparse
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
 
-from benchmarks.gpu import bench_rows, bench_select, bench_tree_attention, choice, machine
+from benchmarks.gpu import (
+    bench_norm,
+    bench_rows,
+    bench_select,
+    bench_step,
+    bench_tree_attention,
+    choice,
+    machine,
+)
 from benchmarks.gpu.journal import IDENTITY, Journal
 from benchmarks.gpu.summary import summary
 from benchmarks.gpu.timing import Timer
@@ -39,7 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         with torch.inference_mode():
-            _measure(timer, journal, tiny, options.only)
+            _measure(_groups(timer, journal, tiny), journal, options.only)
             if not tiny and not options.only and not journal.is_over:
                 # the checkout may be a copy that is lost; what $OUT holds is not
                 for path in (folder / choice.TABLE.name, choice.TABLE):
@@ -50,29 +60,35 @@ def main() -> None:
         journal.finish(summary(journal.rows))
 
 
-def _measure(timer: Timer, journal: Journal, tiny: bool, only: str | None) -> None:
-    names = ["native"] if tiny else ["native", "triton"]
-    names = [name for name in names if name in backends.available()]
-    others = names if tiny else [name for name in names if name != "native"]
-    groups = {
-        "machine": [partial(machine.measure, timer, journal, tiny)],
-        "select": [
-            partial(bench_select.measure, timer, journal, names, tiny),
-            partial(bench_select.measure_compiled, timer, journal, tiny),
-        ],
-        "tree_attention": [partial(bench_tree_attention.measure, timer, journal, others, tiny)],
-        "rows": [partial(bench_rows.measure, timer, journal, others, tiny)],
-    }
-    for name, group in groups.items():
+GROUPS = ("step", "select", "tree_attention", "norm", "rows")
+Group = Callable[[], None]
+
+
+def _groups(timer: Timer, journal: Journal, tiny: bool) -> Iterator[tuple[str, Group]]:
+    """In the order in which they are worth most, should time run out."""
+    names = [name for name in ("native", "triton") if name in backends.available()]
+    others = names if timer.device.type == "cpu" else [n for n in names if n != "native"]
+    yield "machine", partial(machine.measure, timer, journal, tiny)
+    yield "step", partial(bench_step.measure, timer, journal, others, tiny)
+    yield "select", partial(bench_select.measure_first, timer, journal, names, tiny)
+    yield "tree_attention", partial(bench_tree_attention.measure, timer, journal, others, tiny)
+    yield "norm", partial(bench_norm.measure, timer, journal, others, tiny)
+    yield "rows", partial(bench_rows.measure, timer, journal, others, tiny)
+    yield "select", partial(bench_select.measure_compiled, timer, journal, tiny)
+    yield "norm", partial(bench_norm.measure_compiled, timer, journal, tiny)
+    yield "select", partial(bench_select.measure, timer, journal, names, tiny)
+
+
+def _measure(groups: Iterable[tuple[str, Group]], journal: Journal, only: str | None) -> None:
+    for name, measure in groups:
         if only not in (None, name) and name != "machine":
             continue
-        for measure in group:
-            try:
-                measure()
-            # its inputs may not fit, say; other groups are worth as much
-            except Exception as error:
-                journal.say(f"{name} ended early: {type(error).__name__}: {error}")
-                print(traceback.format_exc(), file=sys.stderr)
+        try:
+            measure()
+        # its inputs may not fit, say; other groups are worth as much
+        except Exception as error:
+            journal.say(f"{name} ended early: {type(error).__name__}: {error}")
+            print(traceback.format_exc(), file=sys.stderr)
 
 
 def _options() -> argparse.Namespace:
@@ -80,9 +96,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=8, help="stop after so long")
-    parser.add_argument(
-        "--only", choices=("tree_attention", "rows", "select"), help="one group of ops"
-    )
+    parser.add_argument("--only", choices=GROUPS, help="one group of rows")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
     return parser.parse_args()
 

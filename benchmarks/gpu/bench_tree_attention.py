@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.journal import Journal, same
 from benchmarks.gpu.timing import Timer, num_copies
 from pybeam import backends
 
@@ -42,9 +42,14 @@ class Case:
 def cases(tiny: bool) -> list[Case]:
     if tiny:
         return [Case(2, 3, 4, is_cross, torch.float32) for is_cross in (False, True)]
+    # the last have few programs, so the launcher splits their trees
     beams = ((64, 5), (16, 50), (1, 5), (10, 5))
-    tree = [Case(n, k, length, False) for n, k in beams for length in (50, 200)]
-    return tree + [Case(n, k, length, True) for n, k in beams for length in (40, 200)]
+    tree = [Case(n, k, length, False) for n, k in beams for length in (16, 50, 200)]
+    cross = [Case(n, k, length, True) for n, k in beams for length in (40, 200)]
+    long = [Case(n, 5, 1000, False) for n in (64, 10, 1)] + [Case(1, 1, 1000, False)]
+    long += [Case(n, 5, 1500, True) for n in (16, 1)]
+    float32 = [replace(case, dtype=torch.float32) for case in (*tree[:2], *cross[:2], *long[:1])]
+    return tree + cross + long + float32
 
 
 def grown_tree(width: int, num_steps: int) -> tuple[Tensor, Tensor]:
@@ -102,6 +107,16 @@ class Inputs:
             *(self.mask, self.entry, HEAD_SIZE**-0.5),
         )
 
+    def check(self, backend: str) -> None:
+        """Compare with the reference, in float32."""
+        ours, pool = self.ours(backend, self.pools[0]), self.pools[0]
+        wide = self.query.float(), pool[0].float(), pool[1].float()
+        theirs = backends.load("reference").tree_attention(
+            *(*wide, self.offset, self.slot, self.cell, self.num_cells),
+            *(self.mask, self.entry, HEAD_SIZE**-0.5),
+        )
+        same(ours, theirs, 2e-5 if self.case.dtype == torch.float32 else 1e-2)
+
     def gathered(self, pool: Tensor) -> object:
         """A cache of its own for every row: keys and values are gathered, then attended."""
         key, value = (pool[i][self.row_cells].transpose(1, 2) for i in range(2))  # [R, H, T, D]
@@ -125,8 +140,9 @@ def measure(timer: Timer, journal: Journal, names: list[str], tiny: bool) -> Non
             return
         inputs = Inputs(case, timer.device)
         for name in names:
-            time_it = partial(timer.graphed_us, inputs.calls(partial(inputs.ours, name)))
-            journal.measure({**case.row, "backend": name}, time_it, inputs.num_bytes)
+            time_it = partial(timer.graph_of, inputs.calls(partial(inputs.ours, name)))
+            check = partial(inputs.check, name)
+            journal.measure({**case.row, "backend": name}, time_it, inputs.num_bytes, check=check)
         if case.is_cross:
             row = {**case.row, "backend": "SDPA, states repeated per row"}
             calls = inputs.repeated_calls()

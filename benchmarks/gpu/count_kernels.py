@@ -7,27 +7,19 @@ Operators of torch count as so many kernels as they start on a GPU, by `KERNELS_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.gpu.one_step import OneStep
 from pybeam.backends import triton as triton_backend
-from pybeam.backends.arrays import NULL_SLOT
-from pybeam.backends.transfer import to_device
-from pybeam.engine.cuda_graphs import NUM_COUNTERS, bucket
-from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.schedule import Schedule
-from pybeam.engine.source import Source
-from pybeam.engine.stats import Stats
-from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Model
-from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
-from pybeam.triton_kernels import attention_variants, counters
+from pybeam.triton_kernels import attention_variants
 from tests.support.aot import recording
 
 META = torch.device("meta")
@@ -103,53 +95,26 @@ def step_kernels(
 
     `model` is on the device "meta", and so are its results, whose values are unknown. Every beam is full.
     """
-    work = Workspace(model, algorithm, triton_backend)
-    engine = Engine(work, schedule, Stats(), Wants(reads_late=True))
     kernels = Kernels()
-    for owner, name, phase in (
-        (work.state, "plan", "plan"),
-        (work.state, "begin", "read"),
-        (work.session, "step", "model"),
-        (work.state, "process", "process"),
-        (work.state, "choose", "select"),
-        (work.state, "finish", "commit"),
-        (work.state, "report", "report"),
-    ):
-        setattr(owner, name, kernels.within(phase, getattr(owner, name)))
     with torch.inference_mode(), _many_multiprocessors(), recording(lambda launch: None):
-        _open(work, [_source(i, model, algorithm) for i in range(num_sources)])
-        slots = [NULL_SLOT + 1 + i for i in range(num_sources)]
-        slots += [NULL_SLOT] * (bucket(num_sources) - num_sources)
-        slot = to_device(slots, torch.int32, META)
-        limit = bucket(num_sources * algorithm.max_rows)
-        step = partial(engine._step, slot, limit, LONGEST)
+        tokens = [[5] * 8] * num_sources
+        step = OneStep(model, algorithm, triton_backend, tokens, LONGEST, schedule=schedule)
+        work = step.work
+        for owner, name, phase in (
+            (work.state, "plan", "plan"),
+            (work.state, "begin", "read"),
+            (work.session, "step", "model"),
+            (work.state, "process", "process"),
+            (work.state, "choose", "select"),
+            (work.state, "finish", "commit"),
+            (work.state, "report", "report"),
+        ):
+            setattr(owner, name, kernels.within(phase, getattr(owner, name)))
         # the first step makes what is kept between steps
         step()
-        held = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=META)
-        with kernels.counting(), counters.lent(held):
+        with kernels.counting():
             step()
     return kernels.counts
-
-
-def _source(index: int, model: Model, algorithm: Algorithm) -> Source:
-    request = Request([5] * 8)
-    content = model.check(request.source)
-    length = model.source_length(content)
-    return Source(
-        index=index, request=request, content=content, algorithm=algorithm, source_length=length
-    )
-
-
-def _open(work: Workspace, sources: Sequence[Source]) -> None:
-    """Open a beam for each of these sources."""
-    slots = work.take_slots(len(sources))
-    for source, slot in zip(sources, sorted(slots), strict=True):
-        source.slot = slot
-    work.reserve(LONGEST, [], sources)
-    work.claim_pages(len(sources))
-    contents = [source.content for source in sources]
-    work.session.encode(contents, [source.index for source in sources], sorted(slots))
-    work.state.open(sources, work.model.start_id)
 
 
 @contextmanager

@@ -25,7 +25,9 @@ BARRIER_US = 0.7, 1.5
 # shares of the published rates that kernels reach. Spector et al. read weights at 0.78 of an H100's rate in
 # one kernel for a whole forward pass; the others are assumptions
 READ_SHARE, ONE_KERNEL_READ_SHARE, MULTIPLY_SHARE = 0.9, 0.78, 0.8
-BYTES = {"bfloat16": 2, "float8_e4m3fn": 1}
+BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
+# types of weights that the table is about
+DTYPES = ("bfloat16", "float8_e4m3fn")
 # parts of a decoder layer that wait for each other, and of the rest of a step: embedding, logits, selection,
 # commit, and rows of the next step
 PARTS_OF_LAYER, PARTS_OF_STEP = 8, 6
@@ -80,18 +82,20 @@ class Work:
         return max(self.num_bytes / machine.bytes_per_us / read, self.flop / rate / multiply)
 
 
-def parts(network: Network, sources: int, beam: int, dtype: str) -> list[Work]:
+def parts(network: Network, sources: float, beam: float, dtype: str) -> list[Work]:
     """The products and attentions of a step, one after another.
 
     Every row is counted with keys and values of its own. Rows of a beam share some, so this is the most.
     """
     rows, d = sources * beam, network.width
+    # of a logit, and of a number in the cache
+    kept = max(2, BYTES[dtype])
 
     def linear(num_weights: float) -> Work:
         return Work(num_weights * BYTES[dtype], 2 * rows * num_weights)
 
     def attention(num_keys: float, num_read: float) -> Work:
-        return Work(2 * num_read * d * 2, 4 * num_keys * d)
+        return Work(2 * num_read * d * kept, 4 * num_keys * d)
 
     own, others = rows * OWN_TOKENS, rows * SOURCE_TOKENS
     layer = [
@@ -106,7 +110,7 @@ def parts(network: Network, sources: int, beam: int, dtype: str) -> list[Work]:
     ]
     assert len(layer) == PARTS_OF_LAYER
     # logits are written and read once
-    selection = Work(2 * rows * network.vocabulary * 2, 0)
+    selection = Work(2 * rows * network.vocabulary * kept, 0)
     return [*layer * network.layers, linear(d * network.vocabulary), selection]
 
 
@@ -142,15 +146,16 @@ def estimates(
 
 def counted_kernels(layers: int, sources: int) -> dict[str, int]:
     """Kernels of a step of `fixed_beam` as `make launches` counted them, and their target."""
-    rows = json.loads((RESULTS / "launches.json").read_text("utf-8"))["rows"]
-    [row] = [
-        row
-        for row in rows
-        if row["algorithm"] == "fixed_beam"
-        and row["layers"] == layers
-        and row["sources"] == sources
-    ]
+    row = counted_row(layers, sources)
     return {"kernels as counted": row["sum"], "kernels as aimed at": row["target"]}
+
+
+def counted_row(layers: int, sources: int) -> dict:
+    """What `make launches` counted for a step of `fixed_beam`."""
+    rows = json.loads((RESULTS / "launches.json").read_text("utf-8"))["rows"]
+    wanted = {"algorithm": "fixed_beam", "layers": layers, "sources": sources}
+    [row] = [row for row in rows if row.items() >= wanted.items()]
+    return row
 
 
 def rows_of(gpu: str, name: str, shape: tuple[int, int], dtype: str) -> Iterator[dict]:
@@ -177,7 +182,7 @@ def main() -> None:
     journal = Journal(results_folder("cpu"), "forecast", ("case", "system"))
     rows = [
         row
-        for gpu, name, shape, dtype in product(MACHINES, NETWORKS, SHAPES, BYTES)
+        for gpu, name, shape, dtype in product(MACHINES, NETWORKS, SHAPES, DTYPES)
         for row in rows_of(gpu, name, shape, dtype)
     ]
     for row in rows:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 OURS = ("native", "triton")
 CASE = ("op", "shape", "dtype")
+# columns of the better one of ours
+FROM_BEST = {
+    "nodes": "nodes",
+    "of copy": "of_copy",
+    "limit us": "limit µs",
+    "least us": "least µs",
+    "most us": "most µs",
+    "times forecast": "times forecast",
+}
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """µs of both backends, the better one's share of the copy rate, and what peers take."""
+    """µs of both backends, the better one beside the machine and its forecast, and what peers take."""
     cases: dict[tuple, dict[str, dict]] = {}
     for row in rows:
         cases.setdefault(tuple(row[name] for name in CASE), {})[row["backend"]] = row
@@ -22,7 +31,8 @@ def _line(case: tuple, by_backend: dict[str, dict]) -> dict:
     ours = [name for name in OURS if name in us]
     peers = [name for name in us if name not in OURS]
     best = min(ours, key=us.get, default=None)
-    line["of copy"] = by_backend[best].get("of_copy") if best else None
+    for name, column in FROM_BEST.items():
+        line[name] = by_backend[best].get(column) if best else None
     line["torch us"] = us.get("torch")
     peer = min((name for name in peers if name != "torch"), key=us.get, default=None)
     line["best peer us"] = us.get(peer)

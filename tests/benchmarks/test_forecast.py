@@ -4,10 +4,10 @@ from itertools import product
 
 import pytest
 
-from benchmarks.gpu.forecast import BYTES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
+from benchmarks.gpu.forecast import DTYPES, MACHINES, NETWORKS, SHAPES, Network, parts, rows_of
 
 
-@pytest.mark.parametrize("case", list(product(MACHINES, NETWORKS, SHAPES, BYTES)), ids=str)
+@pytest.mark.parametrize("case", list(product(MACHINES, NETWORKS, SHAPES, DTYPES)), ids=str)
 def test_order(case):
     rows = {row["system"]: row for row in rows_of(*case)}
     least = {name: row["estimate, least µs"] for name, row in rows.items()}
