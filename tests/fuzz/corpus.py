@@ -209,16 +209,13 @@ def manifest() -> Manifest:
     return Manifest("1.0", {"config.json": "ab"}, {"width": 4}, 2, (1, 1), inputs, {0: part}, 2)
 
 
-# kinds that need no other package than pybeam itself
-PLAIN: dict[str, Callable[[Path], object]] = {
+MAKERS: dict[str, Callable[[Path], object]] = {
     "catalogue": save_catalogue,
     "manifest": save_manifest,
     "rnn": save_tiny_rnn,
     "spoken": save_spoken,
     "tokenizer": save_tokenizer,
     "wav": save_wav,
-}
-MAKERS = PLAIN | {
     **{ending: partial(save_lines, ending=ending) for ending in TEXTS},
     **{ending: partial(save_sound, ending=ending) for ending in CODECS},
     "items": save_items,
