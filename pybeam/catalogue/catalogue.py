@@ -103,20 +103,23 @@ class Catalogue:
         """Build a catalogue of a Parquet file's column of lists. It needs pyarrow.
 
         Raises:
-            ValueError: there is no such column, or it does not hold lists of ids.
+            ValueError: the file cannot be read, there is no such column, or it does not hold lists of ids.
         """
-        from pyarrow import parquet
+        from pyarrow import ArrowException, parquet
 
-        file = parquet.ParquetFile(path)
-        if column not in file.schema_arrow.names:
-            raise ValueError(
-                f"`column` must be one of {file.schema_arrow.names}, but is {column!r}"
-            )
         parts = []
-        for batch in file.iter_batches(columns=[column]):
-            parts.append(ragged(batch.column(0)))
-            if progress is not None:
-                progress("read", sum(len(p.offsets) - 1 for p in parts), file.metadata.num_rows)
+        try:
+            file = parquet.ParquetFile(path)
+            if column not in file.schema_arrow.names:
+                raise ValueError(
+                    f"`column` must be one of {file.schema_arrow.names}, but is {column!r}"
+                )
+            for batch in file.iter_batches(columns=[column]):
+                parts.append(ragged(batch.column(0)))
+                if progress is not None:
+                    progress("read", sum(len(p.offsets) - 1 for p in parts), file.metadata.num_rows)
+        except (ArrowException, OSError) as error:
+            raise ValueError(f"{path} is no sound Parquet file: {error}") from error
         if not parts:
             raise ValueError(f"{path} must have lines, but has none")
         sizes = np.cumsum([0, *(len(part.values) for part in parts)])

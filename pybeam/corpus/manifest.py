@@ -116,8 +116,11 @@ class Manifest:
             raise
         except OSError as error:
             raise CorpusError(f"cannot read {path}: {error.strerror}") from error
-        # RecursionError: thousands of lists within each other
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        # RecursionError: thousands of lists within each other; OverflowError: infinity as a number of shards
+        except (
+            *(ValueError, LookupError, TypeError, AttributeError),
+            *(OverflowError, RecursionError),
+        ) as error:
             raise CorpusError(f"{path} is no manifest of pybeam; {REMEDY}") from error
 
     def check_same(self, old: Manifest) -> None:

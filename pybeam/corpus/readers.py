@@ -302,6 +302,16 @@ def _as_text(value: Any, what: str) -> Text:
 
 
 def _parquet_lines(path: str, file: io.RawIOBase, columns: list[str | None]) -> Iterator[Line]:
+    from pyarrow import ArrowException
+
+    try:
+        yield from _parquet_rows(path, file, columns)
+    # some of these are of other kinds too, such as KeyError
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _parquet_rows(path: str, file: io.RawIOBase, columns: list[str | None]) -> Iterator[Line]:
     with _parquet(path) as table:
         names = [str(column) for column in columns]
         size, rows, done = os.path.getsize(path), max(1, table.metadata.num_rows), 0

@@ -116,8 +116,10 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
             f"{path} must hold tensors and an argparse.Namespace alone{reason}; anything else in a "
             "pickle can run code, so it was not opened"
         ) from None
-    except (RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a sound checkpoint of torch: {error}") from error
+    # whatever the restricted reader meets in a pickle that is damaged, such as an empty stack
+    except Exception as error:
+        kind = type(error).__name__
+        raise ValueError(f"{path} is not a sound checkpoint of torch: {kind}: {error}") from error
     held = package if isinstance(package, dict) else {}
     arguments, weights = held.get("args"), held.get("model_state_dict")
     if not isinstance(arguments, argparse.Namespace) or not isinstance(weights, Mapping):

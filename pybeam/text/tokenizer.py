@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from pybeam.arguments import ArgumentError
 from pybeam.text.characters import CharacterPieces
-from pybeam.text.json_files import read_json
+from pybeam.text.json_files import LARGEST, read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
 
@@ -217,11 +217,18 @@ class _Files:
         return self.config.get(name) if value is None else value
 
     def vocabulary(self, name: str) -> dict[str, int]:
-        return self._read(name)
+        """Return the ids of tokens, or nothing without the file. Raises ValueError for what is no id."""
+        found = self._read(name)
+        for token, token_id in found.items():
+            if type(token_id) is not int or not 0 <= token_id <= LARGEST:
+                raise ValueError(
+                    f"{token!r} in {self.directory / name} must have a token id, but has {token_id!r}"
+                )
+        return found
 
     def added_tokens(self) -> dict[str, int]:
         """Return tokens outside the vocabulary file whose ids the files give."""
-        added = self._read("added_tokens.json")
+        added = self.vocabulary("added_tokens.json")
         for token_id, token in self.tokenizer_config.get("added_tokens_decoder", {}).items():
             added[token["content"]] = int(token_id)
         return added

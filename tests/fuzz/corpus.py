@@ -11,6 +11,7 @@ import wave
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,45 @@ def save_spoken(directory: Path) -> None:
     for path in SPOKEN.iterdir():
         if path.suffix != ".md":
             shutil.copy(path, directory)
+
+
+def save_processor(directory: Path) -> None:
+    """The features' settings where transformers 5 writes them."""
+    save_spoken(directory)
+    settings = json.loads((directory / "preprocessor_config.json").read_text("utf-8"))
+    (directory / "preprocessor_config.json").unlink()
+    (directory / "processor_config.json").write_text(json.dumps({"feature_extractor": settings}))
+
+
+def save_rotary(directory: Path, **parameters: Any) -> None:
+    """A decoder alone, whose rotary embeddings are scaled in this way."""
+    shutil.copytree(valid("causal-llama"), directory, dirs_exist_ok=True)
+    path = directory / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(config | {"rope_parameters": {"rope_theta": 500.0} | parameters}))
+
+
+def save_pairs(directory: Path) -> None:
+    """The tokenizer of a Marian model, with a model for each side."""
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(MODEL / "sentencepiece.model", directory / name)
+    pieces = {"</s>": 0, "<unk>": 1, "▁el": 2, "▁rey": 3, ">>en<<": 4, "<pad>": 5}
+    contents = {
+        "config.json": {"model_type": "marian", "eos_token_id": 0},
+        "vocab.json": pieces,
+        "tokenizer_config.json": {"target_lang": "en", "source_lang": "es"},
+    }
+    for name, content in contents.items():
+        (directory / name).write_text(json.dumps(content))
+
+
+def save_items(directory: Path) -> None:
+    """Items of a catalogue as a column of lists."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    items = random_items(3, 40, range(4, 30), range(1, 6))
+    parquet.write_table(pa.table({"ids": items}), directory / "in.parquet")
 
 
 def save_shards(directory: Path) -> None:
@@ -169,22 +209,30 @@ def manifest() -> Manifest:
     return Manifest("1.0", {"config.json": "ab"}, {"width": 4}, 2, (1, 1), inputs, {0: part}, 2)
 
 
-# kinds that need no other package than pybeam itself
-PLAIN: dict[str, Callable[[Path], object]] = {
+MAKERS: dict[str, Callable[[Path], object]] = {
     "catalogue": save_catalogue,
     "manifest": save_manifest,
     "rnn": save_tiny_rnn,
     "spoken": save_spoken,
     "tokenizer": save_tokenizer,
     "wav": save_wav,
-}
-MAKERS = PLAIN | {
     **{ending: partial(save_lines, ending=ending) for ending in TEXTS},
     **{ending: partial(save_sound, ending=ending) for ending in CODECS},
+    "items": save_items,
     "languages": save_languages,
+    "longrope": partial(
+        save_rotary,
+        rope_type="longrope",
+        original_max_position_embeddings=8,
+        short_factor=[1.0, 1.5, 2.0, 2.5, 3.0, 3.5],
+        long_factor=[2.0, 2.5, 3.0, 3.5, 4.0, 4.5],
+    ),
+    "pairs": save_pairs,
+    "processor": save_processor,
     "published": save_published,
     "shards": save_shards,
     "Whisper": save_whisper,
+    "yarn": partial(save_rotary, rope_type="yarn", factor=2.0, original_max_position_embeddings=32),
 }
 KINDS = (
     *MAKERS,

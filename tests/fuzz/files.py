@@ -130,6 +130,10 @@ def read_wav(directory: Path) -> None:
     pybeam.speech.read_wav(directory / "in.wav", RATE)
 
 
+def read_items(directory: Path) -> None:
+    pybeam.Catalogue.from_parquet(directory / "in.parquet", "ids")
+
+
 def read_sound(directory: Path) -> None:
     path = the_file(directory)
     pybeam.speech.sound_seconds(path)
@@ -203,10 +207,13 @@ def finish(results: list[pybeam.Result]) -> None:
 # by kind, in the order in which a program calls them; of other kinds a model decodes
 USES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "catalogue": (read_catalogue,),
+    "items": (read_items,),
     "languages": (read_languages,),
     **dict.fromkeys(TEXTS, (read_lines,)),
     **dict.fromkeys(CODECS, (read_sound,)),
     "manifest": (read_manifest,),
+    "pairs": (read_texts,),
+    "processor": (read_features,),
     "published": (convert,),
     "tokenizer": (read_texts,),
     "wav": (read_wav, read_sound),

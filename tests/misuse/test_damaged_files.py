@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import pybeam
 from fuzz.corpus import manifest, save_manifest, valid
-from fuzz.files import USES, decode
+from fuzz.files import USES, convert, decode
 from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import Manifest
 
@@ -32,6 +33,9 @@ PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
         ("Whisper", GENERATION, {"lang_to_id": {"<|en|>": 9**9}}, "`lang_to_id` in .* tokens below"),
         ("Whisper", GENERATION, {"alignment_heads": [[9, 0]]}, "`heads` must be pairs of a layer"),
         ("Whisper", "config.json", {"median_filter_width": "x"}, "width` in .* must be a positive"),
+        ("pairs", "vocab.json", {"▁rey": None}, "'▁rey' in .*vocab.json must have a token id"),
+        ("languages", "vocab.json", {"a": "b"}, "'a' in .*vocab.json must have a token id"),
+        ("languages", "added_tokens.json", {"<mask>": 0.5}, "in .*tokens.json must have a token id"),
         ("Speech2Text", "config.json", {"conv_kernel_sizes": [-1, 3, 7]}, "`conv_kernel_sizes` in"),
         ("FireRedASR", "config.json", {"right_padding": 10**9}, "`right_padding` in .* 0 to 1024"),
         ("flan-t5", "config.json", {"layer_norm_epsilon": {}}, "`layer_norm_epsilon` in .* positive"),
@@ -61,7 +65,11 @@ def test_an_item_number_does_not_say_how_much_memory_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"options": [1]}, {"shard": 3}, {"model": 5}, {"part_lines": "x"}, {"num_lines": []}]
+    "change",
+    [
+        *({"options": [1]}, {"model": 5}, {"part_lines": "x"}, {"num_lines": []}),
+        *({"shard": 3}, {"shard": []}, {"shard": [float("inf"), 1]}),
+    ],
 )
 def test_a_manifest_with_a_field_of_another_type_is_named(change, tmp_path):
     path = tmp_path / "manifest.json"
@@ -77,6 +85,24 @@ def test_a_manifest_of_lists_within_lists_is_named(tmp_path):
     path.write_text("[" * 10**5)
     with pytest.raises(CorpusError, match=r"manifest.json is no manifest of pybeam"):
         Manifest.read(path)
+
+
+def test_a_pickle_that_takes_from_an_empty_stack_is_named(tmp_path):
+    directory = shutil.copytree(valid("published"), tmp_path / "model")
+    path = directory / "model.pth.tar"
+    with zipfile.ZipFile(valid("published") / path.name) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            is_pickle = name.endswith("data.pkl")
+            new.writestr(name, b"\x80\x02u." if is_pickle else old.read(name))
+    with pytest.raises(ValueError, match=r"model.pth.tar is not a sound checkpoint of torch"):
+        convert(directory)
+
+
+def test_a_table_of_items_that_is_cut_is_named(tmp_path):
+    path = tmp_path / "in.parquet"
+    path.write_bytes((valid("items") / path.name).read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"in.parquet is no sound Parquet file"):
+        pybeam.Catalogue.from_parquet(path, "ids")
 
 
 def test_a_graph_that_cannot_be_computed_is_named():
