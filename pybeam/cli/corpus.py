@@ -22,7 +22,16 @@ from pybeam.corpus.run import Listener, Summary
 UNCOMPARED = {
     *("model_dirs", "input_paths", "target_paths", "names", "output_path", "quiet"),
     *("schedule", "batch_size", "batch_tokens", "epsilon", "row_budget", "max_wait", "flush"),
-    *("threads", "output_dir", "part_lines", "processes", "shard", "cache", "force"),
+    *(
+        "threads",
+        "check_finite",
+        "output_dir",
+        "part_lines",
+        "processes",
+        "shard",
+        "cache",
+        "force",
+    ),
     *("on_ray", "address"),
 }
 # between two lines of progress, where there is no terminal

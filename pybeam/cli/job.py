@@ -143,6 +143,7 @@ class Command:
             setup.target_lang,
             self.corpus.cache or 0,
             compared(self.options),
+            setup.device.check_finite,
         )
 
     def _worker(self, tokenizer: Tokenizer, algorithm: Algorithm) -> Worker:

@@ -88,6 +88,7 @@ class Setup:
                 device=self.device.device,
                 dtype=self.device.dtype,
                 cross_cache_dtype=self.device.cross_cache_dtype,
+                check_finite=self.device.check_finite,
             )
 
     def build_algorithm(

@@ -42,6 +42,7 @@ class Job:
         memory: so many distinct lines are remembered in a process; an equal one is not decoded again.
         options: all that may change a result, by the name that the user knows. Two runs with the same
             options, model, input and version of pybeam write the same; None: the fields above.
+        check_finite: that of `load_model`.
     """
 
     model_dirs: tuple[str, ...]
@@ -58,6 +59,7 @@ class Job:
     target_lang: str | None = None
     memory: int = 0
     options: Mapping[str, Any] | None = None
+    check_finite: bool = True
 
     def open(self) -> Worker:
         """Load everything and return the worker.
@@ -80,6 +82,7 @@ class Job:
             device=self.device,
             dtype=self.dtype,
             cross_cache_dtype=self.cross_cache_dtype,
+            check_finite=self.check_finite,
         )
         if model.takes_features != self.task.takes_sound:
             kind, command = (

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import LARGEST, Quantised, quantise
+from pybeam.models.finite import not_finite, refused
 from pybeam.models.tensor_files import StoredTensor, passing_tensor, stored_tensors
 from pybeam.text.json_files import read_json
 from pybeam.text.model_files import named_file
@@ -68,11 +70,12 @@ def is_quantised(directory: Path) -> bool:
 class Checkpoint:
     """Named tensors of `model.safetensors` or of the shards of `model.safetensors.index.json`.
 
-    Names are without the prefix "model.", which checkpoints of the bare base model lack.
+    Names are without the prefix "model.", which checkpoints of the bare base model lack. `is_checked` is
+    whether `check_finite` looks for NaN and infinities.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, is_checked: bool = True) -> None:
+        self.directory, self.is_checked = directory, is_checked
         self.is_quantised = is_quantised(directory)
         self.matrices: set[str] = set()  # names of what was taken as integers
         self.taken: set[str] = set()
@@ -162,6 +165,20 @@ class Checkpoint:
         stored = self._float(name, *shape)
         for rows in stored.chunks():
             yield rows, stored.read(rows)
+
+    def check_finite(self, name: str, part: Tensor) -> None:
+        """Raise ValueError if a part of that tensor, in the dtype it is used in, has NaN or infinities."""
+        found = not_finite(part, name) if self.is_checked else None
+        if found is None:
+            return
+        stored = self._float(name, *self.stored[name].shape)
+        if all(not_finite(stored.read(rows), name) is None for rows in stored.chunks()):
+            raise ArgumentError(
+                "dtype",
+                f"must hold all weights, but {self._place(name)} has numbers that are infinite in "
+                f"{part.dtype}; use 'float32' or 'bfloat16'",
+            )
+        raise refused(self._place(name), found)
 
     def check_shapes(self, names: Sequence[str], sizes: Sequence[int], *columns: int) -> None:
         """Raise ValueError as `take`, before memory is taken for what a config alone claims."""

@@ -19,7 +19,8 @@ from pybeam.models.conformer.assembly import ConformerAssembly
 from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.linear import ACTIVATIONS
-from pybeam.models.onnx.graphs import DECODER
+from pybeam.models.onnx.external import check_weights
+from pybeam.models.onnx.graphs import DECODER, ENCODER
 from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
 from pybeam.models.onnx.rnn import OnnxRnn
 from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
@@ -49,6 +50,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     *,
     cross_cache_dtype: str | torch.dtype = "auto",
+    check_finite: bool = True,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
     """Load a transformer or an attentional LSTM from a directory, or an exported one.
 
@@ -89,13 +91,18 @@ def load_model(
             "bfloat16" is for transformers that compute in float32 on a CPU, whatever the dtype of their
             weights. It halves this memory; keys and values are rounded once, to nearest, and everything is
             still computed in float32. Each member of an ensemble takes it.
+        check_finite: whether weights that are NaN or infinite, or become so in `dtype`, are refused, with
+            the names of file and tensor. They are looked at while they are read, which costs next to nothing;
+            those of ONNX graphs are read once more. Only a bias of logits may have -inf. With False,
+            the sources that meet such a weight fail alone. int8 weights are always checked, as int8 has no
+            NaN.
 
     Raises:
         FileNotFoundError: the directory does not exist.
-        TypeError: `path` is no path.
+        TypeError: `path` is no path, or `check_finite` no bool.
         ImportError: the directory holds ONNX graphs, and onnxruntime is not installed.
-        ValueError: a file, field or tensor is missing, wrong or not supported, the model has no cache of
-            that dtype, or the models do not make an ensemble.
+        ValueError: a file, field or tensor is missing, wrong, not finite or not supported, the model has no
+            cache of that dtype, or the models do not make an ensemble.
     """
     if isinstance(path, (str, os.PathLike)):
         path = [path]
@@ -107,13 +114,15 @@ def load_model(
     is_for_cpus = wanted == torch.int8 or any(
         (directory / DECODER).exists() or is_quantised(directory) for directory in directories
     )
+    if not isinstance(check_finite, bool):
+        raise TypeError(f"`check_finite` must be True or False, but is {check_finite!r}")
     target = _device("cpu" if device == "auto" and is_for_cpus else device)
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
-        return _load(directories[0], target, wanted, kept)
+        return _load(directories[0], target, wanted, kept, check_finite)
     _check_vocabularies(directories)
-    members = [_load(directory, target, wanted, kept) for directory in directories]
+    members = [_load(one, target, wanted, kept, check_finite) for one in directories]
     try:
         return Ensemble(members)
     except ValueError as error:
@@ -126,6 +135,7 @@ def _load(
     device: torch.device,
     dtype: torch.dtype | None,
     cross_cache_dtype: torch.dtype | None,
+    check_finite: bool,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
     is_onnx = (directory / DECODER).exists()
     has_none = is_onnx or is_rnn(directory) or is_causal(directory)
@@ -136,20 +146,23 @@ def _load(
         )
         raise ArgumentError("cross_cache_dtype", problem)
     if is_onnx:
-        return _load_onnx(directory, device, dtype)
+        return _load_onnx(directory, device, dtype, check_finite)
     if (directory / FIREREDASR).exists() and not (directory / "config.json").exists():
         raise ValueError(
             f"{directory} holds FireRedASR as it is published, whose {FIREREDASR} is a pickle and could run "
             f"code; convert it once: `pybeam convert fireredasr {directory} --output OUT`"
         )
-    model, _ = load_checkpoint(directory, device, dtype)
+    model, _ = load_checkpoint(directory, device, dtype, check_finite)
     if cross_cache_dtype is None or not isinstance(model, Transformer):
         return model
     return model.with_cross_cache(cross_cache_dtype)
 
 
 def load_checkpoint(
-    directory: Path, device: torch.device, dtype: torch.dtype | None
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    check_finite: bool = True,
 ) -> tuple[Transformer | CausalTransformer | Rnn, Checkpoint]:
     """Return the model of a directory, and the checkpoint, which knows what was taken from it.
 
@@ -159,11 +172,11 @@ def load_checkpoint(
     model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
         if is_rnn(directory):
-            checkpoint = Checkpoint(directory)
+            checkpoint = Checkpoint(directory, check_finite)
             model = build_rnn(checkpoint, device, dtype)
         elif is_causal(directory):
             causal = read_causal_config(directory)
-            checkpoint = Checkpoint(directory)
+            checkpoint = Checkpoint(directory, check_finite)
             model = CausalAssembly(causal, checkpoint, device, dtype).model()
         else:
             config = read_config(directory)
@@ -173,7 +186,7 @@ def load_checkpoint(
                     f"`{name}` in {config.path} must be one of {', '.join(ACTIVATIONS)}, "
                     f"but is {config.activation!r}"
                 )
-            checkpoint = Checkpoint(directory)
+            checkpoint = Checkpoint(directory, check_finite)
             assembly = T5Assembly if config.relative else Assembly
             if isinstance(config.front, ConformerConfig):
                 assembly = ConformerAssembly
@@ -183,7 +196,7 @@ def load_checkpoint(
 
 
 def _load_onnx(
-    directory: Path, device: torch.device, dtype: torch.dtype | None
+    directory: Path, device: torch.device, dtype: torch.dtype | None, check_finite: bool
 ) -> OnnxModel | OnnxRnn:
     if device.type != "cpu":
         problem = (
@@ -198,10 +211,15 @@ def _load_onnx(
         )
         raise ArgumentError("dtype", problem)
     with blaming(directory):
+        model: OnnxModel | OnnxRnn
         if is_rnn(directory):
-            return OnnxRnn(RnnConfig.read(directory))
-        config = read_config(directory)
-        return (OnnxModel if config.front is None else OnnxSpeechModel)(config)
+            model = OnnxRnn(RnnConfig.read(directory))
+        else:
+            config = read_config(directory)
+            model = (OnnxModel if config.front is None else OnnxSpeechModel)(config)
+        for name in (ENCODER, DECODER) if check_finite else ():
+            check_weights(directory / name)
+        return model
 
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:

@@ -62,7 +62,13 @@ class WeightReader:
 
     def vector(self, name: str, *shape: int) -> Tensor:
         """Return a bias, a norm's weights or a position table, in `dtype`."""
-        return self.checkpoint.take(name, *shape).to(device=self.device, dtype=self.dtype)
+        return self.taken(name, self.dtype, *shape)
+
+    def taken(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor:
+        """Return a tensor in some dtype. Raises ValueError if it is missing or unfit, or not finite."""
+        tensor = self.checkpoint.take(name, *shape).to(dtype)
+        self.checkpoint.check_finite(name, tensor)
+        return tensor.to(self.device)
 
     def matrix(
         self, names: Sequence[str], rows: int | Sequence[int], *columns: int
@@ -86,7 +92,9 @@ class WeightReader:
         )
         for name, out in zip(names, joined.split(sizes), strict=True):
             for some, part in self.checkpoint.take_parts(name, *out.shape):
-                out[some] = part
+                converted = part.to(dtype)
+                self.checkpoint.check_finite(name, converted)
+                out[some] = converted
         return joined
 
     def looked_up(self, name: str, table: Tensor | Quantised) -> Tensor | Quantised:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam import backends
-from pybeam.models import FunctionModel
+from pybeam.models import Ensemble, FunctionModel
 from support.laws import essence
 from support.paths import ROOT
 from support.search_models import BOS, EOS, random_model
@@ -20,6 +20,28 @@ SEARCH = pybeam.fixed_beam(3, n_best=2, max_length=8)
 SCHEDULES = [pybeam.Batch(1), pybeam.Batch(4), pybeam.Fifo(3), pybeam.Streaming(2)]
 CONTENTS = [[5, 6, 2], [7, 2], [8, 9, 10, 11, 2], [12, 2]]
 BAD = 2
+SEARCHES = {
+    "greedy": pybeam.greedy(max_length=8),
+    "by step": pybeam.fixed_beam([2, 4, 3], n_best=2, max_length=8),
+    "variable": pybeam.variable_beam(4, threshold=3.0, max_candidates=3, max_length=8),
+    "shrinking": pybeam.shrinking_beam(4, max_length=8),
+    "optimal": pybeam.optimal_beam(3, n_best=2, max_length=8),
+    "huang": pybeam.huang_beam(3, max_length=8),
+    "stochastic": pybeam.stochastic_beam(3, seed=4, max_length=8),
+    "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=8), 2, 0.5),
+    "jacobi": pybeam.jacobi(max_length=8),
+    "gauss-seidel": pybeam.gauss_seidel_jacobi(3, max_length=8),
+    "hybrid": pybeam.hybrid_jacobi(max_length=8),
+    "adaptive": pybeam.adaptive_jacobi(max_length=8),
+    "processed": pybeam.fixed_beam(
+        3,
+        max_length=8,
+        processors=[pybeam.processors.temperature(0.7), pybeam.processors.no_repeat_ngram(2)],
+    ),
+    "scored prefix": pybeam.fixed_beam(
+        3, max_length=8, prefix=pybeam.limits.PrefixRule(is_scored=True, in_length=True)
+    ),
+}
 # these answers of the server say when they were made
 TOLD_TO_PEOPLE = {"pybeam/server/app.py", "pybeam/server/endpoints/completions.py"}
 
@@ -45,6 +67,51 @@ def test_a_row_that_turns_nan_ends_its_source_alone(backend, schedule, wrong):
     assert essence(results) == essence(expected)
 
 
+def spoilt(good: FunctionModel, length: int = 2) -> FunctionModel:
+    """The same model, whose logits turn NaN in one source when a hypothesis has so many tokens."""
+
+    def fn(prefixes, lengths, source_ids):
+        logits = good.fn(prefixes, lengths, source_ids).clone()
+        logits[(source_ids == BAD) & (lengths == length), 4] = float("nan")
+        return logits
+
+    return FunctionModel(fn, good.vocab_size, BOS, EOS)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_algorithm_ends_one_source_alone(backend, name):
+    good = random_model(7, eos_bonus=-1.0)
+    prefix = [5, 6] if name == "scored prefix" else []
+    requests = [pybeam.Request([1], prefix=prefix) for _ in range(4)]
+    found = []
+    for model in (good, spoilt(good)):
+        decoder = pybeam.Decoder(model, SEARCHES[name], pybeam.Fifo(3), backend)
+        found.append(decoder.decode(requests, on_error="return"))
+    expected, results = found
+    assert "NaN" in str(results[BAD].error) and results[BAD].hypotheses == []
+    del expected[BAD], results[BAD]
+    assert any(result.hypotheses for result in results)
+    assert essence(results) == essence(expected)
+
+
+def test_targets_and_members_of_ensembles(backend):
+    good = random_model(7, eos_bonus=-1.0)
+    search, targets = SEARCHES["greedy"], [[5, 6, 3], [4], [5, 6, 3], []]
+    found = [
+        pybeam.Decoder(model, search, backend=backend).score([[1]] * 4, targets, on_error="return")
+        for model in (good, spoilt(good))
+    ]
+    for members in ([good, good], [good, spoilt(good)]):
+        model = Ensemble(members)
+        found.append(
+            pybeam.Decoder(model, SEARCH, backend=backend).decode([[1]] * 4, on_error="return")
+        )
+    for expected, results in zip(found[::2], found[1::2], strict=True):
+        assert "NaN" in str(results[BAD].error) and results[BAD].hypotheses == []
+        del expected[BAD], results[BAD]
+        assert essence(results) == essence(expected)
+
+
 @pytest.fixture
 def directory(tmp_path):
     save_tiny_rnn(tmp_path)
@@ -56,7 +123,7 @@ def changed(directory, name: str, change) -> pybeam.Model:
     weights = load_file(path)
     weights[name] = change(weights[name].clone())
     save_file(weights, path)
-    return pybeam.load_model(directory)
+    return pybeam.load_model(directory, check_finite=False)
 
 
 def test_weights_that_are_nan_fail_the_sources_that_meet_them(directory):

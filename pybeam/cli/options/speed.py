@@ -96,6 +96,12 @@ SPEED = Section(
             "bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.",
         ),
         option(
+            "--check-finite/--no-check-finite",
+            default=True,
+            help="Refuse weights that are NaN or infinite, and name file and tensor; else the lines that "
+            "meet them fail.",
+        ),
+        option(
             "--backend",
             type=click.Choice(["auto", "reference", "native", "triton"]),
             metavar="NAME",
@@ -155,4 +161,5 @@ class DeviceOptions:
     device: str
     dtype: str
     cross_cache_dtype: str
+    check_finite: bool
     backend: str

@@ -121,7 +121,7 @@ class CausalAssembly:
         reader = self.reader
         # norms are computed in float32 at least, and 1 + weight is no bfloat16
         dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
-        weight = self.checkpoint.take(f"{name}.weight", size).to(reader.device, dtype)
+        weight = reader.taken(f"{name}.weight", dtype, size)
         if self.config.family.is_gemma:
             weight = weight + 1
         return RMSNorm(weight, self.config.epsilon, is_packed=reader.is_packed)
