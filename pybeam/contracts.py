@@ -50,6 +50,34 @@ class Normalise(IntEnum):
     COLUMNS = 2  # what the catalogue allows
 
 
+class Edit(IntEnum):
+    """How a processor changes few logits of a row (kernel data of `edit_logits`)."""
+
+    REPETITION = 0  # penalise the tokens that there are
+    NGRAM = 1  # ban what would repeat an n-gram
+    TOKENS = 2  # ban tokens, everywhere or where a hypothesis starts
+    SEQUENCES = 3  # ban the ends of sequences
+    MIN_LENGTH = 4  # ban EOS in hypotheses that are too short
+    EOS_PENALTY = 5  # multiply EOS
+    TOKEN_PENALTY = 6  # subtract from one token
+    BIASED_PREFIX = 7  # make the next token of a prefix likely
+    FIRST_TOKEN = 8  # allow one token behind the start
+    LAST_TOKEN = 9  # allow only EOS at the limit
+
+
+# an edit, the addresses of two arrays, their two sizes, and two numbers
+EDIT_WORDS = 7
+
+
+class EditRule(NamedTuple):
+    """One edit: what a kernel is told beside the parameters of the processor."""
+
+    edit: Edit
+    numbers: tuple[int, ...] = ()  # two at most
+    reads_history: bool = False
+    counts_start: bool = False  # what a hypothesis goes on from is part of its history
+
+
 class ColumnRules(NamedTuple):
     """How logits become columns, one for EOS and one for every token that may follow."""
 

@@ -22,18 +22,29 @@ import pybeam
 from benchmarks.gpu.count_kernels import META, PHASES, step_kernels
 from benchmarks.gpu.launch_budgets import BUDGETS, TARGETS
 from benchmarks.journal import Journal, results_folder
+from pybeam import processors
 from pybeam.models import load_model
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from tests.support.tiny_models import save_tiny_model
 
 LIMIT = dict(max_length=60)
+PROCESSORS = (
+    processors.repetition_penalty(1.2),
+    processors.no_repeat_ngram(3),
+    processors.suppress_tokens([3, 4]),
+    processors.suppress_sequences([[5], [7, 8]]),
+    processors.suppress_tokens_at_start([9]),
+    processors.min_length(4),
+    processors.biased_prefix(0.2, [6, 7]),
+)
 ALGORITHMS: dict[str, Algorithm] = {
     "greedy": pybeam.greedy(**LIMIT),
     "fixed_beam": pybeam.fixed_beam(5, **LIMIT),
     "variable_beam": pybeam.variable_beam(5, threshold=1.5, max_candidates=5, **LIMIT),
     "optimal_beam": pybeam.optimal_beam(5, length_reward=0.5, **LIMIT),
     "stochastic_beam": pybeam.stochastic_beam(5, seed=1, **LIMIT),
+    "processors": pybeam.fixed_beam(5, processors=PROCESSORS, **LIMIT),
     "jacobi": pybeam.jacobi(**LIMIT),
     "hybrid_jacobi": pybeam.hybrid_jacobi(8, 32, **LIMIT),
 }

@@ -263,6 +263,8 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 beam_program = None
 layer_program = None
 add_norm = None
+edit_logits = None
+log_softmax = None
 perturb = None
 restore_log_probs = None
 causal_program = None

@@ -32,8 +32,10 @@ from pybeam.triton_kernels import draft_commit as draft_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
+from pybeam.triton_kernels.edits import edit_logits
 from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
+from pybeam.triton_kernels.log_softmax import log_softmax
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
 from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
@@ -168,6 +170,7 @@ __all__ = [
     "causal_program",
     "draft_commit",
     "draft_open",
+    "edit_logits",
     "embed",
     "gated",
     "gather_rows",
@@ -175,6 +178,7 @@ __all__ = [
     "layer_norm",
     "layer_program",
     "linear",
+    "log_softmax",
     "lstm_cell",
     "mixture",
     "perturb",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, ban, check_ids, check_stage
@@ -35,6 +36,10 @@ class SuppressTokens(Processor):
     def check(self, model: Model) -> None:
         check_ids("tokens", self.tokens, model)
 
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.TOKENS, (-1,))
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (token,) = data  # [R, L]
         return ban(logits, token.clamp(min=0), token >= 0)
@@ -47,6 +52,10 @@ class SuppressTokensAtStart(SuppressTokens):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole("skips", self.skips, 0, LARGEST_INT32)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.TOKENS, (self.skips,))
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (token,) = data  # [R, L]
@@ -92,6 +101,12 @@ class SuppressSequences(Processor):
         sequence, _ = self._arrays
         check_ids("sequences", [int(sequence.max())] if sequence.numel() else [], model)
         check_start(self.counts_start, model)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(
+            Edit.SEQUENCES, (self.counts_start, self.spares_eos), True, self.counts_start
+        )
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         sequence, num = data  # [S, N, L], [S]
@@ -167,6 +182,10 @@ class NoRepeatNgram(Processor):
 
     def check(self, model: Model) -> None:
         check_start(self.counts_start, model)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.NGRAM, (self.counts_start, self.n), True, self.counts_start)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         context_size = self.n - 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
+from pybeam.contracts import EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 
@@ -80,6 +81,11 @@ class Processor(ABC):
         """Raise ValueError if this processor does not fit that model."""
 
     @property
+    def edit(self) -> EditRule | None:
+        """The rule of a kernel that does the same as `__call__` to few logits; None: there is none."""
+        return None
+
+    @property
     def longest_output(self) -> int | None:
         """Tokens of the longest output, EOS included, if it sets a limit: the default of `max_length`."""
         return None
@@ -125,6 +131,12 @@ AnyProcessor = Processor | Callable[[Tensor, Rows], Tensor]
 
 def stage_of(processor: AnyProcessor) -> Stage:
     return processor.stage if isinstance(processor, Processor) else "logits"
+
+
+def edit_of(processor: AnyProcessor) -> EditRule | None:
+    """Return the edit of a processor, unless a class of others has changed what it does."""
+    owner = next(cls for cls in type(processor).__mro__ if {"__call__", "edit"} & vars(cls).keys())
+    return processor.edit if isinstance(processor, Processor) and "edit" in vars(owner) else None
 
 
 def perturbs(processor: AnyProcessor) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError, number
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Processor, check_ids
@@ -39,6 +40,10 @@ class BiasedPrefix(Processor):
                 f"must have at most {most} tokens, as hypotheses do, but has {len(self.prefix)}"
             )
             raise ArgumentError("prefix", problem)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.BIASED_PREFIX, reads_history=True)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         logs, prefix = data  # [R, 2], [R, P]

@@ -14,7 +14,8 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, AnyProcessor, Processor, perturbs, stage_of
+from pybeam.processors.base import INF, AnyProcessor, Processor, edit_of, perturbs, stage_of
+from pybeam.processors.edits import Edits
 from pybeam.processors.gumbel import Gumbel
 from pybeam.processors.items import AllowedItems, Columns
 from pybeam.processors.shared import SharedLines
@@ -40,8 +41,16 @@ class ProcessorChain:
     ) -> None:
         self._backend = backend
         self._processors = [_DeviceProcessor(p, device) for p in processors]
+        self._runs = _runs(self._processors, device, backend)
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
+        # a kernel that normalises reads halves, and writes float32
+        self._normalises_first = (
+            backend.log_softmax is not None
+            and not self.normalises
+            and stage_of(processors[0]) == "log_probs"
+            and not isinstance(processors[0], AllowedItems)
+        )
         self.log_probs: Tensor | None = None
         # functions of others may read any row
         known = [p for p in processors if isinstance(p, Processor)]
@@ -56,6 +65,7 @@ class ProcessorChain:
         for kept in self._processors:
             kept.reserve(num_slots, num_nodes)
         self.prompts = resized(self.prompts, (num_slots, 0), -1)
+        self._build()
 
     def open(
         self,
@@ -69,11 +79,17 @@ class ProcessorChain:
         """
         for kept, column in zip(self._processors, zip(*processors, strict=True), strict=True):
             kept.open(slots, column)
+        self._build()
         known = [prompt for prompt in prompts if prompt is not None]
         if self._processors and known:
             # a model gives prompts to all of its sources or to none
             assert len(known) == len(slots)
             self._open_prompts(slots, known)
+
+    def _build(self) -> None:
+        for run in self._runs:
+            if isinstance(run, Edits):
+                run.lines()
 
     def _open_prompts(self, slots: Sequence[int], prompts: Sequence[Tensor]) -> None:
         # prompts end in the same column, so that generated tokens follow all of them
@@ -119,15 +135,18 @@ class ProcessorChain:
         self.columns = None
         if not self._processors:
             return logits
-        result = logits.to(self.dtype(logits))
+        result = logits if self._normalises_first else logits.to(self.dtype(logits))
         are_logits = True
-        for kept in self._processors:
-            if isinstance(kept.processor, AllowedItems):
+        for kept in self._runs:
+            if isinstance(kept, _DeviceProcessor) and isinstance(kept.processor, AllowedItems):
                 result = self._within_catalogue(kept, result, rows, are_logits, narrows)
                 are_logits = False
                 continue
             if are_logits and kept.stage == "log_probs":
-                result, are_logits = log_softmax(result), False
+                result, are_logits = self._log_softmax(result), False
+            if isinstance(kept, Edits):
+                result = kept(result, rows)
+                continue
             if perturbs(kept.processor):
                 self.log_probs = result
             if isinstance(kept.processor, Gumbel):
@@ -144,6 +163,11 @@ class ProcessorChain:
                 )
         return result
 
+    def _log_softmax(self, logits: Tensor) -> Tensor:
+        own = self._backend.log_softmax
+        # in float64 nothing is rounded to float32
+        return log_softmax(logits) if own is None or logits.dtype == torch.float64 else own(logits)
+
     def _within_catalogue(
         self,
         kept: _DeviceProcessor,
@@ -158,7 +182,7 @@ class ProcessorChain:
         if narrows:
             self.columns = columns
             return columns.log_probs
-        return columns.spread(log_softmax(logits) if are_logits else logits, rows)
+        return columns.spread(self._log_softmax(logits) if are_logits else logits, rows)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -190,6 +214,24 @@ def restore_log_probs(
     is_new = is_alive[slot, parent] & (chosen.token >= 0) & (rows.num_generated[row] >= 0)
     own = torch.where(is_new, own.to(chosen.log_prob.dtype), chosen.log_prob)
     return chosen._replace(log_prob=own)
+
+
+def _runs(
+    processors: Sequence[_DeviceProcessor], device: torch.device, backend: Backend
+) -> list[_DeviceProcessor | Edits]:
+    """Put neighbours together that one launch can do, if the backend has the kernel."""
+    runs: list[_DeviceProcessor | Edits] = []
+    for kept in processors:
+        rule = edit_of(kept.processor) if backend.edit_logits is not None else None
+        if rule is None:
+            runs.append(kept)
+        elif runs and isinstance(runs[-1], Edits) and runs[-1].stage == kept.stage:
+            runs[-1].add(kept, rule)
+        else:
+            edits = Edits(kept.stage, device, backend)
+            edits.add(kept, rule)
+            runs.append(edits)
+    return runs
 
 
 class _DeviceProcessor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import LARGEST_INT32, ids, number, whole
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
@@ -27,6 +28,10 @@ class MinLength(Processor):
 
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.length, dtype=INT),)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.MIN_LENGTH, (self.counts_prefix,))
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (length,) = data  # [R]
@@ -55,6 +60,10 @@ class FirstToken(Processor):
     def check(self, model: Model) -> None:
         check_ids("token", self._tokens, model)
 
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.FIRST_TOKEN)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         token = data[0][:, None]  # [R, 1]
         # a prefix takes the place of this token
@@ -69,6 +78,10 @@ class FirstToken(Processor):
 class LastToken(Processor):
     is_scored: bool = True
     stage = "log_probs"
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.LAST_TOKEN, (self.is_scored,))
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         is_last = rows.is_last

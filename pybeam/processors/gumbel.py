@@ -24,6 +24,7 @@ class Gumbel(Processor):
     stage = "log_probs"
     per_request: ClassVar = ("seed",)
     perturbs: ClassVar[bool] = True
+    takes_slots: ClassVar = True
     # for every node: a hash of the seed and the tokens behind the prefix, and the log-probability of all
     # tokens; that of a prefix that is not scored is 0
     state: ClassVar = (torch.int64, torch.float32)
@@ -49,8 +50,9 @@ class Gumbel(Processor):
         return backend.perturb(log_probs, *data, *given, *places)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
-        seed, hashes, totals = data  # [R], [S, N], [S, N]
+        seed, hashes, totals = data  # [S], [S, N], [S, N]
         slot, node = rows.row_slot.long(), rows.node.long()
+        seed = seed.index_select(0, slot)  # [R]
         parent = rows.tree.parent[slot, node].long().clamp(min=0)
         is_behind = rows.num_generated > 0
         root = mixed(seed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import ids, number
+from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor, Stage, check_ids, check_stage
@@ -43,6 +44,10 @@ class EosPenalty(Processor):
     def parameters(self) -> tuple[Tensor, ...]:
         return (torch.tensor(self.penalty, dtype=torch.float32),)
 
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.EOS_PENALTY)
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (penalty,) = data  # [R]
         for eos_id in rows.eos_ids:
@@ -67,6 +72,10 @@ class TokenPenalty(Processor):
     def check(self, model: Model) -> None:
         check_ids("token", [self.token], model)
 
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.TOKEN_PENALTY, (self.token,))
+
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         (penalty,) = data  # [R]
         logits[:, self.token].sub_(penalty)
@@ -89,6 +98,10 @@ class RepetitionPenalty(Processor):
 
     def check(self, model: Model) -> None:
         check_start(self.counts_start, model)
+
+    @property
+    def edit(self) -> EditRule:
+        return EditRule(Edit.REPETITION, (self.counts_start,), True, self.counts_start)
 
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:
         penalty = data[0][:, None]  # [R, 1]

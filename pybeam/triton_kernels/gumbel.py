@@ -91,7 +91,7 @@ def largest_kernel(
     parent = tl.maximum(tl.load(p_parent + line + node), 0).to(tl.int64)
     own = tl.load(p_token + i_row).to(tl.int64) + 1
     key = mixed64(tl.load(p_hash + line + parent) + own * GOLDEN)
-    key = tl.where(is_behind, key, mixed64(tl.load(p_seed + i_row)))
+    key = tl.where(is_behind, key, mixed64(tl.load(p_seed + slot)))
     if i_slice == 0:
         before = tl.where(position == 0, 0.0, tl.load(p_total + line + parent))
         tl.store(p_hash + line + node, key)
@@ -140,7 +140,7 @@ def perturb_kernel(
     is_behind = tl.load(p_position + i_row) > tl.load(p_prefix_length + slot * prefix_stride)
     key, total = tl.load(p_hash + node), tl.load(p_total + node)
     # the root's own noise is that of token -1, which no sequence holds
-    of_root = noise_of(mixed64(tl.load(p_seed + i_row)), tl.full([1], -1, tl.int32))
+    of_root = noise_of(mixed64(tl.load(p_seed + slot)), tl.full([1], -1, tl.int32))
     score = tl.load(p_score + slot * score_stride + tl.load(p_entry + i_row))
     has_luck = is_behind & (total > -float("inf"))
     luck = tl.where(has_luck, (score - total).to(tl.float64), of_root)

@@ -33,6 +33,7 @@ def model(tmp_path_factory):
     [
         "fixed_beam",
         "stochastic_beam",
+        "processors",
         "greedy",
         "variable_beam",
         "optimal_beam",

@@ -15,6 +15,7 @@ from pybeam.processors.chain import ProcessorChain
 
 START, EOS = 0, 1
 MAX_LENGTH = 8
+BACKEND = "reference"
 
 
 def ints(values) -> Tensor:
@@ -26,14 +27,14 @@ def rows_of(
     prefix_lengths: Sequence[int] | None = None,
     *,
     room: int = 3,
-    backend: str = "reference",
+    backend: str | None = None,
 ) -> Rows:
     """Make one row per hypothesis, in a slot of its own: slot r + 1 holds hypothesis r with its start token.
 
     The last row is padding, in the null slot.
     """
     num_rows, longest = len(histories), max(map(len, histories))
-    tree = TokenTree(backends.load(backend), torch.device("cpu"))
+    tree = TokenTree(backends.load(backend or BACKEND), torch.device("cpu"))
     tree.reserve(num_rows + 1, 1, longest + room)
     for slot, history in enumerate(histories, 1):
         tree.token[slot, : len(history)] = ints(history)
@@ -73,7 +74,7 @@ def processed(
     holds NaN.
     """
     rows = rows_of(histories, prefix_lengths, **options)
-    processing = ProcessorChain(processors, torch.device("cpu"), backends.load("reference"))
+    processing = ProcessorChain(processors, torch.device("cpu"), backends.load(BACKEND))
     processing.reserve(*rows.tree.token.shape)
     num_rows = len(histories)
     requests = requests or [tuple(processors)] * num_rows

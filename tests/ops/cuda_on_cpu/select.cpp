@@ -52,5 +52,5 @@ extern "C" int select_on_cpu(const int64_t* arguments, int runs_backwards) {
     return std::any_of(counters.begin(), counters.end(), [](uint32_t n) { return n != 0; });
 }
 
-// The grid of the last launch.
+// Counts those of the last launch.
 extern "C" int64_t num_blocks() { return cuda_on_cpu::num_blocks; }

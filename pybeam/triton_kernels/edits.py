@@ -1,0 +1,352 @@
+"""Change few logits of each row, as a list of edits says: penalties, bans, a biased prefix.
+
+One launch makes all edits, a program the edits of one row, one after another. A *line* of the list has the
+number of an `Edit`, the addresses of two arrays, the sizes of their last dimensions, and numbers. Addresses
+are those of arrays with a place per slot. So one variant of the kernel serves all lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pybeam import contracts
+from pybeam.triton_kernels.gumbel import log1p
+from pybeam.triton_kernels.select_options import MAX_EOS, ends
+
+WORDS = tl.constexpr(contracts.EDIT_WORDS)
+REPETITION = tl.constexpr(int(contracts.Edit.REPETITION))
+NGRAM = tl.constexpr(int(contracts.Edit.NGRAM))
+TOKENS = tl.constexpr(int(contracts.Edit.TOKENS))
+SEQUENCES = tl.constexpr(int(contracts.Edit.SEQUENCES))
+MIN_LENGTH = tl.constexpr(int(contracts.Edit.MIN_LENGTH))
+EOS_PENALTY = tl.constexpr(int(contracts.Edit.EOS_PENALTY))
+TOKEN_PENALTY = tl.constexpr(int(contracts.Edit.TOKEN_PENALTY))
+BIASED_PREFIX = tl.constexpr(int(contracts.Edit.BIASED_PREFIX))
+FIRST_TOKEN = tl.constexpr(int(contracts.Edit.FIRST_TOKEN))
+LAST_TOKEN = tl.constexpr(int(contracts.Edit.LAST_TOKEN))
+
+# tokens of a hypothesis that a program reads at once: one variant of the kernel for each
+BLOCKS = (256, 1024, 4096)
+BANNED = tl.constexpr(-float("inf"))
+
+
+@triton.jit
+def tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place):
+    """Load the tokens at these places of what a hypothesis has seen: its prompt, then its own tokens."""
+    b_prompt = tl.load(p_prompt + b_place, mask=m_place & (b_place < prompt_size), other=-1)
+    b_own = b_place - prompt_size
+    b_token = tl.load(p_history + b_own + skipped, mask=m_place & (b_own >= 0), other=-1)
+    return tl.where(b_own >= 0, b_token, b_prompt)
+
+
+@triton.jit
+def ban(p_row, b_token, m_banned):
+    """Write -inf at tokens, but leave a NaN, which `select` reports."""
+    b_logit = tl.load(p_row + b_token, mask=m_banned, other=0.0)
+    tl.store(p_row + b_token, BANNED, mask=m_banned & (b_logit == b_logit))
+
+
+@triton.jit
+def penalise(p_row, p_history, p_prompt, prompt_size, skipped, end, penalty, BLOCK: tl.constexpr):
+    """Make each token that there is less probable, once, however often it occurs."""
+    for start in range(0, end + 1, BLOCK):
+        b_place = start + tl.arange(0, BLOCK)
+        m_place = b_place <= end
+        b_token = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place)
+        m_new = m_place & (b_token >= 0)
+        for place in range(0, start):
+            # an earlier block has changed these
+            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            m_new = m_new & (b_token != token)
+        b_logit = tl.load(p_row + b_token, mask=m_new, other=0.0)
+        # nobody writes before all have read
+        tl.debug_barrier()
+        b_logit = tl.where(b_logit < 0.0, b_logit * penalty, tl.div_rn(b_logit, penalty))
+        tl.store(p_row + b_token, b_logit, mask=m_new)
+
+
+@triton.jit
+def ban_ngrams(p_row, p_history, p_prompt, prompt_size, skipped, end, n, BLOCK: tl.constexpr):
+    """Ban each token that followed the last n - 1 tokens before."""
+    for start in range(n - 1, end + 1, BLOCK):
+        b_place = start + tl.arange(0, BLOCK)
+        m_place = b_place <= end
+        b_token = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place, m_place)
+        m_banned = m_place & (b_token >= 0)
+        for back in range(1, n):
+            b_before = tokens_at(p_history, p_prompt, prompt_size, skipped, b_place - back, m_place)
+            place = tl.maximum(end + 1 - back, 0)
+            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            m_banned = m_banned & (b_before == token)
+        ban(p_row, b_token, m_banned)
+
+
+@triton.jit
+def ban_tokens(p_row, p_token, num_tokens, BLOCK: tl.constexpr):
+    for start in range(0, num_tokens, BLOCK):
+        o_token = start + tl.arange(0, BLOCK)
+        b_token = tl.load(p_token + o_token, mask=o_token < num_tokens, other=-1)
+        ban(p_row, b_token, b_token >= 0)
+
+
+@triton.jit
+def ban_sequences(
+    p_row,
+    p_sequence,
+    num_sequences,
+    longest,
+    p_history,
+    p_prompt,
+    prompt_size,
+    skipped,
+    end,
+    spares_eos,
+    eos,
+    BLOCK: tl.constexpr,
+):
+    """Ban the last token, which comes first here, of each sequence whose others the hypothesis ends with."""
+    for start in range(0, num_sequences, BLOCK):
+        o_line = start + tl.arange(0, BLOCK)
+        m_line = o_line < num_sequences
+        p_line = p_sequence + o_line.to(tl.int64) * longest
+        b_last = tl.load(p_line, mask=m_line, other=-1)
+        m_banned = b_last >= 0
+        b_length = m_banned.to(tl.int32)
+        for back in range(1, longest):
+            b_token = tl.load(p_line + back, mask=m_line, other=-1)
+            place = end - (back - 1)
+            token = tokens_at(p_history, p_prompt, prompt_size, skipped, place, place >= 0)
+            m_banned = m_banned & ((b_token < 0) | (b_token == token))
+            b_length += (b_token >= 0).to(tl.int32)
+        m_spared = (spares_eos > 0) & (b_length == 1) & ends(b_last, eos)
+        ban(p_row, b_last, m_banned & ~m_spared)
+
+
+@triton.jit
+def bias_prefix(
+    p_row, p_history, p_log, p_prefix, size, position, done, num_columns, BLOCK: tl.constexpr
+):
+    """Make the next token of a prefix likely, if the hypothesis has followed it so far."""
+    first = position + 1 - done
+    differs = done * 0
+    for start in range(0, tl.minimum(size, done), BLOCK):
+        o_place = start + tl.arange(0, BLOCK)
+        m_place = o_place < tl.minimum(size, done)
+        b_made = tl.load(p_history + first + o_place, mask=m_place, other=-1)
+        b_wanted = tl.load(p_prefix + o_place, mask=m_place, other=-1)
+        differs = tl.maximum(differs, tl.max((b_made != b_wanted).to(tl.int32), 0))
+    is_within = (done >= 0) & (done < size)
+    wanted = tl.load(p_prefix + done, mask=is_within, other=-1)
+    if (wanted >= 0) & (differs == 0):
+        log_beta, log_rest = tl.load(p_log), tl.load(p_log + 1)
+        for start in range(0, num_columns, BLOCK):
+            o_token = start + tl.arange(0, BLOCK)
+            m_token = o_token < num_columns
+            b_logit = tl.load(p_row + o_token, mask=m_token, other=0.0) + log_rest
+            b_largest = tl.maximum(b_logit, log_beta)
+            b_far = tl.where(b_largest == BANNED, BANNED, -tl.abs(b_logit - log_beta))
+            b_sum = tl.where(b_logit == b_logit, b_largest + log1p(tl.exp(b_far)), b_logit)
+            tl.store(p_row + o_token, tl.where(o_token == wanted, b_sum, b_logit), mask=m_token)
+
+
+@triton.jit
+def allow_one(p_row, token, num_columns, BLOCK: tl.constexpr):
+    """Forbid all tokens but one, whose logit becomes 0."""
+    for start in range(0, num_columns, BLOCK):
+        o_token = start + tl.arange(0, BLOCK)
+        b_logit = tl.where(o_token == token, 0.0, BANNED)
+        tl.store(p_row + o_token, b_logit, mask=o_token < num_columns)
+
+
+@triton.jit
+def allow_eos(p_row, is_scored, eos, num_columns, BLOCK: tl.constexpr):
+    """Forbid all tokens but those that end a hypothesis; these become 0 unless they are scored."""
+    for start in range(0, num_columns, BLOCK):
+        o_token = start + tl.arange(0, BLOCK)
+        m_ends = ends(o_token, eos)
+        m_written = (o_token < num_columns) & (~m_ends | (is_scored == 0))
+        tl.store(p_row + o_token, tl.where(m_ends, 0.0, BANNED), mask=m_written)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "row_stride",
+        "num_columns",
+        "num_edits",
+        "history_stride",
+        "prompt_size",
+        "prefix_stride",
+        "limit_stride",
+        "more_eos",
+        *[f"eos_{i}" for i in range(MAX_EOS.value)],
+    ],
+    do_not_specialize_on_alignment=[
+        "p_logits",
+        "p_line",
+        "p_history",
+        "p_prompt",
+        "p_slot",
+        "p_position",
+        "p_prefix_length",
+        "p_max_length",
+    ],
+)
+def edit_kernel(
+    p_logits,
+    p_line,
+    p_history,
+    p_prompt,
+    p_slot,
+    p_position,
+    p_prefix_length,
+    p_max_length,
+    row_stride,
+    num_columns,
+    num_edits,
+    history_stride,
+    prompt_size,
+    prefix_stride,
+    limit_stride,
+    more_eos,
+    eos_0,
+    eos_1,
+    eos_2,
+    eos_3,
+    eos_4,
+    eos_5,
+    eos_6,
+    eos_7,
+    BLOCK: tl.constexpr,
+):
+    eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
+    i_row = tl.program_id(0).to(tl.int64)
+    p_row = p_logits + i_row * row_stride
+    p_own = p_history + i_row * history_stride
+    slot = tl.load(p_slot + i_row).to(tl.int64)
+    position = tl.load(p_position + i_row)
+    done = position - tl.load(p_prefix_length + slot * prefix_stride)
+    for i_edit in range(num_edits):
+        p_word = p_line + i_edit * WORDS
+        kind = tl.load(p_word)
+        first, second = tl.load(p_word + 1), tl.load(p_word + 2)
+        p_first = first.to(tl.pointer_type(tl.float32)) + slot
+        p_first_int = first.to(tl.pointer_type(tl.int32)) + slot
+        size, last_size = tl.load(p_word + 3).to(tl.int32), tl.load(p_word + 4).to(tl.int32)
+        number, other = tl.load(p_word + 5).to(tl.int32), tl.load(p_word + 6).to(tl.int32)
+        # `number` of edits that look at all tokens: whether the start counts
+        seen_prompt = tl.where(number > 0, prompt_size, 0)
+        skipped = tl.where((number > 0) & (prompt_size == 0), 0, 1)
+        p_before = p_prompt + slot * prompt_size
+        end = seen_prompt + position - skipped
+        if kind == REPETITION:
+            penalty = tl.load(p_first)
+            penalise(p_row, p_own, p_before, seen_prompt, skipped, end, penalty, BLOCK)
+        elif kind == NGRAM:
+            ban_ngrams(p_row, p_own, p_before, seen_prompt, skipped, end, other, BLOCK)
+        elif kind == TOKENS:
+            # `number`: the least place where a hypothesis starts; -1: the tokens are banned everywhere
+            if (number < 0) | (position == tl.maximum(position - done, number)):
+                p_token = first.to(tl.pointer_type(tl.int32)) + slot * size
+                ban_tokens(p_row, p_token, size, BLOCK)
+        elif kind == SEQUENCES:
+            p_sequence = first.to(tl.pointer_type(tl.int32)) + slot * size * last_size
+            num_sequences = tl.load(second.to(tl.pointer_type(tl.int32)) + slot)
+            ban_sequences(
+                p_row,
+                p_sequence,
+                num_sequences,
+                last_size,
+                p_own,
+                p_before,
+                seen_prompt,
+                skipped,
+                end,
+                other,
+                eos,
+                BLOCK,
+            )
+        elif kind == MIN_LENGTH:
+            length = tl.where(number > 0, position, done)
+            if length < tl.load(p_first_int):
+                for i in tl.static_range(MAX_EOS):
+                    tl.store(p_row + eos[i], BANNED)
+        elif kind == EOS_PENALTY:
+            penalty = tl.load(p_first)
+            for i in tl.static_range(MAX_EOS):
+                logit = tl.load(p_row + eos[i])
+                tl.store(p_row + eos[i], logit * penalty, mask=i <= more_eos)
+        elif kind == TOKEN_PENALTY:
+            tl.store(p_row + number, tl.load(p_row + number) - tl.load(p_first))
+        elif kind == BIASED_PREFIX:
+            p_log = first.to(tl.pointer_type(tl.float32)) + 2 * slot
+            p_prefix = second.to(tl.pointer_type(tl.int32)) + slot * last_size
+            bias_prefix(
+                p_row, p_own, p_log, p_prefix, last_size, position, done, num_columns, BLOCK
+            )
+        elif kind == FIRST_TOKEN:
+            token = tl.load(p_first_int)
+            # a prefix takes the place of this token
+            if (position == 0) & (done == 0) & (token >= 0):
+                allow_one(p_row, token, num_columns, BLOCK)
+        elif kind == LAST_TOKEN:
+            if done + 1 == tl.load(p_max_length + slot * limit_stride):
+                allow_eos(p_row, number, eos, num_columns, BLOCK)
+        # the next edit reads what this one wrote
+        tl.debug_barrier()
+
+
+# the parameters are the arrays of a step, which kernels take one by one
+def edit_logits(
+    logits: Tensor,
+    lines: Tensor,
+    history: Tensor,
+    prompt: Tensor,
+    slot: Tensor,
+    position: Tensor,
+    prefix_length: Tensor,
+    max_length: Tensor,
+    eos_ids: Sequence[int],
+) -> None:
+    """Edit logits [R, V] float32 in place, see `pybeam.processors.edits`.
+
+    Args:
+        lines: [n, EDIT_WORDS] int64.
+        history: [R, T] int32, the tokens of every row, start token first; nothing is read without an edit
+            that needs it.
+        prompt: [S, P] int32, by slot.
+        slot, position: [R] int32.
+        prefix_length, max_length: [S] int32, by slot.
+    """
+    num_rows, num_columns = logits.shape
+    if not logits.numel():
+        return
+    prompt_size = prompt.shape[1]
+    num_tokens = history.shape[1] + prompt_size
+    block = next((block for block in BLOCKS if num_tokens <= block), BLOCKS[-1])
+    edit_kernel[(num_rows,)](
+        logits,
+        lines,
+        history,
+        prompt,
+        slot,
+        position,
+        prefix_length,
+        max_length,
+        logits.stride(0),
+        num_columns,
+        len(lines),
+        history.stride(0),
+        prompt_size,
+        prefix_length.stride(0),
+        max_length.stride(0),
+        len(eos_ids) - 1,
+        # the first id fills the unused places
+        *eos_ids,
+        *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
+        BLOCK=block,
+        num_warps=max(4, block // 256),
+    )
