@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
-        lint fmt clean launches gpu-build gpu-test gpu-bench gpu-e2e gpu-profile
+        lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
@@ -48,6 +48,7 @@ help:
 	@echo "               check its links;"
 	@echo "               make docs-look looks at every page in Chromium;"
 	@echo "               make docs-links asks the network whether links to other sites still lead somewhere"
+	@echo "make gpu-pack  compile what a run on a GPU needs into build/gpu-pack, to be taken along; WHEELS=\"FILE ...\" of peers"
 	@echo "make gpu-test  run the tests of a GPU, with the torch that is installed; make gpu-bench times the kernels,"
 	@echo "               make gpu-e2e DATA=.data ONLY=\"CASE ...\" times whole translations, make gpu-profile the phases of"
 	@echo "               a step; none takes more than 9 minutes"
@@ -190,9 +191,19 @@ RUN_FOR = set -o pipefail; PYTHONUNBUFFERED=1 CUBLAS_WORKSPACE_CONFIG=:4096:8 ti
 
 gpu-test gpu-bench gpu-e2e gpu-profile: SHELL := bash
 
+# What `make gpu-pack` has made elsewhere is used as far as it fits.
+gpu-test gpu-bench gpu-e2e gpu-profile: export TRITON_CACHE_DIR ?= $(CURDIR)/build/triton-cache
+gpu-test gpu-bench gpu-e2e gpu-profile: export PYTHONPATH := $(CURDIR)/build/gpu-packages:$(PYTHONPATH)
+GPU_PACK = build/gpu-pack
+GPU_DATA = $(or $(DATA),$(wildcard $(GPU_PACK)/data))
+
+gpu-pack: build $(VENV)/.extra-test
+	@$(BIN)/python -m benchmarks.gpu.pack --output $(GPU_PACK) $(if $(WHEELS),--wheel $(WHEELS))
+
 gpu-build:
 	@mkdir -p $(GPU_OUT)
-	@PYBEAM_CUDA=1 $(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
+	@$(PYTHON) -m benchmarks.gpu.unpack $(GPU_PACK) || \
+	PYBEAM_CUDA=1 $(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
 	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \
 	    $(PYTHON) setup.py build_ext --inplace >> $(GPU_OUT)/gpu-build.log 2>&1; }
 
@@ -211,7 +222,7 @@ gpu-bench: gpu-build
 
 gpu-e2e: gpu-build
 	@$(RUN_FOR) 440 $(PYTHON) -m benchmarks e2e --device cuda --minutes 6.5 \
-	    $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
+	    $(if $(GPU_DATA),--data $(GPU_DATA)) $(if $(ONLY),--only $(ONLY))
 	-@$(PYTHON) -m benchmarks.plots $(GPU_OUT)/e2e-gpu.json
 
 # A table for each search; the trace is of one.

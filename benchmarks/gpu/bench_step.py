@@ -24,7 +24,6 @@ from benchmarks.networks import Networks
 from benchmarks.sizes import CUDA
 from pybeam import backends
 from pybeam.models.base import Model
-from tests.support.tiny_models import save_tiny_model
 
 # hypotheses end behind all the steps that are done here
 LONGEST = 64
@@ -121,6 +120,9 @@ def measure(timer: Timer, journal: Journal, names: list[str], tiny: bool) -> Non
 def model_of(network: str, dtype: str, folder: Path, device: torch.device) -> Model:
     """Load a network of this name; what is made on the way goes to the folder."""
     if network == TINY:
+        # it takes seconds to import
+        from tests.support.tiny_models import save_tiny_model
+
         save_tiny_model(folder, "m2m_100", max_position_embeddings=2 * LONGEST)
         return pybeam.load_model(folder, device=device, dtype=dtype)
     return Networks(folder, str(device), dtype, CUDA.widened).ours(network)

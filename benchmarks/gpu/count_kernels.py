@@ -96,7 +96,7 @@ def step_kernels(
     `model` is on the device "meta", and so are its results, whose values are unknown. Every beam is full.
     """
     kernels = Kernels()
-    with torch.inference_mode(), _many_multiprocessors(), recording(lambda launch: None):
+    with torch.inference_mode(), many_multiprocessors(), recording(lambda launch: None):
         tokens = [[5] * 8] * num_sources
         step = OneStep(model, algorithm, triton_backend, tokens, LONGEST, schedule=schedule)
         work = step.work
@@ -118,7 +118,7 @@ def step_kernels(
 
 
 @contextmanager
-def _many_multiprocessors() -> Iterator[None]:
+def many_multiprocessors() -> Iterator[None]:
     """Split trees as on a GPU."""
     known = attention_variants.num_multiprocessors
     attention_variants.num_multiprocessors = lambda device: MULTIPROCESSORS

@@ -19,8 +19,6 @@ from benchmarks import corpus, peers
 from benchmarks.data import ROOT
 from benchmarks.networks import Networks
 
-# where a package may lie that is not installed; see `make gpu-pack`
-PACKAGES = "PYBEAM_PACKAGES"
 WANTED = "libcublas.so.12"
 
 
@@ -39,7 +37,8 @@ def translate_on(
     Raises:
         Unavailable: there is no CTranslate2, or no cuBLAS.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_packages()])}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     if device == "cuda":
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, library_folders(folder)))
     options = dict(device=device, folder=str(folder), network=network, widened=widened)
@@ -82,11 +81,6 @@ def _cublas() -> Path:
             return found[0]
     looked = " nor below ".join(map(str, places))
     raise Unavailable(f"there is no libcublas.so below {looked}")
-
-
-def _packages() -> list[str]:
-    own = os.environ.get(PACKAGES)
-    return [own] if own else []
 
 
 def _asked(process: subprocess.Popen, sources: list[list[int]]) -> list[list[int]]:
