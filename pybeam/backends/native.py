@@ -213,6 +213,7 @@ rotary = _operator("rotary")
 gated = _operator("gated")
 # products add to what they find, and norms are operators of their own
 add_norm = None
+attend_new = None
 perturb = None
 restore_log_probs = None
 soft_cap = _operator("soft_cap")

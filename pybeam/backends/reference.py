@@ -263,6 +263,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 beam_program = None
 layer_program = None
 add_norm = None
+attend_new = None
 perturb = None
 restore_log_probs = None
 causal_program = None

@@ -136,6 +136,7 @@ def catalogue_columns(
 
 
 catalogue_child = catalogue_kernels.catalogue_child
+attend_new = tree_attention
 
 beam_program = None
 layer_program = None
@@ -155,6 +156,7 @@ mixture = layers.mixture
 
 __all__ = [
     "add_norm",
+    "attend_new",
     "backtrace",
     "beam_close",
     "beam_commit",
