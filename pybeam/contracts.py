@@ -128,6 +128,17 @@ class Paths(NamedTuple):
     )
 
 
+class NewNodes(NamedTuple):
+    """The nodes that R rows of a step stand for: keys and values that attention writes to their cells.
+
+    They stand last in the list of cells of their source, in the order of its rows.
+    """
+
+    key: Tensor  #: [R, G, D], any strides with the last one 1
+    value: Tensor  #: [R, G, D]
+    cell: Tensor  #: [R] int32; -1: nowhere
+
+
 class Distances(NamedTuple):
     """Distances of rows and cells, and their part in attention: see `pybeam.ops.tree_attention`."""
 

@@ -77,6 +77,9 @@ class Backend(Protocol):
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""
 
+    # None: the rows of new nodes are scattered first; see `pybeam.models.cells.Cells.attend`
+    attend_new: Callable[..., Tensor] | None
+
     def tree_append(
         self, tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int, /
     ) -> None:

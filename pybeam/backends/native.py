@@ -215,6 +215,7 @@ gated = _operator("gated")
 add_norm = None
 edit_logits = None
 log_softmax = None
+attend_new = None
 perturb = None
 restore_log_probs = None
 soft_cap = _operator("soft_cap")

@@ -265,6 +265,7 @@ layer_program = None
 add_norm = None
 edit_logits = None
 log_softmax = None
+attend_new = None
 perturb = None
 restore_log_probs = None
 causal_program = None

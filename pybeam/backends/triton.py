@@ -138,6 +138,7 @@ def catalogue_columns(
 
 
 catalogue_child = catalogue_kernels.catalogue_child
+attend_new = tree_attention
 
 beam_program = None
 layer_program = None
@@ -157,6 +158,7 @@ mixture = layers.mixture
 
 __all__ = [
     "add_norm",
+    "attend_new",
     "backtrace",
     "beam_close",
     "beam_commit",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.contracts import Distances, Paths
+from pybeam.contracts import Distances, NewNodes, Paths
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.rows import Rows
 
@@ -62,8 +62,11 @@ class Cells(NamedTuple):
         value: Tensor,
         scale: float,
         distances: Distances | None = None,
+        new: NewNodes | None = None,
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
+
+        Keys and values of new nodes are written to their cells first.
 
         Args:
             backend: the module that computes it.
@@ -71,8 +74,13 @@ class Cells(NamedTuple):
             key, value: [cells, G, D], pools.
             scale: of the products.
             distances: what they change in the scores.
+            new: the nodes of the rows, where they are not in their cells yet.
         """
         given = *self[:6], scale, distances, self.paths
+        if new is not None and backend.attend_new is not None:
+            return backend.attend_new(query, key, value, *given, new)
+        if new is not None:
+            write(backend, key, value, new)
         return backend.tree_attention(query, key, value, *given)
 
     def of_sources(self, max_cells: int) -> Cells:
@@ -109,3 +117,9 @@ class Cells(NamedTuple):
         is_shared = torch.arange(max_cells, device=device) < shared[:, None]
         mask = mask.masked_fill(is_shared[..., None], -1)
         return self._replace(mask=mask, paths=None)
+
+
+def write(backend: Backend, key: Tensor, value: Tensor, new: NewNodes) -> None:
+    """Write the keys and values of new nodes to their cells in the pools key, value [cells, G, D]."""
+    backend.scatter_rows(key, new.cell, new.key)
+    backend.scatter_rows(value, new.cell, new.value)

@@ -11,7 +11,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.tree_attention import variant_of
+from pybeam.triton_kernels.attention_variants import variant_of
 from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, distinct
 from support.triton_launches import attention_launch
 
@@ -48,6 +48,7 @@ def test_in_the_interpreter():
         "tests/ops/test_path_attention.py",
         "tests/ops/test_tree_attention_distances.py",
         "tests/ops/interpreted/test_tree_attention_splits.py",
+        "tests/ops/interpreted/test_new_nodes.py",
         "-k",
         "not dtype1 and not wrong_arguments and not threads and not native and not bfloat16",
     )
@@ -68,8 +69,9 @@ def test_few_variants(size, itemsize):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_trees_are_compiled_well(dtype, size, capability):
-    """Every tile with the most to hold: two mask words and parts to merge."""
-    launches = [attention_launch(rows, size, dtype, words=2, num_splits=4) for rows in ROWS]
+    """Every tile with the most to hold: two mask words, parts to merge, and new nodes."""
+    given = dict(words=2, num_splits=4, has_new=True)
+    launches = [attention_launch(rows, size, dtype, **given) for rows in ROWS]
     for launch in distinct(launches):
         check(launch, capability)
 
@@ -81,9 +83,10 @@ def test_trees_are_compiled_well(dtype, size, capability):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_paths_are_compiled_well(dtype, size, capability):
     launches = [
-        attention_launch(rows, size, dtype, 0, num_splits, has_paths=True)
+        attention_launch(rows, size, dtype, 0, num_splits, has_paths=True, has_new=has_new)
         for rows in ROWS
         for num_splits in (1, 4)
+        for has_new in (False, True)
     ]
     for launch in distinct(launches):
         assembly = assemble(launch, capability)
@@ -116,7 +119,9 @@ def test_paths_are_compiled_well(dtype, size, capability):
     ],
 )
 def test_uses_are_compiled_well(launch, capability):
-    check(attention_launch(dtype=torch.float16, **launch), capability)
+    # rows that see masks are those of a step
+    has_new = launch["words"] > 0
+    check(attention_launch(dtype=torch.float16, has_new=has_new, **launch), capability)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import torch
 
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
-from pybeam.contracts import Distances, Finishing, Paths, Survivors
+from pybeam.contracts import Distances, Finishing, NewNodes, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.draft_commit import draft_commit
@@ -32,16 +32,18 @@ def attention_launch(
     is_own=False,
     rules=(),
     has_paths=False,
+    has_new=False,
 ) -> Launch:
     """`is_own`: keys and values stand beside the queries, as in an encoder, instead of in a pool.
 
-    `rules`: those of "bias", "window" and "cap" that there are.
+    `rules`: those of "bias", "window" and "cap" that there are. `has_new`: the rows' nodes are written, too.
     """
     key_heads = 2
     heads = group * key_heads
     joint = torch.empty(rows * sources, heads + 2 * key_heads, size, dtype=dtype)
     pool = torch.empty(2, 64, key_heads, size, dtype=dtype)
     query, key, value = joint.split([heads, key_heads, key_heads], 1)
+    new = NewNodes(key, value, ints(rows * sources)) if has_new else None
     if not is_own:
         key, value = pool
     mask = bit = None
@@ -62,8 +64,8 @@ def attention_launch(
         bit = ints(rows * sources)
         paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources))
     given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
-    if rules or has_paths:
-        given = (*given, distances if rules else None, paths)
+    if rules or has_paths or has_new:
+        given = (*given, distances if rules else None, paths, new)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.contracts import Distances
+from pybeam.contracts import Distances, NewNodes
 from pybeam.models.causal.layers import CausalLayer, CausalStack
-from pybeam.models.cells import Cells
+from pybeam.models.cells import Cells, write
 
 
 class Seen(NamedTuple):
@@ -31,17 +31,22 @@ class Seen(NamedTuple):
         layer: CausalLayer,
         query: Tensor,
         pool: tuple[Tensor, Tensor],
+        new: NewNodes,
     ) -> Tensor:
         """Compute ``softmax(scale * query key^T) value`` [R, H, D] over the cells that each row sees.
+
+        The keys and values of the rows are written to their cells first.
 
         Args:
             backend: the module that computes it.
             stack, layer: have the scale, the soft cap and the window.
             query: [R, H, D].
             pool: keys and values of the layer, [cells, G, D] each.
+            new: the nodes of the rows.
         """
         window, cap = layer.window, stack.soft_cap
         if self.is_prompt:
+            write(backend, *pool, new)
             prompts = self.cells[:4]
             return backend.prompt_attention(
                 query, *pool, *prompts, self.position, stack.scale, window or 0, cap or 0.0
@@ -51,4 +56,4 @@ class Seen(NamedTuple):
             distances = Distances(self.position, self.cell_position, window=window, soft_cap=cap)
         elif cap is not None:
             distances = Distances(soft_cap=cap)
-        return self.cells.attend(backend, query, *pool, stack.scale, distances)
+        return self.cells.attend(backend, query, *pool, stack.scale, distances, new)

@@ -14,7 +14,7 @@ from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
 from pybeam.backends.layer_program import CausalProgram
 from pybeam.backends.transfer import to_device
-from pybeam.contracts import PAGE_CELLS
+from pybeam.contracts import PAGE_CELLS, NewNodes
 from pybeam.kvcache.prefixes import PrefixCells
 from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.causal.attention import Seen
@@ -22,6 +22,7 @@ from pybeam.models.causal.config import CausalConfig
 from pybeam.models.causal.fused import fused
 from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.causal.reading import Span, blocks
+from pybeam.models.cells import write
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.norms import RMSNorm
 from pybeam.models.prompts import PromptPool, Prompts
@@ -269,11 +270,12 @@ class CausalSession(Session):
         norms = [layer.self_norm for layer in stack.layers] + [stack.final_norm]
         y = norms[0](x)
         for i, layer in enumerate(stack.layers):
-            query = self._remember(i, layer, y, row, cell)  # [R, H, D]
-            if out is None and i + 1 == len(stack.layers):
-                return
+            query, new = self._projected(layer, y, row, cell)
             pool = self._pool.key[i], self._pool.value[i]
-            y = seen.attend(self._backend, stack, layer, query, pool)
+            if out is None and i + 1 == len(stack.layers):
+                write(self._backend, *pool, new)
+                return
+            y = seen.attend(self._backend, stack, layer, query, pool, new)
             own = layer.self_out, layer.after_self_norm
             x, y = self._joined(*own, layer.inner_norm, x, y.flatten(1))
             y = stack.gate(layer.gate_up(y))  # [R, F]
@@ -293,22 +295,19 @@ class CausalSession(Session):
         x = x.add_(after(linear(y)))
         return x, norm(x)
 
-    def _remember(self, i: int, layer: CausalLayer, y: Tensor, row: Tensor, cell: Tensor) -> Tensor:
-        """Write the keys and values of rows to their cells. Returns their queries [R, H, D].
-
-        `y` [R, d] are the norms of the rows' states.
-        """
-        stack, pool = self.model.stack, self._pool
+    def _projected(
+        self, layer: CausalLayer, y: Tensor, row: Tensor, cell: Tensor
+    ) -> tuple[Tensor, NewNodes]:
+        """Return the queries [R, H, D] of rows whose normalised states are y [R, d], and their new nodes."""
+        stack = self.model.stack
         qkv = layer.qkv(y).view(y.shape[0], -1, stack.head_size)
         heads, key_heads = stack.num_heads, stack.num_key_heads
-        query, key, value = (
-            part.contiguous() for part in qkv.split((heads, key_heads, key_heads), 1)
-        )
+        query, key, value = qkv.split((heads, key_heads, key_heads), 1)
+        query, key = query.contiguous(), key.contiguous()
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = layer.query_norm(query), layer.key_norm(key)
-        key = stack.turn(layer, key, row)
-        self._backend.scatter_rows(pool.both[i], cell, torch.stack((key, value), 1))
-        return stack.turn(layer, query, row)
+        query, key = (stack.turn(layer, part, row) for part in (query, key))
+        return query, NewNodes(key, value, cell)
 
     def _fill(self, num_positions: int) -> None:
         for table in self.model.stack.rotary:

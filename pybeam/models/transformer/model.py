@@ -14,6 +14,7 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
 from pybeam.backends.transfer import to_device
+from pybeam.contracts import NewNodes
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
 from pybeam.models.cells import Cells
@@ -231,10 +232,11 @@ class TransformerSession(Session):
         y = self.first(decoder, x)
         for i, (layer, next_norm) in enumerate(self.seams(decoder)):
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
-            self._backend.scatter_rows(pool.both[i], rows.cell, qkv[:, 1:])
             distances = decoder.relative[i].between(*places) if decoder.relative else None
-            query, key, value = qkv[:, 0], pool.key[i], pool.value[i]
-            y = own.attend(self._backend, query, key, value, decoder.scale, distances)
+            query, key, value = qkv.unbind(1)
+            new = NewNodes(key, value, rows.cell)
+            given = query, pool.key[i], pool.value[i], decoder.scale, distances, new
+            y = own.attend(self._backend, *given)
             norms = layer.self_norm, layer.cross_norm
             x, y = self.joined(layer.self_out, norms, x, y.flatten(1))
             y = layer.cross_query(y).view(-1, heads, size)

@@ -1,0 +1,297 @@
+"""The kernel of `tree_attention`: a tile of rows attends over its source's cells, and reads each cell once.
+
+One program runs per (tile, key head, split). A tile is `BLOCK_M` query rows of one source: rows of its beam
+times the query heads that share the key head. A source with few rows has one tile, so its whole beam
+reads every key and value together. Where there are too few tiles to fill the device the cells are
+split; the last program of a tile merges the parts in their order.
+
+In a step of a decoder, the same launch writes the keys and values of new nodes to their cells
+(`new_nodes.py`): the first split of a tile writes those of the rows whose first head is in the tile.
+"""
+
+import triton
+import triton.language as tl
+
+from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention_tiles import (
+    add_weighted,
+    first_tile,
+    merge,
+    sees,
+    source_of,
+)
+from pybeam.triton_kernels.attention_variants import MIN_BLOCKS
+from pybeam.triton_kernels.new_nodes import is_new, lines_of, write_nodes
+from pybeam.triton_kernels.path_attention import add_paths
+
+
+@triton.jit(
+    do_not_specialize=[
+        "num_sources",
+        "num_key_heads",
+        "max_cells",
+        "max_entries",
+        "max_path",
+        "num_splits",
+        "bias_size",
+        "bias_origin",
+        "window",
+        "num_pool_cells",
+    ],
+    do_not_specialize_on_alignment=[
+        "p_offset",
+        "p_slot",
+        "p_num_cells",
+        "p_bit",
+        "p_path",
+        "p_path_length",
+        "p_num_shared",
+        "p_position",
+        "p_cell_position",
+        "p_new_cell",
+    ],
+)
+def tree_attention_kernel(
+    p_query,
+    p_key,
+    p_value,
+    p_out,
+    p_offset,
+    p_slot,
+    p_cell,
+    p_num_cells,
+    p_mask,
+    p_bit,  # the rows' entries: bits of masks, or lines of paths
+    p_path,
+    p_path_length,
+    p_num_shared,
+    p_sum,  # [tiles * G, splits, BLOCK_M, BLOCK_D], unnormalised parts of the result
+    p_peak,  # [tiles * G, splits, BLOCK_M], largest logit of each part
+    p_total,  # [tiles * G, splits, BLOCK_M], weight of each part
+    p_count,  # [tiles * G], parts that are written
+    p_position,
+    p_cell_position,
+    p_bias,
+    p_new_key,  # [R, G, D], those of new nodes
+    p_new_value,
+    p_new_cell,  # [R], where they go
+    scale,
+    soft_cap,
+    bias_size,
+    bias_origin,
+    window,
+    num_sources,
+    num_key_heads,
+    max_cells,
+    max_entries,
+    max_path,
+    num_splits,
+    query_row_stride,
+    query_head_stride,
+    key_cell_stride,
+    key_head_stride,
+    value_cell_stride,
+    value_head_stride,
+    new_key_row_stride,
+    new_key_head_stride,
+    new_value_row_stride,
+    new_value_head_stride,
+    num_pool_cells,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    MASK_WORDS: tl.constexpr,
+    HAS_PATHS: tl.constexpr,
+    HAS_SHARED: tl.constexpr,
+    HAS_SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_NEW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    i_unit, i_split = tl.program_id(0), tl.program_id(1)
+    # heads innermost: programs that run together read neighbouring keys
+    i_tile, i_head = i_unit // num_key_heads, i_unit % num_key_heads
+    i_source = source_of(i_tile, p_offset, num_sources, GROUP, BLOCK_M)
+    row_begin = tl.load(p_offset + i_source)
+    row_end = tl.load(p_offset + i_source + 1)
+    num_queries = (row_end - row_begin) * GROUP
+    query_begin = (i_tile - first_tile(row_begin, i_source, GROUP, BLOCK_M)) * BLOCK_M
+    if query_begin >= num_queries:
+        return
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    num_listed = tl.load(p_num_cells + i_slot)
+    num_cells = num_listed  # that the rows read together
+    if HAS_PATHS:
+        num_cells = tl.load(p_num_shared + i_slot) if HAS_SHARED else num_listed * 0
+    part_blocks = tl.maximum(tl.cdiv(tl.cdiv(num_cells, BLOCK_N), num_splits), MIN_BLOCKS)
+    part_cells = part_blocks * BLOCK_N if HAS_SPLITS else num_cells
+    num_parts = tl.cdiv(num_cells, part_cells) if HAS_SPLITS else 1
+    # the first program writes the result of a source without cells
+    if i_split >= tl.maximum(num_parts, 1):
+        return
+
+    # lines beyond the last repeat it: a mask would occupy registers throughout the loop
+    o_m = tl.minimum(query_begin + tl.arange(0, BLOCK_M), num_queries - 1)
+    o_d = tl.arange(0, BLOCK_D)
+    m_d = (o_d < HEAD_SIZE)[None, :]
+    o_row = row_begin + o_m // GROUP
+    o_head = i_head * GROUP + o_m % GROUP
+    o_query = o_row.to(tl.int64) * query_row_stride + o_head * query_head_stride
+    b_query = tl.load(p_query + o_query[:, None] + o_d[None, :], mask=m_d, other=0.0)
+    if MASK_WORDS > 0:
+        b_bit = tl.load(p_bit + o_row)
+        p_mask += i_slot * max_cells * MASK_WORDS
+    if HAS_PATHS:
+        p_own_path = p_path + (i_slot * max_entries + tl.load(p_bit + o_row)) * max_path
+    b_position = o_row
+    if HAS_BIAS or HAS_WINDOW:
+        b_position = tl.load(p_position + o_row)
+    p_cell += i_slot * max_cells
+    p_key += i_head.to(tl.int64) * key_head_stride
+    p_value += i_head.to(tl.int64) * value_head_stride
+    # new nodes stand last in the list, in the order of the rows: what to add to a place for its row
+    first_new = row_end - num_listed
+    if HAS_NEW:
+        p_new_key += i_head.to(tl.int64) * new_key_head_stride
+        p_new_value += i_head.to(tl.int64) * new_value_head_stride
+        if i_split == 0:
+            write_nodes(
+                p_key,
+                p_value,
+                p_new_key,
+                p_new_value,
+                p_new_cell,
+                o_row,
+                (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0),
+                m_d,
+                key_cell_stride,
+                value_cell_stride,
+                new_key_row_stride,
+                new_value_row_stride,
+                num_pool_cells,
+                BLOCK_D,
+            )
+
+    b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    b_total = tl.zeros([BLOCK_M], tl.float32)
+    b_sum = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    begin = i_split * part_cells
+    end = tl.minimum(begin + part_cells, num_cells)
+    for start in range(begin, end, BLOCK_N):
+        o_n = start + tl.arange(0, BLOCK_N)
+        m_n = o_n < end
+        # the last cell stands in for those beyond the end, which nobody sees
+        o_place = tl.minimum(o_n, end - 1)
+        o_cell = tl.load(p_cell + o_place).to(tl.int64)
+        p_key_line = p_key + o_cell * key_cell_stride
+        p_value_line = p_value + o_cell * value_cell_stride
+        if HAS_NEW:
+            o_new = first_new + o_place
+            m_new = is_new(p_new_cell, o_new, o_cell)
+            p_key_line = lines_of(
+                p_key, p_new_key, o_cell, o_new, m_new, key_cell_stride, new_key_row_stride
+            )
+            p_value_line = lines_of(
+                p_value, p_new_value, o_cell, o_new, m_new, value_cell_stride, new_value_row_stride
+            )
+        b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
+        b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
+        if MASK_WORDS > 0:
+            m_sees = sees(p_mask, o_n, m_n, b_bit, MASK_WORDS)
+        else:
+            m_sees = m_n[None, :]
+        b_back = b_product
+        if HAS_BIAS or HAS_WINDOW:
+            b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
+        b_logit = logits_of(
+            b_product,
+            m_sees,
+            b_back,
+            o_head,
+            scale,
+            soft_cap,
+            p_bias,
+            bias_size,
+            bias_origin,
+            window,
+            HAS_CAP,
+            HAS_BIAS,
+            HAS_WINDOW,
+        )
+        b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
+        b_shift = finite_or_zero(b_new_peak)
+        b_weight = tl.exp2(b_logit - b_shift[:, None])
+        b_scale = tl.exp2(b_peak - b_shift)
+        b_value = tl.load(p_value_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
+        b_sum = add_weighted(b_sum * b_scale[:, None], b_weight, b_value)
+        b_total = b_total * b_scale + tl.sum(b_weight, 1)
+        b_peak = b_new_peak
+    if HAS_PATHS:
+        if i_split == 0:
+            b_peak, b_total, b_sum = add_paths(
+                p_own_path,
+                tl.minimum(tl.load(p_path_length + i_slot), max_path),
+                p_cell + num_cells,
+                num_listed - num_cells,
+                p_key,
+                p_value,
+                key_cell_stride,
+                value_cell_stride,
+                p_new_key,
+                p_new_value,
+                p_new_cell,
+                new_key_row_stride,
+                new_value_row_stride,
+                first_new + num_cells,
+                p_cell_position,
+                b_query,
+                b_position,
+                o_head,
+                scale,
+                soft_cap,
+                p_bias,
+                bias_size,
+                bias_origin,
+                window,
+                b_peak,
+                b_total,
+                b_sum,
+                m_d,
+                HAS_CAP,
+                HAS_BIAS,
+                HAS_WINDOW,
+                HAS_NEW,
+                BLOCK_D,
+            )
+
+    is_last = True
+    if HAS_SPLITS:
+        if num_parts > 1:
+            i_first = i_unit.to(tl.int64) * num_splits * BLOCK_M
+            o_part = i_first + i_split * BLOCK_M + tl.arange(0, BLOCK_M)
+            tl.store(p_sum + o_part[:, None] * BLOCK_D + o_d[None, :], b_sum)
+            tl.store(p_peak + o_part, b_peak)
+            tl.store(p_total + o_part, b_total)
+            # all threads must have written before one of them counts the part
+            tl.debug_barrier()
+            is_last = tl.atomic_add(p_count + i_unit, 1, sem="acq_rel") == num_parts - 1
+            if is_last:
+                tl.store(p_count + i_unit, 0)
+                b_sum, b_total = merge(
+                    p_sum + i_first * BLOCK_D,
+                    p_peak + i_first,
+                    p_total + i_first,
+                    num_parts,
+                    BLOCK_M,
+                    BLOCK_D,
+                )
+    if is_last:
+        # a row that sees no cell has weight 0 and gets zeros
+        b_out = b_sum / tl.where(b_total == 0.0, 1.0, b_total)[:, None]
+        o_out = (o_row.to(tl.int64) * num_key_heads * GROUP + o_head) * HEAD_SIZE
+        p_line = p_out + o_out[:, None] + o_d[None, :]
+        m_line = query_begin + tl.arange(0, BLOCK_M) < num_queries
+        tl.store(p_line, b_out.to(p_out.dtype.element_ty), mask=m_line[:, None] & m_d)
