@@ -186,7 +186,7 @@ class Algorithm:
         # `round` would round halves to even numbers
         return math.floor(stop.patience * self.last_width + 0.5)
 
-    @property
+    @cached_property
     def perturbs(self) -> bool:
         """Whether something else than log-probabilities ranks hypotheses; see `Processor.perturbs`."""
         return any(map(base.perturbs, self.processors))
