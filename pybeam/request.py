@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -64,9 +65,21 @@ class Request:
         return given if isinstance(given, Request) else cls(given)
 
     @property
+    def overrides_nothing(self) -> bool:
+        """Whether all options are the algorithm's."""
+        return set(map(type, _OPTIONS(self))) == _NONE
+
+    @property
     def prefix_length(self) -> int:
         """The number of tokens in the prefix; 0 without one."""
         return 0 if self.prefix is None else len(self.prefix)
+
+
+_OPTIONS = attrgetter(
+    *("width", "threshold", "max_candidates", "relative_threshold", "local_threshold", "n_best"),
+    *("min_length", "max_length", "scoring", "ended_only", "processors", "target"),
+)
+_NONE = {type(None)}
 
 
 @dataclass(frozen=True)

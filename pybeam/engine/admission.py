@@ -13,6 +13,7 @@ from pybeam.engine.items import catalogue_rule
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
+from pybeam.limits import SourceLimit
 from pybeam.models.base import Alignment
 from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
@@ -22,6 +23,8 @@ from pybeam.search.overrides import for_target, overridden
 # Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
 # processor; each source more takes memory before it is needed.
 ENCODE_AHEAD = 16
+# algorithms that requests share, at most
+MAX_SHARED = 256
 
 
 class Admission:
@@ -51,6 +54,8 @@ class Admission:
         if arrivals.keeps_order:
             # few, because those that come later may be in a hurry; several, to be encoded together
             self._window = min(ENCODE_AHEAD, max(1, schedule.n // 4))
+        # by what they follow from; see `_algorithm_of`
+        self._shared: dict[tuple[int, int, int], Algorithm] = {}
         self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
@@ -149,7 +154,7 @@ class Admission:
         prefix = self._check_tokens("prefix", request.prefix)
         target = self._check_target(request.target)
         length = model.source_length(content)
-        algorithm = self._own_algorithm(request, room, length)
+        algorithm = self._algorithm_of(request, room, length)
         for processor in request.processors or ():
             processor.check(model)
         if request.target is None:
@@ -203,6 +208,20 @@ class Admission:
                 "`max_tokens`"
             )
         return most
+
+    def _algorithm_of(self, request: Request, room: int, source_length: int) -> Algorithm:
+        """The algorithm of a request. Requests without options of their own share theirs."""
+        own = self._algorithm
+        if own.draft is not None or not request.overrides_nothing:
+            return self._own_algorithm(request, room, source_length)
+        follows = isinstance(own.max_length, SourceLimit)
+        key = room, request.prefix_length, source_length if follows else 0
+        found = self._shared.get(key)
+        if found is None:
+            if len(self._shared) == MAX_SHARED:
+                self._shared.clear()
+            found = self._shared[key] = self._own_algorithm(request, room, source_length)
+        return found
 
     def _own_algorithm(self, request: Request, room: int, source_length: int) -> Algorithm:
         if request.target is not None:

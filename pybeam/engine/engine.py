@@ -339,11 +339,11 @@ class Engine:
         """
         pending = self._pending.popleft()
         with self._clock("report"):
-            numbers = pending.copy.tolist()
+            numbers = pending.copy.numpy()
         self._work.end_quarantine()
         slots, glance = pending.slots, pending.glance
         # a captured step reports on padding, too
-        lines = numbers[: Report.size(len(slots))]
+        lines = numbers[: Report.size(len(slots))].tolist()
         self.stats.free_pages = lines[0]
         self._work.read_report(lines[0], pending.claimed_pages)
         num_new, done = self._live.read_report(slots, lines)
@@ -353,7 +353,7 @@ class Engine:
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
         if not done and glance is None:
             return []
-        report = Report.parse(np.array(lines), len(slots))
+        report = Report.parse(numbers[: len(lines)], len(slots))
         partials = []
         if glance is not None:
             going = {slots[i] for i in np.flatnonzero(report.reason == RUNNING)}

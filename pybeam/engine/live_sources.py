@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +16,29 @@ from pybeam.engine.source import Source
 from pybeam.state.report import Report
 
 
-class Growth(NamedTuple):
-    """How many rows the live sources [L] may have, and how fast; see `Algorithm.growth`."""
+class Most:
+    """The largest of numbers that come and go.
 
-    max_rows: np.ndarray
-    factor: np.ndarray
+    Attributes:
+        number: the largest; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._counts: dict[int, int] = {}  # by number
+
+    def add(self, number: int) -> None:
+        self._counts[number] = self._counts.get(number, 0) + 1
+        if self.number is None or number > self.number:
+            self.number = number
+
+    def remove(self, number: int) -> None:
+        self._counts[number] -= 1
+        if self._counts[number]:
+            return
+        del self._counts[number]
+        if number == self.number:
+            self.number = max(self._counts, default=None)
 
 
 class LiveSources:
@@ -42,11 +59,15 @@ class LiveSources:
         # lists, because one number of a NumPy array costs more than many of a list
         self._rows_of: list[int] = []  # by slot
         self._expansions_of: list[int] = []  # by slot
+        # by slot, the most rows and `Algorithm.growth`, and the rows that there may be after a step
+        self._growth_of: list[tuple[int, int]] = []
+        self._expected_of: list[int] = []
+        self._num_expected = 0
         self._slot: Tensor | None = None
         self._padded: Tensor | None = None
-        self._growth: Growth | None = None
-        self._opened: int | None = None  # the step at which the oldest was admitted
-        self._begun: int | None = None  # the same, less the steps that a source has been saved
+        self._most_rows, self._longest, self._tokens_per_step = Most(), Most(), Most()
+        # steps that a source has been saved, less the step at which it was admitted
+        self._lead = Most()
         self._changed()
 
     @property
@@ -79,14 +100,20 @@ class LiveSources:
         missing = [0] * (num_slots - len(self._rows_of))
         self._rows_of += missing
         self._expansions_of += missing
+        self._expected_of += missing
+        self._growth_of += [(0, 0)] * len(missing)
 
     def add(self, sources: Sequence[Source], num_rows: Sequence[int], step: int) -> None:
         """Add sources that begin at that step, each with so many rows."""
         for source, num in zip(sources, num_rows, strict=True):
             source.opened = step
-            self._by_slot[source.slot] = source
-            self._set_rows(source.slot, num)
-            self._expansions_of[source.slot] = 0
+            slot, algorithm = source.slot, source.algorithm
+            self._by_slot[slot] = source
+            self._growth_of[slot] = algorithm.max_rows, algorithm.growth
+            self._set_rows(slot, num)
+            self._expansions_of[slot] = 0
+            for most, number in self._numbers(source):
+                most.add(number)
             self._num_tokens += source.source_length
             self.max_bytes += source.max_bytes
         self._changed()
@@ -96,6 +123,8 @@ class LiveSources:
         sources = [self._by_slot.pop(slot) for slot in slots]
         for source in sources:
             self._set_rows(source.slot, 0)
+            for most, number in self._numbers(source):
+                most.remove(number)
             self._num_tokens -= source.source_length
             self.max_bytes -= source.max_bytes
         self._changed()
@@ -123,9 +152,22 @@ class LiveSources:
                 done.append(i)
         return num_new, done
 
+    def _numbers(self, source: Source) -> tuple[tuple[Most, int], ...]:
+        """The numbers of a source of which only the largest of all sources counts."""
+        algorithm = source.algorithm
+        return (
+            (self._most_rows, algorithm.max_rows),
+            (self._longest, source.max_tokens),
+            (self._tokens_per_step, algorithm.tokens_per_step),
+            (self._lead, source.num_read - source.opened),
+        )
+
     def _set_rows(self, slot: int, num: int) -> None:
+        most, factor = self._growth_of[slot]
+        expected = min(most, num * factor)
         self.num_rows += num - self._rows_of[slot]
-        self._rows_of[slot] = num
+        self._num_expected += expected - self._expected_of[slot]
+        self._rows_of[slot], self._expected_of[slot] = num, expected
 
     def are_forced(self, step: int, reach: int | None) -> bool:
         """Whether the next token of every row is given at this step, and nobody reads its logits.
@@ -140,7 +182,7 @@ class LiveSources:
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:
         """Return how many tokens a row can have so many steps after this one, start token included."""
-        longest, per_step = self._longest, self._tokens_per_step
+        longest, per_step = self._longest.number or 0, self._tokens_per_step.number or 0
         num_before = self._most_before(step)
         for source in newcomers:
             longest = max(longest, source.max_tokens)
@@ -150,33 +192,17 @@ class LiveSources:
 
     def row_limit(self) -> int:
         """Return how many rows a step has room for if the host reads late. Beams rarely need more."""
-        if self._growth is None:
-            rules = [source.algorithm for source in self]
-            self._growth = Growth(
-                np.array([rule.max_rows for rule in rules]),
-                np.array([rule.growth for rule in rules]),
-            )
-        widest, factor = self._growth
-        num_rows = np.array([self._rows_of[slot] for slot in self.slots])
-        expected = np.minimum(widest, num_rows * factor).sum()
         # the widest beam must fit, because it would wait for ever otherwise
-        return bucket(int(max(expected, widest.max())))
+        return bucket(max(self._num_expected, self._most_rows.number or 0))
 
     def _age(self, step: int) -> int:
-        return 0 if self._opened is None else step - self._opened
+        oldest = next(iter(self), None)
+        return 0 if oldest is None else step - oldest.opened
 
     def _most_before(self, step: int) -> int:
         """Return the most steps that a row has behind it, with those that reading at once has saved."""
-        return 0 if self._begun is None else step - self._begun
+        return 0 if self._lead.number is None else step + self._lead.number
 
     def _changed(self) -> None:
         self.slots = tuple(self._by_slot)
         self._slot = self._padded = None
-        self._longest = max((source.max_tokens for source in self), default=0)
-        self._tokens_per_step = max(
-            (source.algorithm.tokens_per_step for source in self), default=0
-        )
-        oldest = next(iter(self), None)
-        self._opened = None if oldest is None else oldest.opened
-        self._begun = min((source.opened - source.num_read for source in self), default=None)
-        self._growth = None

@@ -54,10 +54,10 @@ class Glance(NamedTuple):
             read.append(state.best_rows(slots, self.capacity).view(-1))
         return torch.cat(read)
 
-    def partials(self, numbers: list[int], is_live: Callable[[Source], bool]) -> list[Partial]:
+    def partials(self, numbers: np.ndarray, is_live: Callable[[Source], bool]) -> list[Partial]:
         """Make the partial results of live sources that have new ones. `numbers` end with what was read."""
         paths = numbers[-self.capacity * (len(self.sources) + len(self.with_best)) :]
-        lines = np.array(paths).reshape(-1, self.capacity)
+        lines = paths.reshape(-1, self.capacity)
         tokens = [
             line[1 : 1 + size].tolist()
             for line, size in zip(lines, ((lines >= 0).sum(1) - 1).tolist(), strict=True)

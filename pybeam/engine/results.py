@@ -53,7 +53,9 @@ class FinishedBatch(NamedTuple):
             capacity,
             wants_log_probs=needs_log_probs,
         )
-        cut = [i for i, one in enumerate(sources) if _is_cut(one, errors[i], report, i)]
+        cut = []
+        if any(errors):
+            cut = [i for i, one in enumerate(sources) if _is_cut(one, errors[i], report, i)]
         if cut:
             slots = [sources[i].slot for i in cut]
             rows = state.cut(slots, capacity, wants_log_probs=needs_log_probs)
@@ -66,21 +68,18 @@ class FinishedBatch(NamedTuple):
 
         `attend` adds attention and coverage.
         """
-        found = Found.parse(self.found.numpy(), self.capacity)
-        cut = dict(zip(self.cut, found[int(self.report.num_finished.sum()) :], strict=True))
-        finished = iter(found)
+        numbers = self.found.numpy()
+        kept = self._kept(Found.final_scores(numbers))
+        found = iter(Found.parse(numbers[[line for own in kept for line in own]], self.capacity))
         choices = None if self.choices is None else self.choices.numpy()
-        results = []
-        for i, source in enumerate(self.sources):
-            own = [next(finished) for _ in range(int(self.report.num_finished[i]))]
-            own += [cut[i]] if i in cut else []
-            result = self._without_hypotheses(i)
-            if result.error is None:
+        results = self._without_hypotheses()
+        for i, (source, own) in enumerate(zip(self.sources, kept, strict=True)):
+            best = [next(found) for _ in own]
+            if results[i].error is None:
                 try:
-                    result.hypotheses.extend(_hypotheses(source, own, wants_log_probs))
+                    results[i].hypotheses.extend(_hypotheses(source, best, wants_log_probs))
                 except Exception as error:
-                    result = failed(result, error)
-            results.append(result)
+                    results[i] = failed(results[i], error)
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
@@ -88,20 +87,40 @@ class FinishedBatch(NamedTuple):
                 result = dataclasses.replace(result, has_all_items=True)
             yield result if choices is None else next_group(source, result, choices[i])
 
-    def _without_hypotheses(self, i: int) -> Result:
-        source, report = self.sources[i], self.report
-        reason = STOP_REASONS[report.reason[i]]
-        cost = int(report.steps[i]), int(report.expansions[i])
-        result = Result(source.index, source.request.id, [], reason, *cost)
-        error = self.errors[i]
-        if error is None and reason == "error":
-            error = ValueError(
-                f"the model returned NaN or +inf logits for request {source.number} at generated token "
-                f"{report.depth[i]}; check its weights, dtype and this source"
-            )
-        if error is not None:
-            return failed(result, error)
-        return dataclasses.replace(result, stop_reason="target") if source.target else result
+    def _kept(self, final_scores: Sequence[float]) -> list[list[int]]:
+        """The lines in `found` of the hypotheses that each source may return, best first."""
+        counts = self.report.num_finished.tolist()
+        cut = dict(zip(self.cut, range(sum(counts), len(final_scores)), strict=True))
+        kept, first = [], 0
+        for i, (source, num) in enumerate(zip(self.sources, counts, strict=True)):
+            own = [cut[i]] if i in cut else list(range(first, first + num))
+            first += num
+            # stable, so that ties stay in the order of finishing
+            own.sort(key=lambda line: -final_scores[line])
+            # coverage ranks them anew
+            if not source.algorithm.scoring.coverage:
+                del own[source.algorithm.n_best :]
+            kept.append(own)
+        return kept
+
+    def _without_hypotheses(self) -> list[Result]:
+        report, results = self.report, []
+        columns = report.reason, report.steps, report.expansions
+        lines = zip(*(column.tolist() for column in columns), strict=True)
+        for i, (source, (number, *cost)) in enumerate(zip(self.sources, lines, strict=True)):
+            reason, error = STOP_REASONS[number], self.errors[i]
+            result = Result(source.index, source.request.id, [], reason, *cost)
+            if error is None and reason == "error":
+                error = ValueError(
+                    f"the model returned NaN or +inf logits for request {source.number} at generated "
+                    f"token {report.depth[i]}; check its weights, dtype and this source"
+                )
+            if error is not None:
+                result = failed(result, error)
+            elif source.target:
+                result = dataclasses.replace(result, stop_reason="target")
+            results.append(result)
+        return results
 
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
@@ -115,11 +134,8 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
 
 
 def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:
-    """Return all hypotheses that a source has found, best first."""
     rule = catalogue_rule(source.algorithm)
-    hypotheses = [_hypothesis(source, one, wants_log_probs, rule) for one in found]
-    # stable, so that ties stay in the order of finishing
-    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.final_score)
+    return [_hypothesis(source, one, wants_log_probs, rule) for one in found]
 
 
 def _hypothesis(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pybeam.engine.arrivals import Watch
@@ -59,7 +60,8 @@ class Source(NewBeam):
         is_scored = bool(self.target) or self.algorithm.prefix.is_scored
         return 0 if is_scored else len(self.prefix)
 
-    @property
+    # kept, because the next group of a diverse search has the same limit
+    @cached_property
     def max_tokens(self) -> int:
         """Number of tokens of its longest possible hypothesis, start token included."""
         max_length = self.algorithm.max_length

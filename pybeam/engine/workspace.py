@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ LOOK_AFTER = 256
 KEPT_BYTES = 64 << 20
 
 
-class Needs(NamedTuple):
+@dataclass
+class Needs:
     """Sizes that the arrays of a workspace follow from."""
 
     width: int = 0
@@ -44,9 +46,12 @@ class Needs(NamedTuple):
     positions: int = 0  # of a source
     pages: int = 0
 
-    def joined(self, **others: int) -> Needs:
-        """Return the larger of each size and the other of that name."""
-        return self._replace(**{name: max(getattr(self, name), n) for name, n in others.items()})
+    def note(self, width: int = 0, length: int = 0, positions: int = 0, pages: int = 0) -> None:
+        """Raise each size to the other of that name."""
+        self.width = max(self.width, width)
+        self.length = max(self.length, length)
+        self.positions = max(self.positions, positions)
+        self.pages = max(self.pages, pages)
 
 
 class Workspace:
@@ -108,7 +113,8 @@ class Workspace:
         if self.memory_limit is not None and page_bytes:
             self.tree.max_pages = self.memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
-        self._buffers: tuple[Tensor, ...] | None = None
+        self._buffers: tuple[Tensor, ...] = ()
+        self._may_have_grown = True
         self._free_slots: list[int] = []
         self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them
         self._reserved: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -118,7 +124,7 @@ class Workspace:
         self.claimed_pages = 0
         self.is_too_large = False
         self._num_taken = 0  # sources since the last look
-        self._held = self._needed = Needs()  # since the beginning, and since the last look
+        self._held, self._needed = Needs(), Needs()  # since the beginning, and since the last look
 
     def max_bytes(self, source: Source) -> int:
         """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
@@ -166,8 +172,9 @@ class Workspace:
 
     def _look(self) -> None:
         """See whether a peak has passed."""
-        self._held = self._held.joined(**self._needed._asdict())
-        pairs = zip(self._needed, self._held, strict=True)
+        needs = vars(self._needed)
+        self._held.note(**needs)
+        pairs = zip(needs.values(), vars(self._held).values(), strict=True)
         is_past = any(4 * needed < held for needed, held in pairs)
         num_bytes = sum(buffer.nbytes for buffer in self.buffers())
         self.is_too_large = is_past and num_bytes > KEPT_BYTES
@@ -199,26 +206,26 @@ class Workspace:
         Room for tokens grows ahead of need, but not beyond the longest hypothesis that a source may have. A
         slot has room for the nodes of each source, and not for the widest beam of the longest hypotheses.
         """
-        self._needed = self._needed.joined(
-            width=max((source.algorithm.max_rows for source in newcomers), default=0),
-            length=length,
-            positions=max((source.source_length for source in newcomers), default=0),
-        )
+        widest = max([source.algorithm.max_rows for source in newcomers], default=0)
+        farthest = max([source.source_length for source in newcomers], default=0)
+        self._needed.note(widest, length, farthest)
         slots, max_width, max_length, max_nodes = self._reserved
         if slots >= self.num_slots and max_length >= length and not newcomers:
             return
         # newcomers may bring longer prefixes and sources than there is room for
-        self._buffers = None
-        sources = [*live, *newcomers]
+        self._may_have_grown = True
+        growing = newcomers
         if max_length < length:
-            longest = max(source.max_tokens for source in sources)
+            # longer hypotheses have more nodes
+            growing = [*live, *newcomers]
+            longest = max(source.max_tokens for source in growing)
             first = FIRST_LENGTH_OF_GRAPHS if self._expected else FIRST_LENGTH
             max_length = max(length, min(max(first, 2 * max_length), longest))
         reserved = (
             max(slots, self.num_slots),
-            max([max_width, *(source.algorithm.max_rows for source in newcomers)]),
+            max(max_width, widest),
             max_length,
-            max([max_nodes, *(source.max_nodes(max_length) for source in sources)]),
+            max([max_nodes, *(source.max_nodes(max_length) for source in growing)]),
         )
         if reserved == self._reserved:
             return
@@ -276,9 +283,9 @@ class Workspace:
         num_new = num_sources * tree.pages_per_step + num_more
         num_added = tree.reserve_pages(num_new, self._free_pages)
         self._add_free(num_added - num_new)
-        self._needed = self._needed.joined(pages=tree.num_total_pages - self._free_pages)
+        self._needed.note(pages=tree.num_total_pages - self._free_pages)
         if num_added or self._session_room[1] < tree.num_cells:
-            self._buffers = None
+            self._may_have_grown = True
             self._reserve_session()
 
     def _add_free(self, num_pages: int) -> None:
@@ -302,7 +309,10 @@ class Workspace:
         self._add_free(num_pages)
 
     def buffers(self) -> tuple[Tensor, ...]:
-        """All tensors that live between steps: the same tuple until one of them may have been replaced."""
-        if self._buffers is None:
-            self._buffers = (*self.state.buffers(), *self.session.buffers())
+        """All tensors that live between steps: the same tuple until one of them has been replaced."""
+        if self._may_have_grown:
+            self._may_have_grown = False
+            now = (*self.state.buffers(), *self.session.buffers())
+            if len(now) != len(self._buffers) or not all(map(is_, now, self._buffers)):
+                self._buffers = now
         return self._buffers

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pybeam.backends.memory import large_array
-from pybeam.backends.transfer import to_device
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import PAGE_CELLS
 
 
@@ -19,6 +21,7 @@ class KeyValuePool:
     Attributes:
         both: per layer [cells, 2, H, D], the view to write to.
         key, value: per layer [cells, H, D], views of `both`.
+        cell_bytes: bytes of one cell in all layers.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class KeyValuePool:
     ) -> None:
         shape = (num_layers, 0, 2, num_heads, head_size)
         pool = torch.empty(shape, dtype=dtype, device=device)  # [layers, cells, 2, H, D]
+        self.cell_bytes = num_layers * math.prod(shape[2:]) * pool.itemsize
         # a GPU has a tensor for each layer
         self._whole = pool if device.type == "cpu" else None
         self._set(pool.unbind(0))
@@ -38,12 +42,6 @@ class KeyValuePool:
     @property
     def num_cells(self) -> int:
         return self.both[-1].shape[0]
-
-    @property
-    def cell_bytes(self) -> int:
-        """Number of bytes of one cell in all layers."""
-        first = self.both[0]
-        return len(self.both) * math.prod(first.shape[1:]) * first.itemsize
 
     @property
     def reads_sizes(self) -> bool:
@@ -148,20 +146,23 @@ class SourceCells:
         """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""
         longest = max(lengths, default=0)
         self.reserve(max(slots) + 1, longest)
-        lines = []  # cells of each source
-        for slot, length in zip(slots, lengths, strict=True):
-            pages = self._pages[slot] = self._take(cells_of_pages(length) // PAGE_CELLS)
-            cells = [PAGE_CELLS * page + i for page in pages for i in range(PAGE_CELLS)]
-            lines.append(cells[:length])
-
-        def on_device(values: Sequence) -> Tensor:
-            return to_device(values, torch.int32, self.cell.device)
-
-        index = on_device(slots).long()
-        padded = on_device([line + [0] * (longest - len(line)) for line in lines])  # [A, U]
-        self.cell[:, :longest].index_copy_(0, index, padded)
-        self.length.index_copy_(0, index, on_device(lengths))
-        return on_device([cell for line in lines for cell in line])
+        num_pages = [cells_of_pages(length) // PAGE_CELLS for length in lengths]
+        pages, first = self._take(sum(num_pages)), [0, *accumulate(num_pages)]
+        for slot, begin, end in zip(slots, first, first[1:], strict=False):
+            self._pages[slot] = pages[begin:end]
+        cell = PAGE_CELLS * np.array(pages, dtype=np.int32)[:, None] + np.arange(PAGE_CELLS)
+        within = np.arange(longest)
+        is_used = within < np.array(lengths)[:, None]  # [A, U]
+        place = PAGE_CELLS * np.array(first[:-1])[:, None] + within
+        used = cell.reshape(-1)[place[is_used]]
+        padded = np.zeros(is_used.shape, dtype=np.int32)
+        padded[is_used] = used
+        given = slots, lengths, padded, used
+        index, length, table, cells = all_to_device(given, self.cell.device)
+        index = index.long()
+        self.cell[:, :longest].index_copy_(0, index, table)
+        self.length.index_copy_(0, index, length)
+        return cells
 
     def release(self, slots: Sequence[int]) -> None:
         """Free the cells of these slots."""

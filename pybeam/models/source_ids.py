@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,10 @@ def checked_ids(source: Any, vocab_size: int) -> Tensor:
         TypeError: the source is not a sequence of integers.
         ValueError: it is not one-dimensional, or an id is not one of `vocab_size`.
     """
+    if type(source) in (list, tuple) and set(map(type, source)) == {int}:
+        # most sources: numbers of Python are sooner compared than those of a tensor
+        if min(source) >= 0 and max(source) < vocab_size:
+            return torch.from_numpy(np.array(source, dtype=np.int64))
     ids = _as_ids(source)  # [E]
     if ids.numel():
         low, high = (int(bound) for bound in ids.aminmax())

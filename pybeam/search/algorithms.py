@@ -187,7 +187,7 @@ class Algorithm:
         num = stop.patience * self.last_width + 0.5
         return num if math.isinf(num) else math.floor(num)
 
-    @property
+    @cached_property
     def perturbs(self) -> bool:
         """Whether something else than log-probabilities ranks hypotheses; see `Processor.perturbs`."""
         return any(map(base.perturbs, self.processors))

@@ -245,7 +245,8 @@ class BeamState:
         program = self._step.program()
         if program is not None:
             return program.finished(list(slots), list(counts), capacity, wants_log_probs)
-        index = np.stack((np.repeat(slots, counts), np.concatenate([np.arange(n) for n in counts])))
+        places = [(slot, i) for slot, n in zip(slots, counts, strict=True) for i in range(n)]
+        index = np.array(places, dtype=np.int64).reshape(-1, 2).T
         owner, place = to_device(index, torch.long, self._arrays.device)
         ints = self.beams.finished_ints[owner, place]  # [n, 3]
         floats = self.beams.finished_floats[owner, place]  # [n, 3]

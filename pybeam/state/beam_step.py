@@ -15,7 +15,6 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.beam_program import BeamProgram, BeamRules
-from pybeam.backends.transfer import to_device
 from pybeam.contracts import Finishing, SelectOptions, Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import restore_log_probs
@@ -62,8 +61,7 @@ class BeamStep:
         if program is not None:
             program.open(slots, *lines, start_id)
         else:
-            slot = to_device(slots, INT, arrays.device)
-            new = arrays.lines_on_device(*lines)
+            slot, new = arrays.on_device(slots, *lines)
             arrays.backend.beam_open(arrays.tree.arrays, arrays.beams, slot, new, start_id)
         return [1] * len(beams)
 

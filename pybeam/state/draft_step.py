@@ -57,7 +57,8 @@ class DraftStep:
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
         arrays = self._arrays
-        lines = arrays.lines_on_device(*arrays.new_lines(beams))
+        slots = [beam.slot for beam in beams]
+        slot, lines = arrays.on_device(slots, *arrays.new_lines(beams))
         self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
         draft_lines = []
         for beam in beams:
@@ -67,13 +68,12 @@ class DraftStep:
             draft_lines.append(
                 algorithm.draft.line(algorithm.max_length, len(guesses), self._pad_id)
             )
-        slots = [beam.slot for beam in beams]
         ints = [[line[name] for name in DRAFT_COLUMNS] for line in draft_lines]
         arrays.backend.draft_open(
             arrays.tree.arrays,
             arrays.beams,
             self.drafts,
-            to_device(slots, INT, arrays.device),
+            slot,
             lines,
             to_device(ints, INT, arrays.device),
             self._tokens(start_id),

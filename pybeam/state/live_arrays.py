@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from pybeam.backends.arrays import (
     NewLines,
     RowArrays,
 )
-from pybeam.backends.transfer import to_device
+from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
@@ -28,6 +29,9 @@ from pybeam.state.new_beam import NewBeam
 
 INF = float("inf")
 INT = torch.int32
+CAP = FLOAT_COLUMNS.index("cap")
+# algorithms whose lines are kept
+MAX_LINES = 64
 
 
 @dataclass
@@ -76,6 +80,8 @@ class LiveArrays:
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
         self.uses = Uses()
+        # what opens the beams of an algorithm, by its id
+        self._lines: dict[int, tuple[Algorithm, list[int], list[float]]] = {}
         # columns of the beams, cut out once, because a step may need neither
         self._limits: tuple[Beams, Tensor, Tensor] | None = None
 
@@ -106,35 +112,67 @@ class LiveArrays:
         self._keep_early_widths(slots, [early_widths(beam.algorithm) for beam in beams])
         processors = [beam.algorithm.processors for beam in beams]
         self.processors.open(slots, processors, [beam.prompt for beam in beams])
-        lines = [columns_of(beam) for beam in beams]
-        for line in lines:
-            self.uses.note(line)
-        ints = [int(line.get(name, 0)) for line in lines for name in INT_COLUMNS]
-        floats = [line[name] for line in lines for name in FLOAT_COLUMNS]
+        ints: list[int] = []
+        floats: list[float] = []
+        for beam in beams:
+            own_ints, own_floats = self._line(beam)
+            ints += own_ints
+            floats += own_floats
         return ints, floats
 
-    def lines_on_device(self, ints: list[int], floats: list[float]) -> NewLines:
-        """Return the result of `new_lines` on the device."""
-        return NewLines(
-            to_device(ints, INT, self.device).view(-1, len(INT_COLUMNS)),
-            to_device(floats, torch.float32, self.device).view(-1, len(FLOAT_COLUMNS)),
+    def _line(self, beam: NewBeam) -> tuple[list[int], list[float]]:
+        """The line that opens this beam. Those without given tokens share the line of their algorithm."""
+        algorithm, has_given = beam.algorithm, beam.prefix or beam.target
+        kept = None if has_given else self._lines.get(id(algorithm))
+        if kept is None:
+            columns = columns_of(beam)
+            self.uses.note(columns)
+            ints = [int(columns.get(name, 0)) for name in INT_COLUMNS]
+            kept = algorithm, ints, [columns[name] for name in FLOAT_COLUMNS]
+            if len(self._lines) >= MAX_LINES:
+                self._lines.clear()
+            if not has_given:
+                # the algorithm is kept, too, so that no other has its id
+                self._lines[id(algorithm)] = kept
+        _, ints, floats = kept
+        cap = algorithm.scoring.cap(beam.source_length)
+        return ints, [*floats[:CAP], cap, *floats[CAP + 1 :]]
+
+    def on_device(
+        self, slots: Sequence[int], ints: list[int], floats: list[float]
+    ) -> tuple[Tensor, NewLines]:
+        """Return these slots [A] and the result of `new_lines` on the device."""
+        bits = np.array(floats, dtype=np.float32).view(np.int32)
+        slot, of_ints, of_floats = all_to_device((slots, ints, bits), self.device)
+        lines = NewLines(
+            of_ints.view(-1, len(INT_COLUMNS)),
+            of_floats.view(torch.float32).view(-1, len(FLOAT_COLUMNS)),
         )
+        return slot, lines
 
     def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, given))
         if not longest:
             return
         self.beams = self.beams.reserved(0, 0, longest)
-        for p, tokens in zip(slots, given, strict=True):
-            self.beams.prefix[p, : len(tokens)] = to_device(tokens, INT, self.device)
+        self._write(self.beams.prefix, slots, given, longest)
 
     def _keep_early_widths(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         most = max(map(len, given))
         if not most:
             return
         self.beams = self.beams.reserved(0, 0, 0, most)
-        for p, widths in zip(slots, given, strict=True):
-            self.beams.early_width[p, : len(widths)] = to_device(widths, INT, self.device)
+        self._write(self.beams.early_width, slots, given, most)
+
+    def _write(
+        self, table: Tensor, slots: Sequence[int], given: Sequence[Sequence[int]], longest: int
+    ) -> None:
+        """Write numbers, up to `longest` for each slot, into a table [S, …]."""
+        padded = np.zeros((len(slots), longest), dtype=np.int32)
+        for line, numbers in zip(padded, given, strict=True):
+            line[: len(numbers)] = numbers
+        index, lines = all_to_device((slots, padded), self.device)
+        table[:, :longest].index_copy_(0, index.long(), lines)
 
     def rows(self, slot: Tensor, read: RowArrays, position: Tensor, longest: int) -> Rows:
         """Return the rows that were read from slots [A], with the number of tokens [R] before each."""

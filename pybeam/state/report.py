@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,20 +78,32 @@ class Found(NamedTuple):
     eos_id: int | None  # the token that ended it
     log_probs: list[float] | None
 
+    @staticmethod
+    def final_scores(numbers: np.ndarray) -> list[float]:
+        """Read those alone that `parse` reads."""
+        place = len(FINISHED_INT_COLUMNS) + FINISHED_FLOAT_COLUMNS.index("finished_final")
+        return numbers[:, place].view(np.float32).tolist()
+
     @classmethod
     def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
         """Read a copy of `FinishedArrays.packed`, for paths of that capacity."""
         num_ints, num_floats = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS)
         path = num_ints + num_floats + 1
         log_prob = path + capacity
+        # paths have room for longer ones
+        longest = int(numbers[:, path - 1].max(initial=0))
+        lines = numbers[:, : path + longest].tolist()
+        scores = numbers[:, num_ints : path - 1].view(np.float32).tolist()
+        own: list[Any] = [None] * len(lines)
+        if numbers.shape[1] > log_prob:
+            own = numbers[:, log_prob : log_prob + longest].view(np.float32).tolist()
         found = []
-        # every number is read as an int and as a float, which takes fewer calls than to split the lines
-        both = zip(numbers.tolist(), numbers.view(np.float32).tolist(), strict=True)
-        for ints, floats in both:
+        for ints, floats, log_probs in zip(lines, scores, own, strict=True):
             _, length, eos = ints[:num_ints]
-            score, of_eos, final_score = floats[num_ints : num_ints + num_floats]
-            size, eos_id, own = ints[path - 1], None if eos < 0 else eos, None
-            if len(ints) > log_prob:
-                own = floats[log_prob + 1 : log_prob + size] + ([] if eos_id is None else [of_eos])
-            found.append(cls(ints[path + 1 : path + size], length, score, final_score, eos_id, own))
+            score, of_eos, final_score = floats
+            size, eos_id = ints[path - 1], None if eos < 0 else eos
+            if log_probs is not None:
+                log_probs = log_probs[1:size] + ([] if eos_id is None else [of_eos])
+            tokens = ints[path + 1 : path + size]
+            found.append(cls(tokens, length, score, final_score, eos_id, log_probs))
         return found

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend
-from pybeam.backends.transfer import to_device
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import NewNodes
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Alignment, InProcess, Session
@@ -288,15 +288,13 @@ class TransformerSession(Session):
     def encoder_states(self, sources: Sequence[Tensor]) -> Tensor:
         """Return hidden states [n, d] of these sources, one after another, without padding."""
         model, encoder, device = self.model, self.model.encoder, self.model.device
-        length = torch.tensor(self._lengths(sources), dtype=torch.int32)  # [A]
-        offset = F.pad(length.cumsum(0, dtype=torch.int32), (1, 0))  # [A + 1]
-        within = torch.arange(int(length.max()), dtype=torch.int32)
-        cell = offset[:-1, None] + within  # [A, U], the rows of each source are its cells
-        start = offset[:-1].repeat_interleave(length)  # [n]
-        position = torch.arange(start.numel(), dtype=torch.int32) - start  # [n]
-        slot = torch.arange(len(sources), dtype=torch.int32)
-        host = offset, slot, cell, length, position
-        offset, slot, cell, length, position = (to_device(x, x.dtype, device) for x in host)
+        lengths = np.array(self._lengths(sources))  # [A]
+        offsets = np.concatenate(([0], lengths.cumsum()))  # [A + 1]
+        # the rows of each source are its cells
+        places = offsets[:-1, None] + np.arange(lengths.max())  # [A, U]
+        positions = np.arange(offsets[-1]) - offsets[:-1].repeat(lengths)  # [n]
+        host = offsets, np.arange(len(sources)), places, lengths, positions
+        offset, slot, cell, length, position = all_to_device(host, device)
         cells = Cells(offset, slot, cell, length)
         if self._fused_encoder is not None:
             return self._fused_encoder.encode(model.encoder_inputs(sources, position), cells)
