@@ -139,7 +139,7 @@ class Decoder(InProcess):
         if self.model.device.type != "cuda":
             obstacles.append(f"the model is on {self.model.device}")
         if not self.model.can_capture:
-            obstacles.append(f"a {type(self.model).__name__} cannot be captured")
+            obstacles.append(self.model.why_not_captured)
         if graphs and obstacles:
             raise ValueError(
                 f"`graphs` needs a GPU and a model whose steps are static: {obstacles[0]}"

@@ -17,9 +17,9 @@ import torch
 from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
+from pybeam.models.huggingface.waiting import NoReading, NoWaiting
 from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
-from support.device_loop import NoReading, NoWaiting
 from support.graph_memory import GraphMemory
 
 # deterministic algorithms need it before the first product on a GPU

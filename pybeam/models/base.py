@@ -159,6 +159,11 @@ class Model(ABC):
     takes_features = False  #: whether sources are features of sound, not token ids
 
     @property
+    def why_not_captured(self) -> str:
+        """Say so, of a model that has no `can_capture`."""
+        return f"a {type(self).__name__} cannot be captured"
+
+    @property
     def eos_ids(self) -> tuple[int, ...]:
         """All tokens that end a hypothesis, `eos_id` first."""
         return (self.eos_id, *self.other_eos_ids)

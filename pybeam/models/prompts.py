@@ -15,7 +15,6 @@ from pybeam.backends.transfer import to_device
 from pybeam.contracts import Paths
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.cells import Cells
-from pybeam.models.distances import Distances, by_entry
 from pybeam.models.rows import Rows
 
 
@@ -94,11 +93,6 @@ class PromptPool(KeyValuePool):
             mask = mask.masked_fill(~is_own[..., None], -1)  # [A, U, W], all rows see the prompt
             cells = cells._replace(mask=mask)
         return Visible(cells, longest)
-
-    def distances(self, rows: Rows, position: Tensor, cells: Cells) -> Distances:
-        """Return how far rows at these positions [R] are from the cells that they attend over."""
-        # rows of a beam are at one position; rows that draft follow one another
-        return Distances(self.position[:, 0][cells.cell.long()], by_entry(rows, position)[0])
 
     def _resize(self, num_own: int, num_prompt: int) -> None:
         num_own, num_prompt = max(num_own, self.num_own), max(num_prompt, self.num_prompt)

@@ -15,10 +15,9 @@ from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.huggingface.waiting import NoReading, NoWaiting, Waits
 from support.device_loop import (
     REQUESTS,
-    NoReading,
-    NoWaiting,
     assert_alike,
     run,
     torch_beams,
@@ -137,7 +136,7 @@ def test_the_guard_sees_who_waits(program):
         "boolean index": lambda: x[x > 1],
         "repeat_interleave": lambda: x.repeat_interleave(x),
     }
-    with pytest.raises(AssertionError, match="waits"), NoWaiting(), NoReading():
+    with pytest.raises(Waits, match="waits"), NoWaiting(), NoReading():
         programs[program]()
 
 

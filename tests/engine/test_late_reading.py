@@ -12,8 +12,9 @@ from pybeam import processors
 from pybeam.engine.engine import Engine
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
+from pybeam.models.huggingface.waiting import NoReading, NoWaiting
 from pybeam.processors.bans import SuppressSequences
-from support.device_loop import NoReading, NoWaiting, assert_alike, run, torch_beams
+from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import VOCAB, hashed, onnx_model, wrapped
 from support.speech_models import random_features, save_tiny_speech_model
 from support.tiny_models import save_tiny_model

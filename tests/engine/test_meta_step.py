@@ -6,6 +6,8 @@ Launches of Triton kernels are recorded and not made. Everything else is the cod
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.huggingface import wrap
 from support import aot
 from support.device_loop import REQUESTS
 from support.laws import ALGORITHMS
@@ -62,6 +65,45 @@ def test_open_step_finished_close(model, name, monkeypatch):
     assert aot.recorded(lambda: drive(model, CASES[name]))
 
 
+WRAPPED = (
+    *("bart", "nllb", "marian", "pegasus", "mbart", "whisper", "t5"),
+    *("llama", "gpt2", "qwen", "mistral", "gemma", "gptoss"),
+)
+SEARCHES = {
+    "fixed": pybeam.fixed_beam(3, max_length=15),
+    "processors": CASES["processors"],
+    "jacobi": pybeam.jacobi(max_length=15),
+}
+
+
+@pytest.mark.thinned(most=3)
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_wrapped_models(kind, search, monkeypatch):
+    pytest.importorskip("transformers")
+    from pybeam.models.huggingface.model import EncoderStates
+    from support.huggingface_models import tiny_network
+
+    network = tiny_network(kind).bfloat16()
+    # other masks are made after a look at the padding of prompts
+    network.set_attn_implementation("eager")
+    model = wrap(network)
+    assert model.can_capture
+    network.to("meta")
+    model.device = network.device
+    if model.memory.biases is not None:
+        model.memory.biases.tables = [table.to("meta") for table in model.memory.biases.tables]
+    # a session compares tables of positions when it begins
+    monkeypatch.setattr(torch, "equal", lambda one, other: False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    sources: Sequence[Any] = REQUESTS
+    if model.is_encoder_decoder:
+        size = model.decoder.config.hidden_size
+        states = [torch.empty(len(ids), size, device="meta").bfloat16() for ids in REQUESTS]
+        sources = [EncoderStates(own) for own in states]
+    assert aot.recorded(lambda: drive(model, SEARCHES[search], sources))
+
+
 def test_a_processor_that_reads_shows(model, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     reads = processors.from_function(lambda logits, rows: logits - logits.max().item())
@@ -70,7 +112,7 @@ def test_a_processor_that_reads_shows(model, monkeypatch):
 
 
 @torch.inference_mode()
-def drive(model, algorithm: pybeam.Algorithm) -> None:
+def drive(model, algorithm: pybeam.Algorithm, sources: Sequence[Any] = REQUESTS) -> None:
     """Admit sources, take steps, and close them, without reading anything."""
     schedule = pybeam.Fifo(5)
     if algorithm.draft is not None:
@@ -78,7 +120,7 @@ def drive(model, algorithm: pybeam.Algorithm) -> None:
         algorithm = dataclasses.replace(algorithm, draft=draft)
     workspace = Workspace(model, algorithm, triton)
     engine = Engine(workspace, schedule, Stats(), Wants(log_probs=True, reads_late=True))
-    requests = [pybeam.Request(s, prefix=[4] * (i % 3)) for i, s in enumerate(REQUESTS)]
+    requests = [pybeam.Request(s, prefix=[4] * (i % 3)) for i, s in enumerate(sources)]
     engine._arrivals = Listed(requests)
     engine._admission = Admission(
         engine._arrivals, workspace, engine._schedule, wants_log_probs=True, wants_partials=False

@@ -6,52 +6,12 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
 from pybeam.engine.engine import Engine, Wants
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
-
-# operators whose result has a size that depends on data, or that read data back
-WAITING = {
-    "aten::_local_scalar_dense",
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::unique_consecutive",
-    "aten::_unique2",
-    "aten::repeat_interleave.Tensor",
-    "aten::equal",
-    "aten::is_nonzero",
-    "aten::item",
-}
-READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
-
-
-class NoWaiting(TorchDispatchMode):
-    """Raise if an operator waits for the device, or would wait if the tensors were on one."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name
-        overload = f"{name}.{func._overloadname}"
-        is_boolean_index = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
-            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-        )
-        if name in WAITING or overload in WAITING or is_boolean_index:
-            raise AssertionError(f"{overload} waits for the device")
-        return func(*args, **(kwargs or {}))
-
-
-class NoReading(TorchFunctionMode):
-    """Raise if Python asks a tensor for its values."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", "") in READS:
-            raise AssertionError(f"Tensor.{func.__name__} waits for the device")
-        return func(*args, **(kwargs or {}))
 
 
 def torch_beams() -> SimpleNamespace:

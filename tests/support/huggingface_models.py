@@ -54,6 +54,7 @@ KINDS = {
             query_pre_attn_scalar=2,
             sliding_window=6,
             attn_logit_softcapping=1.5,
+            attn_implementation="eager",  # in transformers 5.17 the default leaves the soft cap out
         ),
     ),
     "gptoss": (

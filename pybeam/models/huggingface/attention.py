@@ -8,7 +8,7 @@ attention function that its config names, and during a step that is ours.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +18,9 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from pybeam.backends import Backend
+from pybeam.contracts import Distances
 from pybeam.models.cells import Cells
-from pybeam.models.distances import Distances
-from pybeam.models.huggingface.gathered import GatheredCells
+from pybeam.models.huggingface.gathered import GatheredCells, within
 from pybeam.models.rows import Rows
 
 NAME = "pybeam"
@@ -38,34 +38,37 @@ class Step:
     backend: Backend
     rows: Rows
     own: Cells
+    position: Tensor  # [R] int32, of each row
+    cell_position: Tensor | None = None  # [cells] int32, of the token in each cell, if it is kept
     cross: Cells | None = None
     cross_key: Sequence[Tensor] = ()  # by layer; cross-attention is recognised by its keys
     embedding: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
-    distances: Distances | None = None  # where a layer asks how far away a token is
-    # by layer, what self-attention adds to scores [A, H, K, U]
-    bias: Callable[[int, GatheredCells], Tensor] | None = None
-    longest: int | None = None  # no row sees more positions; None: not known on the host
-    windows: dict[int, Cells] = field(default_factory=dict)
-    given_windows: set[int] = field(default_factory=set)  # all that the model gave, in use or not
-    _gathered: dict[int, GatheredCells] = field(default_factory=dict)
+    bias: Sequence[Tensor] = ()  # by layer, what self-attention adds to scores [H, P], by distance
+    given_windows: set[int] = field(default_factory=set)  # all that the model gave
+    _gathered: dict[int | None, GatheredCells] = field(default_factory=dict)
 
-    def cells_within(self, window: int | None) -> Cells:
-        """The cells that self-attention with this window sees."""
-        if window is None:
-            return self.own
-        self.given_windows.add(window)
-        if self.longest is not None and self.longest <= window:
-            return self.own
-        if window not in self.windows:
-            assert self.distances is not None
-            self.windows[window] = self.distances.within(self.own, window)
-        return self.windows[window]
+    def distances(self, layer: int, window: int | None, soft_cap: float | None) -> Distances | None:
+        """Return how distances change the scores of this layer's self-attention; None: not at all."""
+        bias = self.bias[layer] if self.bias else None
+        if window is None and bias is None:
+            return None if soft_cap is None else Distances(soft_cap=soft_cap)
+        return Distances(*self.positions, bias, window=window, soft_cap=soft_cap)
 
-    def gathered(self, cells: Cells) -> GatheredCells:
-        """Gather these cells of the step, once per source."""
-        if id(cells) not in self._gathered:
-            self._gathered[id(cells)] = GatheredCells(self.rows, cells)
-        return self._gathered[id(cells)]
+    @property
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """The positions of rows and cells. Raises CannotAttend if those of the cells are not kept."""
+        if self.cell_position is None:
+            raise CannotAttend("its layers have windows that its config does not name")
+        return self.position, self.cell_position
+
+    def gathered(self, window: int | None) -> GatheredCells:
+        """The cells that self-attention with this window sees, gathered once per source."""
+        if window not in self._gathered:
+            cells = self.own
+            if window is not None:
+                cells = within(window, cells, self.rows, *self.positions)
+            self._gathered[window] = GatheredCells(self.rows, cells)
+        return self._gathered[window]
 
 
 def current() -> Step | None:
@@ -157,19 +160,22 @@ def tree_attention_forward(
     layer = int(module.layer_idx)
     is_cross = layer < len(step.cross_key) and key is step.cross_key[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    cells = step.cross if is_cross and step.cross else step.cells_within(sliding_window)
-    if position_bias is not None and step.bias is None:
+    if position_bias is not None and not step.bias:
         raise CannotAttend("its attention has a `position_bias`")
-    is_changed = softcap is not None or s_aux is not None
-    if is_changed and step.cross is not None:
-        raise CannotAttend("its attention has a soft cap or a sink, and there is an encoder")
-    bias_of = None if is_cross else step.bias
-    if is_changed or bias_of is not None:
-        gathered = step.gathered(cells)
-        bias = None if bias_of is None else bias_of(layer, gathered)
-        out = gathered.attention(query[:, :, 0], key, value, scale, bias, softcap, s_aux)
+    if s_aux is not None and step.cross is not None:
+        raise CannotAttend("its attention has a sink, and there is an encoder")
+    attended = query[:, :, 0], key, value, scale
+    if is_cross:
+        assert step.cross is not None
+        distances = None if softcap is None else Distances(soft_cap=softcap)
+        return step.cross.attend(step.backend, *attended, distances)[:, None], None
+    if sliding_window is not None:
+        step.given_windows.add(sliding_window)
+    if s_aux is not None:
+        out = step.gathered(sliding_window).attention(*attended, softcap, s_aux)
         return out[:, None], None
-    out = cells.attend(step.backend, query[:, :, 0], key, value, scale)  # [R, H, D]
+    distances = step.distances(layer, sliding_window, softcap)
+    out = step.own.attend(step.backend, *attended, distances)  # [R, H, D]
     return out[:, None], None
 
 

@@ -1,4 +1,4 @@
-"""Attention in plain torch, for models that change their scores in ways that tree attention cannot."""
+"""Attention with sinks in plain torch, which tree attention does not know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.cells import Cells
-from pybeam.models.distances import by_entry
+from pybeam.models.distances import Distances, by_entry
 from pybeam.models.rows import Rows
 
 
@@ -35,11 +35,10 @@ class GatheredCells:
         key: Tensor,
         value: Tensor,
         scale: float,
-        added: Tensor | None = None,
-        softcap: float | None = None,
-        sink: Tensor | None = None,
+        softcap: float | None,
+        sink: Tensor,
     ) -> Tensor:
-        """Compute ``softmax(cap(scale * query . key) + added) value`` of every row, over the cells it sees.
+        """Compute ``softmax(cap(scale * query . key)) value`` of every row, over the cells it sees.
 
         ``cap(x) = softcap * tanh(x / softcap)``, or x without a soft cap.
 
@@ -47,8 +46,7 @@ class GatheredCells:
             query: [R, H, D].
             key, value: [cells, G, D], pools.
             scale: multiplies the products of queries and keys.
-            added: [A, H or 1, K, U], the lowest number where a row does not see a cell; None: `unseen`.
-            softcap: the bound of scores (Gemma 2).
+            softcap: the bound of scores; None: there is none.
             sink: [H], one more score per head, which has no value (gpt-oss).
 
         Returns:
@@ -56,12 +54,11 @@ class GatheredCells:
         """
         table, place = by_entry(self._rows, query)  # [A, K, H, D]
         table = table.transpose(1, 2)
-        added = self.unseen(query.dtype) if added is None else added.to(query.dtype)
-        if sink is not None:
-            # a sink is one more cell, whose key and value are zero
-            sink = sink.to(added.dtype)[None, :, None, None]
-            shape = added.shape[0], sink.shape[1], added.shape[2]
-            added = torch.cat((added.expand(*shape, -1), sink.expand(*shape, 1)), 3)
+        # a sink is one more cell, whose key and value are zero
+        sink = sink.to(query.dtype)[None, :, None, None]
+        unseen = self.unseen(query.dtype)
+        shape = unseen.shape[0], sink.shape[1], unseen.shape[2]
+        added = torch.cat((unseen.expand(*shape, -1), sink.expand(*shape, 1)), 3)
         key, value = (self._gathered(pool, added.shape[3]) for pool in (key, value))
         if softcap is None:
             is_grouped = key.shape[1] != query.shape[1]
@@ -109,6 +106,18 @@ class GatheredCells:
         found = pool.index_select(0, cell.flatten()).view(*cell.shape, *pool.shape[1:])
         found[:, num_cells:] = 0
         return found.transpose(1, 2)
+
+
+def within(window: int, cells: Cells, rows: Rows, position: Tensor, cell_position: Tensor) -> Cells:
+    """Return these cells, a line per source, with masks: rows see only their last `window` positions.
+
+    Args:
+        window, cells, rows: of one step.
+        position: [R] int32, of each row.
+        cell_position: [cells] int32, of the token in each cell of the pool.
+    """
+    distances = Distances(cell_position[cells.cell.long()], by_entry(rows, position)[0])
+    return distances.within(cells, window)
 
 
 def _capped_attention(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,14 @@ class Heads(NamedTuple):
     dtype: torch.dtype
 
 
+@dataclass
+class Biases:
+    """Numbers that a decoder adds to the scores of its self-attention, by distance."""
+
+    tables: Sequence[Tensor]  # by layer [H, P], for distances 0 to P - 1
+    are_bounded: bool  # whether larger distances have the bias of P - 1
+
+
 class Memory(NamedTuple):
     """How a model keeps the past of a row."""
 
@@ -36,8 +45,9 @@ class Memory(NamedTuple):
     own: Heads | None = None
     cross: Heads | None = None  # keys and values of encoder states
     is_windowed: bool = False  # whether some layers see only the last positions
-    is_relative: bool = False  # whether scores have biases that depend on distances
+    biases: Biases | None = None  # of scores, where they depend on distances
     pads: bool = False  # whether lines of different lengths share a call
+    obstacle: str | None = None  # why no CUDA graph may hold a step; None: one may
 
 
 class EncoderStates(NamedTuple):
@@ -92,6 +102,12 @@ class HuggingFaceModel(Model):
         self.memory = memory
         # a dense cache moves with rows
         self.can_draft = memory.keeps == "tree"
+        self.can_capture = memory.obstacle is None
+
+    @property
+    def why_not_captured(self) -> str:
+        """Say what in the network keeps a step from being captured."""
+        return f"{super().why_not_captured}: {self.memory.obstacle}"
 
     def __repr__(self) -> str:
         return f"HuggingFaceModel({type(self.network).__name__}, {self.memory.keeps} cache, {self.device})"

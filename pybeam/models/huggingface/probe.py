@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,24 +20,25 @@ from pybeam.backends import Backend
 from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
+from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.dense import DenseSession, takes_mask
 from pybeam.models.huggingface.encoding import encoded, padded
 from pybeam.models.huggingface.lines import can_be_padded
 from pybeam.models.huggingface.model import Heads, HuggingFaceModel, Memory
-from pybeam.models.huggingface.relative import BiasTables
 from pybeam.models.huggingface.sessions import (
     EncoderDecoderSession,
     PromptSession,
     decoder_layers,
     prompt_layers,
 )
+from pybeam.models.huggingface.waiting import NoReading, NoWaiting
 from pybeam.models.rows import Rows
 
 # Errors of logits, relative to the largest logit. They allow for rounding and are far below what a wrong
 # position or mask does.
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
-# tokens that are fed on trial: the second source lags behind by two, and three steps hold rows of both
+# tokens that are fed on trial: the second source lags behind by two, and four steps hold rows of both
 NUM_TOKENS = 5
 # by device, dtype and way: what a network can do, and what stands in the way of something better
 Findings = dict[object, tuple[Memory, str | None]]
@@ -65,11 +68,11 @@ def wrap(
     with model.lock:
         if key not in known:
             known[key] = _memory(model, ("tree", "dense") if cache == "auto" else (cache,))
-    memory, obstacle = known[key]
+    memory, hindrance = known[key]
     model.keep(memory)
-    if obstacle is not None:
+    if hindrance is not None:
         warnings.warn(
-            f"{name} keeps a dense cache per row, which moves on every step and is slow: {obstacle}",
+            f"{name} keeps a dense cache per row, which moves on every step and is slow: {hindrance}",
             stacklevel=4,
         )
     return model
@@ -112,7 +115,8 @@ def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
         if pads and not _can_pad(model):
             return "its lines cannot be padded"
         model.keep(_measured(model) if keeps == "tree" else Memory(keeps, pads=pads))
-        expected, found = _without_cache(model), _in_steps(model)
+        expected = _without_cache(model)
+        found, obstacle = _in_steps(model)
     except CannotAttend as error:
         return str(error)
     except (
@@ -128,7 +132,46 @@ def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
     off = max(float((ours - own).abs().max()) for ours, own in zip(found, expected, strict=True))
     if not off <= tolerance:
         return f"with a {keeps} cache its logits are wrong by up to {off:.3g}"
+    model.keep(model.memory._replace(obstacle=obstacle))
     return None
+
+
+def _obstacle(model: HuggingFaceModel, step: Callable[[], Tensor]) -> str | None:
+    """Say why no CUDA graph may hold this step, which the model has taken before; None if one may.
+
+    All that it computes must follow from tensors of the device.
+    """
+    memory = model.memory
+    if memory.keeps == "dense":
+        return "its dense cache moves with its rows"
+    if memory.biases is not None and not memory.biases.are_bounded:
+        return "its relative positions have no `relative_attention_max_distance`"
+    try:
+        with _never_waiting(model.network):
+            step()
+    # whatever is wrong, the step works without a graph
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@contextmanager
+def _never_waiting(network: PreTrainedModel) -> Iterator[None]:
+    """A context in which calls of the network raise `Waits` where they would wait for the device."""
+    own = vars(network).get("forward")
+    forward = network.forward
+
+    def guarded(**given: Any) -> Any:
+        with NoWaiting(), NoReading():
+            return forward(**given)
+
+    network.forward = guarded
+    try:
+        yield
+    finally:
+        del network.forward
+        if own is not None:
+            network.forward = own
 
 
 def _measured(model: HuggingFaceModel) -> Memory:
@@ -137,11 +180,10 @@ def _measured(model: HuggingFaceModel) -> Memory:
         raise CannotAttend("its attention does not go through transformers' AttentionInterface")
     if model.is_encoder_decoder:
         is_relative = not hasattr(model.decoder, "embed_positions")
-        if is_relative:
-            BiasTables(model)  # raises CannotAttend
+        biases = relative.measured(model) if is_relative else None
         batch = next(encoded(model, _sources(model)[:1]))
         own, cross = decoder_layers(model, batch.states)
-        return Memory("tree", _heads(own), _heads(cross), is_relative=is_relative)
+        return Memory("tree", _heads(own), _heads(cross), biases=biases)
     own = _heads(prompt_layers(model, *padded(model, _sources(model)[:1])))
     is_windowed = any(DynamicCache(config=model.network.config).is_sliding)
     return Memory("tree", own, is_windowed=is_windowed)
@@ -210,8 +252,11 @@ def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
     return logits
 
 
-def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
-    """The same logits from a session, in which the second source always lags behind the first."""
+def _in_steps(model: HuggingFaceModel) -> tuple[list[Tensor], str | None]:
+    """Return the same logits from a session, and what keeps its steps from being captured.
+
+    The second source always lags behind the first.
+    """
     backend = backends.resolve("auto", model.device)
     trial, tree = model.session(backend), TokenTree(backend, model.device)
     slots, targets = [1, 2], _targets(model)
@@ -246,6 +291,8 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
         )
         for i, own in zip(moving, trial.step(rows), strict=True):
             logits[i].append(own.float().cpu())
+        if t == NUM_TOKENS:
+            obstacle = _obstacle(model, partial(trial.step, rows))
         following = [i for i in moving if t - 2 * i < NUM_TOKENS]
         if following:
             _extend(
@@ -260,7 +307,7 @@ def _in_steps(model: HuggingFaceModel) -> list[Tensor]:
     needs = getattr(trial, "windows", None)
     if model.memory.is_windowed and needs is not None and not needs:
         raise CannotAttend("its layers have windows, but do not tell the attention function")
-    return [torch.stack(own) for own in logits]
+    return [torch.stack(own) for own in logits], obstacle
 
 
 def _extend(

@@ -15,19 +15,24 @@ from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
 from pybeam.models.cells import Cells
-from pybeam.models.distances import Distances, by_entry
+from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
 from pybeam.models.huggingface.encoding import batches, encoded, padded
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
-from pybeam.models.huggingface.relative import BiasTables, DistanceBiases
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
 
 
-def _rows_of(states: Tensor, is_real: Tensor) -> Tensor:
-    """Turn keys or values [A, G, E, D] of one layer into rows [n, G, D] without padding."""
-    return states.transpose(1, 2)[is_real].contiguous()
+def _places(lengths: Sequence[int], longest: int, device: torch.device) -> Tensor:
+    """Return the places [n] of what is no padding in lines of these lengths, each padded to `longest`."""
+    places = [torch.arange(n) + i * longest for i, n in enumerate(lengths)]
+    return to_device(torch.cat(places), torch.long, device)
+
+
+def _rows_of(states: Tensor, place: Tensor) -> Tensor:
+    """Turn keys or values [A, G, E, D] of one layer into rows [n, G, D], those at these places [n]."""
+    return states.transpose(1, 2).flatten(0, 1).index_select(0, place)
 
 
 class EncoderDecoderSession(Session):
@@ -49,17 +54,15 @@ class EncoderDecoderSession(Session):
         )
         # the position of the token in each cell, where biases ask for it
         self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
-        with model.lock:
-            if memory.is_relative:
-                self._biases = BiasTables(model)
-            else:
-                assert model.max_positions is not None
+        if memory.biases is None:
+            assert model.max_positions is not None
+            with model.lock:
                 self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
 
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
-        if self._model.memory.is_relative:
+        if self._model.memory.biases is not None:
             self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
@@ -80,22 +83,29 @@ class EncoderDecoderSession(Session):
                 cell = self._source.allocate([slots[i] for i in index], lengths)  # [n]
                 if self._source.num_cells > cross.num_cells:
                     cross.grow(max(2 * cross.num_cells, self._source.num_cells))
-                num = to_device(lengths, torch.int32, model.device)
-                is_real = torch.arange(states.shape[1], device=model.device) < num[:, None]
+                place = _places(lengths, states.shape[1], model.device)
                 _, layers = decoder_layers(model, states)
                 for i, layer in enumerate(layers):
                     for pool, values in ((cross.key, layer.keys), (cross.value, layer.values)):
-                        self._backend.scatter_rows(pool[i], cell, _rows_of(values, is_real))
+                        self._backend.scatter_rows(pool[i], cell, _rows_of(values, place))
 
     def step(self, rows: Rows) -> Tensor:
         model, token = self._model, rows.token.long()
         for cache, pool in zip(self._caches, (self._own, self._cross), strict=True):
             cache.point_to(pool.key, pool.value)
         cross = Cells.of_encoder(rows, self._source)
-        step = Step(self._backend, rows, Cells.of_tree(rows), cross, self._cross.key)
-        if model.memory.is_relative:
-            step.own, distances = self._with_distances(step.own, rows)
-            step.bias = DistanceBiases(self._biases.upto(rows.longest), distances)
+        step = Step(
+            self._backend,
+            rows,
+            Cells.of_tree(rows),
+            rows.position,
+            cross=cross,
+            cross_key=self._cross.key,
+        )
+        if model.memory.biases is not None:
+            self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
+            step.cell_position = self._position[:, 0]
+            step.bias = relative.upto(model, rows.longest)
         else:
             step.embedding = self._positions.rows(token, rows.position)
         with model.lock, attending(model.configs, step):
@@ -106,16 +116,6 @@ class EncoderDecoderSession(Session):
                 use_cache=True,
             )
         return out.logits[:, -1]  # [R, V]
-
-    def _with_distances(self, cells: Cells, rows: Rows) -> tuple[Cells, Distances]:
-        """Return the cells of the rows' sources, and the distances between tokens."""
-        self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
-        max_cells = cells.cell.shape[1]
-        if self._own.reads_sizes and rows.slot.numel():
-            max_cells = int(cells.num_cells[rows.slot.long()].max())
-        cells = cells.of_sources(max_cells)
-        position = self._position[:, 0][cells.cell.long()]  # [A, U]
-        return cells, Distances(position, by_entry(rows, rows.position)[0])
 
 
 def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -175,27 +175,19 @@ class PromptSession(Session):
                 at = to_device(at, torch.int32, model.device)
                 self._prompts.place(self._backend, pool.of_prompts(cell), at)
                 ids, mask = padded(model, [sources[i][:-1] for i in part])
+                place = _places(own_lengths, ids.shape[1], model.device)
                 for i, layer in enumerate(prompt_layers(model, ids, mask)):
                     for own, values in ((pool.key, layer.keys), (pool.value, layer.values)):
-                        rows = _rows_of(values, mask.bool())
+                        rows = _rows_of(values, place)
                         self._backend.scatter_rows(own[i], pool.of_prompts(cell), rows)
 
     def step(self, rows: Rows) -> Tensor:
         model, own = self._model, self._prompts.pool
         token, position = self._prompts.begin(self._backend, rows)  # [R]
         self._cache.point_to(own.key, own.value)
-        seen = self._prompts.visible(rows, position)
-        distances = None
-        if self._prompts.needs_positions and position.numel():
-            distances = own.distances(rows, position, seen.cells)
-        step = Step(
-            self._backend,
-            rows,
-            seen.cells,
-            distances=distances,
-            longest=seen.longest,
-            given_windows=self.windows,
-        )
+        cells = self._prompts.visible(rows, position).cells
+        at = own.position[:, 0] if self._prompts.needs_positions else None
+        step = Step(self._backend, rows, cells, position, at, given_windows=self.windows)
         with model.lock, attending(model.configs, step):
             out = model.network(
                 input_ids=token[:, None].long(),

@@ -1,0 +1,71 @@
+"""Raise where a step would wait for the device, so that no CUDA graph may hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# operators whose result has a size that depends on data, or that read data back
+WAITING = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::unique_consecutive",
+    "aten::_unique2",
+    "aten::repeat_interleave.Tensor",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::item",
+}
+COPIES = {"aten::_to_copy", "aten::copy_", "aten::lift_fresh"}
+READS = {"tolist", "numpy", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
+
+
+class Waits(RuntimeError):
+    """A step waits for the device, or would wait if its tensors were on one."""
+
+
+class NoWaiting(TorchDispatchMode):
+    """Within this context, operators that wait for the device raise `Waits`."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        name = func._schema.name
+        overload = f"{name}.{func._overloadname}"
+        is_boolean_index = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        if name in WAITING or overload in WAITING or is_boolean_index:
+            raise Waits(f"{overload} waits for the device")
+        found = func(*args, **(kwargs or {}))
+        if name in COPIES:
+            # a new constant comes from the host, too
+            source = args[1] if name == "aten::copy_" else args[0]
+            before = torch.device("cpu") if name == "aten::lift_fresh" else source.device
+            if found.device.type != before.type:
+                raise Waits(f"{overload} from {before.type} to {found.device.type} waits")
+        return found
+
+
+class NoReading(TorchFunctionMode):
+    """Within this context, Python that asks a tensor for its values raises `Waits`."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if getattr(func, "__name__", "") in READS:
+            raise Waits(f"Tensor.{func.__name__} waits for the device")
+        return func(*args, **(kwargs or {}))
