@@ -42,7 +42,7 @@ def real(name: str, value: Any, expected: str = "a number") -> None:
     try:
         float(value)
     except OverflowError as error:
-        problem = f"must be at most {sys.float_info.max:.1e}, but has more digits than any float"
+        problem = f"must be finite, but is an integer beyond {sys.float_info.max:.1e}"
         raise ArgumentError(name, problem) from error
 
 

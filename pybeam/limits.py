@@ -31,11 +31,13 @@ class SourceLimit:
     def __post_init__(self) -> None:
         for name in ("ratio", "constant"):
             value = getattr(self, name)
-            is_number = isinstance(value, Real) and not isinstance(value, bool)
-            if not is_number:
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"`{name}` must be a number, but is {value!r}")
-            # of the type that it has, as an integer may be beyond every float
-            if not 0 <= value <= sys.float_info.max:
+            try:
+                found = float(value)
+            except OverflowError:
+                found = math.inf
+            if not 0 <= found < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, but is {value}")
 
     def tokens(self, source_length: int) -> int:

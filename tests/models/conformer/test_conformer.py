@@ -211,7 +211,7 @@ def test_smaller_weights_are_near(saved, dtype, atol):
         ({"conv_depthwise_kernel_size": 4}, "must be odd, but is 4"),
         ({"conv_depthwise_kernel_size": 7}, r"depthwise.weight.* must be \[48, 7\]"),
         ({"conv_channels": 16}, r"conv1.weight.* must be \[16, 1, 3, 3\]"),
-        ({"right_padding": -1}, "`right_padding`.*number of frames, but is -1"),
+        ({"right_padding": -1}, "`right_padding`.*must be 0 to 1024 frames, but is -1"),
         ({"num_mel_bins": 6}, "`num_mel_bins`.*at least 7"),
         ({"max_source_positions": None}, "`max_source_positions`"),
         ({"encoder_layers": 1}, r"encoder\.layers\.1\..* is not part of this model"),
