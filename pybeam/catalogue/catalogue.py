@@ -118,7 +118,8 @@ class Catalogue:
                 parts.append(_column(batch.column(0), f"column {column!r} of {path}"))
                 if progress is not None:
                     progress("read", sum(len(p.offsets) - 1 for p in parts), file.metadata.num_rows)
-        except (ArrowException, OSError) as error:
+        # names of columns may be no UTF-8
+        except (ArrowException, OSError, UnicodeError) as error:
             raise ValueError(f"{path} is no sound Parquet file: {error}") from error
         if not parts:
             raise ValueError(f"{path} must have lines, but has none")

@@ -16,6 +16,7 @@ from fuzz.corpus import manifest, save_manifest, valid
 from fuzz.files import USES, convert, decode, transcribe
 from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import Manifest
+from pybeam.corpus.readers import Corpus
 
 PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
 
@@ -103,6 +104,15 @@ def test_a_table_of_items_that_is_cut_is_named(tmp_path):
     path.write_bytes((valid("items") / path.name).read_bytes()[:-3])
     with pytest.raises(ValueError, match=r"in.parquet is no sound Parquet file"):
         pybeam.Catalogue.from_parquet(path, "ids")
+
+
+def test_a_column_whose_name_is_no_text_is_named(tmp_path):
+    path = tmp_path / "in.parquet"
+    path.write_bytes((valid("items") / path.name).read_bytes().replace(b"ids", b"\xf2ds"))
+    with pytest.raises(ValueError, match=r"in.parquet is no sound Parquet file"):
+        pybeam.Catalogue.from_parquet(path, "ids")
+    with pytest.raises(CorpusError, match=r"in.parquet is no sound Parquet file"):
+        Corpus([str(path)], column="ids")
 
 
 def test_a_table_of_items_that_are_no_ids_is_named(tmp_path):
