@@ -15,7 +15,7 @@ from torch import Tensor
 from pybeam.catalogue import bits, filters, storage
 from pybeam.catalogue.filters import Filter
 from pybeam.catalogue.levels import Built, Progress, build
-from pybeam.catalogue.ragged import of_texts, ragged
+from pybeam.catalogue.ragged import Ragged, of_texts, ragged
 from pybeam.text.tokenizer import Tokenizer
 
 ROOT = 0
@@ -112,13 +112,14 @@ class Catalogue:
             file = parquet.ParquetFile(path)
             if column not in file.schema_arrow.names:
                 raise ValueError(
-                    f"`column` must be one of {file.schema_arrow.names}, but is {column!r}"
+                    f"`column` must be one of {file.schema_arrow.names} in {path}, but is {column!r}"
                 )
             for batch in file.iter_batches(columns=[column]):
-                parts.append(ragged(batch.column(0)))
+                parts.append(_column(batch.column(0), f"column {column!r} of {path}"))
                 if progress is not None:
                     progress("read", sum(len(p.offsets) - 1 for p in parts), file.metadata.num_rows)
-        except (ArrowException, OSError) as error:
+        # names of columns may be no UTF-8
+        except (ArrowException, OSError, UnicodeError) as error:
             raise ValueError(f"{path} is no sound Parquet file: {error}") from error
         if not parts:
             raise ValueError(f"{path} must have lines, but has none")
@@ -264,3 +265,13 @@ class Catalogue:
     def has_token(self, token: int) -> bool:
         """Whether the token is in some sequence."""
         return bool((self._levels.token == token).any())
+
+
+def _column(array: Any, place: str) -> Ragged:
+    """The items of an Arrow array. Raises what `ragged` raises, with the place."""
+    try:
+        return ragged(array)
+    except TypeError as error:
+        raise TypeError(f"{error} ({place})") from error
+    except ValueError as error:
+        raise ValueError(f"{error} ({place})") from error

@@ -190,8 +190,11 @@ def _check(path: str, columns: list[str | None]) -> None:
             f"{path} is text, which has no columns; leave --column out, or name the file .jsonl"
         )
     if kind == "parquet":
-        with _parquet(path) as table:
-            names = table.schema_arrow.names
+        try:
+            with _parquet(path) as table:
+                names = table.schema_arrow.names
+        except UnicodeError as error:
+            raise CorpusError(f"{path} is no sound Parquet file: {error}", path=path) from error
         for column in columns:
             if column not in names:
                 raise CorpusError(f"{path} has no column {column!r}, but {', '.join(names)}")

@@ -157,7 +157,9 @@ class Aligner:
         # the rows from <|notimestamps|> on give a token of the text each, and then EOS
         first = len(window.prefix) + 1
         start = begin_positions(weights, self._median_width, first, -1)
-        chosen = logits[first:-2, : self._num_text].softmax(-1)  # [n, text]
+        # behind an EOS that the files name by mistake there is text, too
+        num_text = max(self._num_text, max(tokens) + 1)
+        chosen = logits[first:-2, :num_text].softmax(-1)  # [n, text]
         probability = chosen[torch.arange(len(tokens)), torch.tensor(tokens)]
         return TokenTimes(tuple((start / self._rate).tolist()), tuple(probability.tolist()))
 

@@ -83,7 +83,8 @@ def sound_seconds(path: str | os.PathLike[str]) -> float:
     try:
         with wave.open(os.fspath(path), "rb") as file:
             return file.getnframes() / file.getframerate()
-    except (OSError, *NOT_WAV):
+    # the last one for a rate of 0 Hz
+    except (OSError, *NOT_WAV, ZeroDivisionError):
         pass
     try:
         av = importlib.import_module("av")

@@ -13,9 +13,10 @@ from safetensors.numpy import load_file, save_file
 
 import pybeam
 from fuzz.corpus import manifest, save_manifest, valid
-from fuzz.files import USES, convert, decode
+from fuzz.files import USES, convert, decode, transcribe
 from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import Manifest
+from pybeam.corpus.readers import Corpus
 
 PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
 
@@ -105,6 +106,32 @@ def test_a_table_of_items_that_is_cut_is_named(tmp_path):
         pybeam.Catalogue.from_parquet(path, "ids")
 
 
+def test_a_column_whose_name_is_no_text_is_named(tmp_path):
+    path = tmp_path / "in.parquet"
+    path.write_bytes((valid("items") / path.name).read_bytes().replace(b"ids", b"\xf2ds"))
+    with pytest.raises(ValueError, match=r"in.parquet is no sound Parquet file"):
+        pybeam.Catalogue.from_parquet(path, "ids")
+    with pytest.raises(CorpusError, match=r"in.parquet is no sound Parquet file"):
+        Corpus([str(path)], column="ids")
+
+
+def test_a_table_of_items_that_are_no_ids_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "in.parquet"
+    parquet.write_table(pa.table({"ids": [[1, -5]]}), path)
+    with pytest.raises(ValueError, match=r"token ids from 0 .*column 'ids' of .*in.parquet"):
+        pybeam.Catalogue.from_parquet(path, "ids")
+
+
+def test_an_eos_that_stands_before_text_does_not_keep_words_from_their_times(tmp_path):
+    directory = shutil.copytree(valid("Whisper"), tmp_path / "model")
+    path = directory / GENERATION
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"eos_token_id": 3}))
+    transcribe(directory)
+
+
 def test_a_graph_that_cannot_be_computed_is_named():
     pytest.importorskip("onnxruntime")
     model = pybeam.load_model(valid("rnn-onnx"))
@@ -112,6 +139,16 @@ def test_a_graph_that_cannot_be_computed_is_named():
         model.encoder(
             (torch.zeros(1, 2, 3, dtype=torch.long), torch.ones(1, dtype=torch.long)), "states"
         )
+
+
+def test_a_rate_of_zero_is_named(tmp_path):
+    content = bytearray((valid("wav") / "in.wav").read_bytes())
+    content[24:28] = bytes(4)
+    path = tmp_path / "in.wav"
+    path.write_bytes(content)
+    assert pybeam.speech.sound_seconds(path) == 0.0
+    with pytest.raises(ValueError, match=r"in.wav must have 16000 Hz, but has 0"):
+        pybeam.speech.read_wav(path, 16000)
 
 
 @pytest.mark.parametrize("ending", ["flac", "ogg"])
