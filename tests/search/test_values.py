@@ -10,10 +10,11 @@ import pytest
 import pybeam
 from pybeam.contracts import Finishing
 from pybeam.limits import PrefixRule, SourceLimit
+from pybeam.processors import Processor
 from pybeam.request import Request
 from pybeam.scoring import MAX_ALPHA, Scoring
 from pybeam.search import widths
-from pybeam.search.algorithms import Algorithm
+from pybeam.search.algorithms import DEFAULT_MAX_LENGTH, Algorithm
 from pybeam.search.overrides import for_target, overridden
 from pybeam.search.pruning import Pruning
 from pybeam.stopping import Certificate, Stop
@@ -50,8 +51,9 @@ def test_the_last_scorings_that_are_fit():
 
 def test_scoring_behind_a_prefix():
     assert Scoring(alpha=1.0, offset=5.0).behind(3) == Scoring(alpha=1.0, offset=8.0)
-    with pytest.raises(ValueError, match=r"`reward` must be 0 .* but is 0\.5"):
-        Scoring(reward=0.5).behind(1)
+    for reward in (0.5, -0.5):
+        with pytest.raises(ValueError, match=rf"`reward` must be 0 .* but is {reward}"):
+            Scoring(reward=reward).behind(1)
 
 
 @pytest.mark.parametrize("name", ["ratio", "constant"])
@@ -96,6 +98,9 @@ def test_margins_of_thresholds():
     assert Pruning(threshold=0.1, relative_threshold=0.5).margin == 0.1
     assert Pruning(local_threshold=0.25).local_margin == math.log(4)
     assert Pruning(local_threshold=0.25).margin == Pruning(threshold=INF).margin == INF
+    # a number of its own, which is infinite too
+    off = Pruning(relative_threshold=float("inf"), local_threshold=float("inf"))
+    assert off.margin == off.local_margin == INF
 
 
 def test_stop_rules():
@@ -106,7 +111,7 @@ def test_stop_rules():
             Stop(patience=value)
     assert Stop(patience=1e-9).patience == 1e-9
     for patience in (None, 2.0):
-        with pytest.raises(ValueError, match="`keeps_best=False` .* needs `patience=1`"):
+        with pytest.raises(ValueError, match=r"`keeps_best=False` .* needs `patience=1`"):
             Stop(patience=patience, keeps_best=False)
     with pytest.raises(ValueError, match="needs `keeps_best`"):
         Stop(patience=1, keeps_best=False, certificate=Certificate.BOUND)
@@ -204,6 +209,23 @@ def test_overrides_that_leave_no_room():
     assert overridden(algorithm, Request([1], prefix=[4, 5], max_length=1), 3, 1).max_length == 1
     by_source = dataclasses.replace(algorithm, max_length=SourceLimit(3.0))
     assert overridden(by_source, request, 8, 4).max_length == 5
+
+
+class Short(Processor):
+    """As one that gives nothing but the items of a catalogue."""
+
+    longest_output = 4
+
+    def __call__(self, logits, rows):
+        return logits
+
+
+def test_outputs_that_cannot_be_long():
+    request = Request([1])
+    for processors, expected in (((), DEFAULT_MAX_LENGTH), ((Short(), Short()), 4)):
+        algorithm = pybeam.fixed_beam(2, processors=processors)
+        assert overridden(algorithm, request, None, 1).max_length == expected
+        assert overridden(algorithm, request, 3, 1).max_length == 3
 
 
 def test_a_target_is_a_beam_of_one_row():

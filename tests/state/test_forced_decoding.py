@@ -101,7 +101,7 @@ def test_log_probs_that_do_not_rank():
 
 def test_rows_that_nothing_can_follow_and_rows_of_nan():
     chosen, rows, inputs, logits = step(has_nan=torch.tensor([True, False, False, False]))
-    chosen = chosen._replace(count=ints(2, 2, 0, 0))
+    chosen = chosen._replace(count=ints(2, 1, 0, 0))
     found = force(chosen, ints(2, 0, -1, 0), rows, inputs, logits, EOS, False)
     assert found.token[:, 0].tolist() == [3, 0, -1, 0]
     assert found.score[:, 0].tolist() == [-0.5, 2.0, -0.5, -INF]
