@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "threads.h"
 
@@ -97,6 +98,10 @@ void run_on_threads(int parts, void (*body)(int64_t, int64_t, void*), void* cont
     body = [](int64_t begin, int64_t end, void* given) {
         __tsan_acquire(given);
         auto& [own_body, own_context] = *static_cast<Call*>(given);
+        // a race on purpose: a test asks for it, to see that one would be found here
+        static const bool seeds_race = std::getenv("PYBEAM_SEED_RACE") != nullptr;
+        static int64_t num_calls = 0;
+        if (seeds_race) ++num_calls;
         own_body(begin, end, own_context);
         __tsan_release(given);
     };

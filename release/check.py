@@ -2,7 +2,7 @@
 
     python -m release.check [NAME ...]        (or `make release-check`, CHECKS="NAME ...")
 
-Every check prints one line: ok, or what is wrong and what to do. Exits with 1 if one failed.
+Every check prints one line: ok, or what is wrong or missing and what to do. Exits with 1 if one failed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ ROOT = Path(__file__).parents[1]
 
 class Failed(Exception):
     """The fault, and what to do."""
+
+
+class Skipped(Exception):
+    """Why a check cannot be done here, and where it can."""
 
 
 def version() -> str:
@@ -138,12 +142,14 @@ def check_audit() -> str:
     # it exits with 1 if it finds something
     found = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if not found.stdout:
-        raise Failed(f"`{' '.join(command[1:])}` failed:\n{found.stderr[-500:]}")
+        raise Failed(
+            f"`{' '.join(command[1:])}` failed; `make release-check` installs it:\n{found.stderr[-500:]}"
+        )
     return audited(json.loads(found.stdout))
 
 
 def audited(report: dict[str, Any]) -> str:
-    """Sum up a report of pip-audit. Raises Failed if a package is vulnerable."""
+    """Sum up a report of pip-audit. Raises Failed if a package is vulnerable, Skipped if none is known."""
     packages = report["dependencies"]
     known = [package for package in packages if "skip_reason" not in package]
     bad = [
@@ -156,7 +162,10 @@ def audited(report: dict[str, Any]) -> str:
             "these packages have known vulnerabilities; raise their versions:\n" + "\n".join(bad)
         )
     if not known:
-        return "not done: no index of vulnerabilities can be reached from here"
+        raise Skipped(
+            "pip-audit reaches no index of vulnerabilities from here; run `make release-check CHECKS=audit` "
+            "on a machine that reaches https://pypi.org"
+        )
     return f"{len(known)} of {len(packages)} packages, none vulnerable"
 
 
@@ -189,6 +198,8 @@ def main() -> int:
     for name in names or CHECKS:
         try:
             print(f"ok       {name}: {CHECKS[name]()}", flush=True)
+        except Skipped as reason:
+            print(f"skipped  {name}: {reason}", flush=True)
         except Failed as error:
             num_failed += 1
             print(f"FAILED   {name}: {error}", flush=True)

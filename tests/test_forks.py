@@ -89,6 +89,30 @@ def test_a_stream_is_not_continued_in_a_child():
     assert len(list(stream)) == 19
 
 
+def test_a_queue_is_not_copied():
+    decoder = pybeam.Decoder(random_model(1), ALGORITHM)
+    queue = pybeam.RequestQueue()
+    queue.put(REQUEST)
+    # as another thread may at the time
+    with queue._changed:
+
+        def use() -> None:
+            for act in (lambda: queue.put(REQUEST), lambda: list(decoder.stream(queue))):
+                with pytest.raises(
+                    RuntimeError, match=r"belongs to process .* open a queue in this"
+                ):
+                    act()
+            queue.close()
+            own = pybeam.RequestQueue()
+            own.put(REQUEST)
+            own.close()
+            assert len(list(decoder.stream(own))) == 1
+
+        assert in_child(use)
+    queue.close()
+    assert len(list(decoder.stream(queue))) == 1
+
+
 def test_a_service_is_not_copied():
     decoder = pybeam.Decoder(random_model(1), ALGORITHM)
     with Service(decoder) as service:

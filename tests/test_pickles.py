@@ -73,6 +73,7 @@ def test_requests_and_results():
     "error",
     [
         pybeam.DecodeError([pybeam.Result(0, "a", [], "error", error=ValueError("why"))]),
+        pybeam.TranscribeError(3, "a", "no such file"),
         QueueFull("max_waiting", 3, 4, 1.5),
         ServerError(429, "later", None, 2.0),
         pybeam.arguments.ArgumentError("width", "is wrong"),

@@ -18,7 +18,8 @@ class RequestQueue(Arrivals):
 
     Any thread may `put`. Whenever the schedule admits sources, the stream takes the requests that have
     arrived, the longest first. It never waits for more while something is being decoded. With nothing to
-    decode it sleeps until a request comes. It ends when the queue is closed and everything has been decoded::
+    decode it sleeps until a request comes. It ends when the queue is closed and everything has been decoded.
+    A queue belongs to its process: a copy that `os.fork` made takes and gives nothing, and says so::
 
         queue = pybeam.RequestQueue()
         threading.Thread(target=serve, args=[queue]).start()  # puts requests, closes at the end
@@ -31,13 +32,16 @@ class RequestQueue(Arrivals):
         self._waiting: deque[tuple[int, Any]] = deque()
         self._num_put = 0
         self._is_closed = False
+        self._pid = os.getpid()
 
     def put(self, request: Any) -> int:
         """Add a request, a source or a `Request`. Returns its future `Result.index`.
 
         Raises:
             ValueError: the queue is closed.
+            RuntimeError: the queue is a copy that `os.fork` made.
         """
+        self._check_process()
         with self._changed:
             if self._is_closed:
                 raise ValueError("this queue was closed, so it takes no requests; open a new one")
@@ -48,7 +52,9 @@ class RequestQueue(Arrivals):
         return index
 
     def close(self) -> None:
-        """Close the queue: no more requests will come. Closing it again changes nothing."""
+        """Close the queue: no more requests will come. Closing it again, or a copy, changes nothing."""
+        if self._is_copy:
+            return  # a lock may be held for ever
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -62,12 +68,24 @@ class RequestQueue(Arrivals):
         """Take the oldest request, with its index. The stream calls this.
 
         Returns None if no request has arrived, or, with `may_wait`, if the queue is closed and none will
-        arrive.
+        arrive. Raises RuntimeError as `put`.
         """
+        self._check_process()
         with self._changed:
             while may_wait and not self._waiting and not self._is_closed:
                 self._changed.wait()
             return self._waiting.popleft() if self._waiting else None
+
+    @property
+    def _is_copy(self) -> bool:
+        return self._pid != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._is_copy:
+            raise RuntimeError(
+                f"this queue belongs to process {self._pid}, and nobody there sees a copy that os.fork made; "
+                "open a queue in this process"
+            )
 
 
 class ReadAhead(RequestQueue):
@@ -84,10 +102,9 @@ class ReadAhead(RequestQueue):
         # a daemon thread, because an iterable that never yields again must not keep the program alive
         self._thread = threading.Thread(target=self._read, args=[iter(requests)], daemon=True)
         self._has_started = False
-        self._pid = os.getpid()
 
     def next(self, may_wait: bool) -> tuple[int, Any] | None:
-        if self._pid != os.getpid():
+        if self._is_copy:
             raise RuntimeError(
                 f"this stream reads its requests in a thread of process {self._pid}, which a copy that "
                 "os.fork made does not have; start a stream in this process"
@@ -104,8 +121,8 @@ class ReadAhead(RequestQueue):
 
     def stop(self) -> None:
         """Stop reading behind the iterable's present request."""
-        if self._pid != os.getpid():
-            return  # nobody reads, and a lock may be held for ever
+        if self._is_copy:
+            return  # nobody reads
         self.close()
         self._room.release()
 

@@ -38,9 +38,12 @@ class TranscribeError(RuntimeError):
         id: the recording's own id.
     """
 
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(f"recording {progress.index} failed: {progress.error}")
-        self.index, self.id = progress.index, progress.id
+    def __init__(self, index: int, id: Any, problem: str) -> None:
+        super().__init__(f"recording {index} failed: {problem}")
+        self.index, self.id, self._problem = index, id, problem
+
+    def __reduce__(self) -> tuple[type[TranscribeError], tuple[int, Any, str]]:
+        return TranscribeError, (self.index, self.id, self._problem)
 
 
 class Transcriber:
@@ -131,7 +134,7 @@ class Transcriber:
                 ready = done.pop(num_yielded)
                 num_yielded += 1
                 if ready.transcript is None:
-                    raise TranscribeError(ready) from ready.error
+                    raise TranscribeError(ready.index, ready.id, str(ready.error)) from ready.error
                 yield ready.transcript
 
     def stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:

@@ -4,7 +4,7 @@ cosmic-ray says what can be changed. Tests run on a changed copy of the tree, in
 the files that hold the laws of the changed module (`mutants.toml`), as far as they run the changed line.
 torch and pytest are loaded once: each mutant is a fork of this process, with a limit of time and of
 memory. Results are kept beside the copy, so that the next run goes on. A mutant that survived is tried
-again when its tests have changed.
+again, before new ones, when its tests have changed.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known: dict[Mutant, dict[str, Any]] = {}
+        # they survived older tests
+        self.doubtful: set[Mutant] = set()
         self._code = {module: digest_of([module]) for module in LAWS}
         self._tests = {module: digest_of(tests) for module, tests in LAWS.items()}
         for line in path.read_text("utf-8").splitlines() if path.exists() else ():
@@ -61,6 +63,7 @@ class Results:
             is_old = found["code"] != self._code.get(module)
             if is_old or (found["outcome"] == SURVIVED and found["tests"] != self._tests[module]):
                 self.known.pop(mutant, None)
+                self.doubtful.add(mutant)
             else:
                 self.known[mutant] = found
 
@@ -153,6 +156,7 @@ def main() -> int:
     results = Results(FOLDER / "results.jsonl")
     every = [mutant for mutant in in_turn(options.seed) if mutant.module in modules]
     left = [mutant for mutant in every if mutant not in results.known]
+    left.sort(key=lambda mutant: mutant not in results.doubtful)
     end = time.monotonic() + 60 * options.minutes
     tree = Tree(FOLDER, list(LAWS)) if options.minutes else None
     bar = tqdm(

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +17,7 @@ import torch
 
 import pybeam
 from support.laws import essence
-from support.paths import MODEL
+from support.paths import MODEL, ROOT
 from support.tiny_rnn import save_tiny_rnn
 
 NUM_THREADS = 4
@@ -110,3 +113,34 @@ def test_the_number_of_threads_may_change_while_others_decode(model):
 
     calls = [changes, lambda: essence(decoder.decode(CONTENTS))]
     assert at_once(calls) == [[expected] * REPEATS] * 2
+
+
+RACY = """
+import sys
+import torch
+import pybeam
+from support.tiny_rnn import save_tiny_rnn
+torch.set_num_threads(2)
+model = pybeam.load_model(sys.argv[1], device="cpu")
+decoder = pybeam.Decoder(model, pybeam.fixed_beam(64, max_length=8))
+for _ in range(10):
+    decoder.decode([[5, 6, 2], [7, 2]])
+"""
+
+
+@pytest.mark.skipif("tsan" not in os.environ.get("LD_PRELOAD", ""), reason="for make sanitize")
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_race_would_be_found(is_seeded, tmp_path):
+    """ThreadSanitizer sees the threads on which kernels run, with all that its options leave out."""
+    save_tiny_rnn(tmp_path)
+    asked = {"PYBEAM_SEED_RACE": "1"} if is_seeded else {}
+    ended = subprocess.run(
+        [sys.executable, "-c", RACY, tmp_path],
+        env=os.environ | asked,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ("data race" in ended.stderr) == is_seeded, ended.stderr[-2000:]
+    assert (ended.returncode == 0) == (not is_seeded)
