@@ -21,10 +21,12 @@ from pybeam.triton_kernels.attention_tiles import (
     source_of,
 )
 from pybeam.triton_kernels.attention_variants import MIN_BLOCKS
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.new_nodes import is_new, lines_of, write_nodes
 from pybeam.triton_kernels.path_attention import add_paths
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=[
         "num_sources",
@@ -111,6 +113,7 @@ def tree_attention_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
+    await_kernels()
     i_unit, i_split = tl.program_id(0), tl.program_id(1)
     # heads innermost: programs that run together read neighbouring keys
     i_tile, i_head = i_unit // num_key_heads, i_unit % num_key_heads

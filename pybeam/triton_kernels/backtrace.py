@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+
 
 @triton.jit
 def parent_of(p_parent, node):
@@ -13,6 +15,7 @@ def parent_of(p_parent, node):
     return tl.where(parent < node, parent, -1)
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=["num_slots", "num_nodes", "capacity"],
     do_not_specialize_on_alignment=["p_slot", "p_node", "p_length_out"],
@@ -29,6 +32,7 @@ def backtrace_kernel(
     capacity,
     BLOCK: tl.constexpr,
 ):
+    await_kernels()
     i_hypothesis = tl.program_id(0).to(tl.int64)
     i_slot = tl.load(p_slot + i_hypothesis).to(tl.int64)
     node = tl.load(p_node + i_hypothesis)

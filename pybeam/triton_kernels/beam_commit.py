@@ -39,6 +39,7 @@ from pybeam.triton_kernels.beam_finish import (
     lines_of,
 )
 from pybeam.triton_kernels.beam_stop import decide
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_append import (
     append_nodes,
     begin_append,
@@ -149,6 +150,7 @@ def replace_beam(
     tl.store(p_ints + INT_NUM_ENTRIES, tl.sum(m_row.to(tl.int32), 0))
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=[*NUMBERS, "max_path", "max_finished", "num_scratch"],
     do_not_specialize_on_alignment=[*LISTS, "p_eos_token", "p_source", "p_target"],
@@ -189,6 +191,7 @@ def commit_kernel(
     BLOCK_ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )

@@ -26,6 +26,7 @@ from pybeam.triton_kernels.beam_columns import (
     NUM_INTS,
     STOP_RUNNING,
 )
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 # the first columns
@@ -40,6 +41,7 @@ MIN_KEY = tl.constexpr(-(2**31))
 WARP_ENTRIES = 256
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=["num_sources", "most_rows", "max_wait"],
     do_not_specialize_on_alignment=[
@@ -67,6 +69,7 @@ def plan_kernel(
     BLOCK: tl.constexpr,
 ):
     """One program for all sources. The rows of those that come first are counted, not sorted."""
+    await_kernels()
     o_source = tl.arange(0, BLOCK)
     least = MAX_KEY
     if ONLY_LEAST:
@@ -229,6 +232,7 @@ def pad(rows, entries, num_rows, num_entries, num_rows_out, num_entries_out, BLO
         tl.store(entries.is_ended + o_entry, False, mask=m_entry)
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=[
         "num_sources",
@@ -261,6 +265,7 @@ def read_kernel(
     BLOCK_PADDING: tl.constexpr,
 ):
     """One program per source, which counts the rows and entries of those before it."""
+    await_kernels()
     i_source = tl.program_id(0)
     first_row, num_rows = count_before(beams, p_slot, num_sources, num_slots, INT_NUM_ROWS)
     first_entry, num_entries = count_before(beams, p_slot, num_sources, num_slots, INT_NUM_ENTRIES)
@@ -294,6 +299,7 @@ def read_kernel(
         )
 
 
+@begins_early
 @triton.jit(do_not_specialize=["num_sources"], do_not_specialize_on_alignment=["p_slot"])
 def report_kernel(
     p_report,
@@ -304,6 +310,7 @@ def report_kernel(
     num_sources,
     BLOCK: tl.constexpr,
 ):
+    await_kernels()
     o_source = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if tl.program_id(0) == 0:
         tl.store(p_report, tl.load(p_num_free_pages))

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.select_slice import exp_shifted
 
 # halvings after which a search among any number of edges has ended
@@ -20,10 +21,12 @@ def edges_of(p_first, b_node, num_inner):
     return b_begin, tl.load(p_first + b_node + 1, mask=m_inner, other=0)
 
 
+@begins_early
 @triton.jit(do_not_specialize=["num_rows", "num_inner"])
 def child_kernel(
     p_out, p_token, p_first, p_node, p_given, num_rows, num_inner, BLOCK_ROWS: tl.constexpr
 ):
+    await_kernels()
     o_row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     m_row = o_row < num_rows
     b_given = tl.load(p_given + o_row, mask=m_row, other=-1)
@@ -62,6 +65,7 @@ def add_exp(b_x, b_peak, b_sum):
     return b_new, b_sum * exp_shifted(b_peak, b_new) + exp_shifted(b_x, b_new)
 
 
+@begins_early
 @triton.jit(do_not_specialize=["num_inner", "num_words", "num_columns", "eos_id"])
 def columns_kernel(
     p_out,
@@ -82,6 +86,7 @@ def columns_kernel(
     BLOCK: tl.constexpr,
 ):
     """One row: log-probabilities of EOS and of the tokens that may follow."""
+    await_kernels()
     row = tl.program_id(0).to(tl.int64)
     node = tl.load(p_node + row)
     begin, end = edges_of(p_first, node, num_inner)

@@ -14,6 +14,7 @@ from torch import Tensor
 from pybeam.contracts import Survivors
 from pybeam.triton_kernels.beam_columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
 from pybeam.triton_kernels.beam_read import count_before
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.draft_accept import accept, guess_rows
 from pybeam.triton_kernels.tree_append import take_pages
 from pybeam.triton_kernels.tree_survivors import LISTS, PAGE_CELLS
@@ -21,6 +22,7 @@ from pybeam.triton_kernels.tree_survivors import LISTS, PAGE_CELLS
 SIZES = ["num_slots", "max_nodes", "max_rows", "max_live", "max_pages", "max_finished"]
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=[
         *SIZES,
@@ -64,6 +66,7 @@ def accept_kernel(
     BLOCK_ROWS: tl.constexpr,
 ):
     """OPENS: the sources begin, so that there is nothing to accept."""
+    await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
@@ -127,6 +130,7 @@ def accept_kernel(
     tl.store(p_needed + i_source, needed)
 
 
+@begins_early
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_slot"])
 def rows_kernel(
     tree,
@@ -144,6 +148,7 @@ def rows_kernel(
     BLOCK_ROWS: tl.constexpr,
 ):
     """Take pages, and write rows: the masks are a staircase, because each row sees those before it."""
+    await_kernels()
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     num_rows = tl.load(p_next + i_source)

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+
 BLOCK = 1024
 # a row is divided among programs until there are so many
 PROGRAMS = 1024
@@ -61,6 +63,7 @@ def noise_of(key, b_token):
     return -tl.log(-tl.log(1.0 - b_uniform))
 
 
+@begins_early
 @triton.jit
 def largest_kernel(
     p_largest,
@@ -82,6 +85,7 @@ def largest_kernel(
     BLOCK: tl.constexpr,
 ):
     """The first program of a row also writes the hash and the total of its node."""
+    await_kernels()
     i_row, i_slice = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(p_slot + i_row).to(tl.int64)
     node = tl.load(p_node + i_row).to(tl.int64)
@@ -107,6 +111,7 @@ def largest_kernel(
     tl.store(p_largest + i_row * tl.num_programs(1) + i_slice, tl.max(b_largest, 0))
 
 
+@begins_early
 @triton.jit
 def perturb_kernel(
     p_out,
@@ -130,6 +135,7 @@ def perturb_kernel(
     BLOCK: tl.constexpr,
     SLICES: tl.constexpr,
 ):
+    await_kernels()
     i_row = tl.program_id(0).to(tl.int64)
     o_slice = tl.arange(0, SLICES)
     p_own = p_largest + i_row * num_slices + o_slice
@@ -235,6 +241,7 @@ def perturb(
     return out
 
 
+@begins_early
 @triton.jit
 def restore_kernel(
     p_out,
@@ -255,6 +262,7 @@ def restore_kernel(
     BLOCK: tl.constexpr,
 ):
     """A program has one survivor; the row that it continues is found by counting those before it."""
+    await_kernels()
     i_survivor = tl.program_id(0).to(tl.int64)
     i_source = i_survivor // num_places
     slot = tl.load(p_slot + i_source).to(tl.int64)

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+
 MAX_COLUMNS = 1024
 # of a row that one warp holds
 WARP_COLUMNS = 512
@@ -15,10 +17,12 @@ WARP_COLUMNS = 512
 RELU, GELU, TANH_GELU, SILU, TANH = (tl.constexpr(i) for i in range(1, 6))
 
 
+@begins_early
 @triton.jit
 def rms_norm_kernel(
     p_y, p_x, p_weight, num_heads, row_stride, head_stride, size, epsilon, BLOCK: tl.constexpr
 ):
+    await_kernels()
     i_head = tl.program_id(0).to(tl.int64)
     o_x = tl.arange(0, BLOCK)
     m_x = o_x < size
@@ -29,6 +33,7 @@ def rms_norm_kernel(
     tl.store(p_y + i_head * size + o_x, b_x * scale * b_weight, mask=m_x)
 
 
+@begins_early
 @triton.jit
 def add_norm_kernel(
     p_out,
@@ -43,6 +48,7 @@ def add_norm_kernel(
     HAS_SHIFT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    await_kernels()
     i_row = tl.program_id(0).to(tl.int64) * size
     o_x = tl.arange(0, BLOCK)
     m_x = o_x < size
@@ -62,6 +68,7 @@ def add_norm_kernel(
     tl.store(p_out + i_row + o_x, b_out, mask=m_x)
 
 
+@begins_early
 @triton.jit
 def rotary_kernel(
     p_y,
@@ -76,6 +83,7 @@ def rotary_kernel(
     half,
     BLOCK: tl.constexpr,
 ):
+    await_kernels()
     i_head = tl.program_id(0).to(tl.int64)
     o_x = tl.arange(0, BLOCK)
     m_x = o_x < half
@@ -106,8 +114,10 @@ def activated(b_x, ACTIVATION: tl.constexpr):
     return b_x
 
 
+@begins_early
 @triton.jit
 def gated_kernel(p_y, p_x, row_stride, size, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    await_kernels()
     i_row = tl.program_id(0).to(tl.int64)
     o_x = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m_x = o_x < size

@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
+
 WORDS = {4: tl.int32, 2: tl.int16, 1: tl.int8}
 TILE_WORDS = 4096
 # with more rows, the registers of one program cannot hold a sector of every row
@@ -19,6 +21,7 @@ def place_of(p_index, o_row, m_row, num_rows):
     return b_row.to(tl.int64), (b_row >= 0) & (b_row < num_rows)
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=["num_moves", "num_rows"],
     do_not_specialize_on_alignment=["p_source", "p_target"],
@@ -36,6 +39,7 @@ def gather_rows_kernel(
     BLOCK_WORDS: tl.constexpr,
 ):
     """Each program owns some columns of all moves: it reads them all before it writes any."""
+    await_kernels()
     p_word = p_tensor.to(tl.pointer_type(WORD), bitcast=True)
     o_move = tl.arange(0, BLOCK_ROWS)
     o_word = tl.program_id(0).to(tl.int64) * BLOCK_WORDS + tl.arange(0, BLOCK_WORDS)
@@ -48,6 +52,7 @@ def gather_rows_kernel(
     tl.store(p_word + b_target[:, None] * stride + o_word[None, :], b_row, mask=m_move)
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=["num_copies", "num_rows"],
     do_not_specialize_on_alignment=["p_index"],
@@ -67,6 +72,7 @@ def copy_rows_kernel(
     BLOCK_WORDS: tl.constexpr,
 ):
     """``out[i] = in[index[i]]`` (gather) or ``out[index[i]] = in[i]``; `num_rows` bounds the index."""
+    await_kernels()
     p_out = p_out.to(tl.pointer_type(WORD), bitcast=True)
     p_in = p_in.to(tl.pointer_type(WORD), bitcast=True)
     o_copy = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions
 from pybeam.triton_kernels.counters import counters
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.select_beam import finish_beam
 from pybeam.triton_kernels.select_options import (
     BAN_EOS,
@@ -54,6 +55,7 @@ def arrives_last(p_counter, num_programs):
     return is_last
 
 
+@begins_early
 @triton.jit(
     # one variant for all shapes and options
     do_not_specialize=[
@@ -124,6 +126,7 @@ def select_kernel(
     LIST: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    await_kernels()
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
     i_program = tl.program_id(0)
     i_row = i_program // num_slices

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam.contracts import Survivors
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_masks import inherit_kernel, row_bits
 from pybeam.triton_kernels.tree_paths import extend_paths, inherit_paths_kernel
 from pybeam.triton_kernels.tree_survivors import (
@@ -141,6 +142,7 @@ def append_nodes(
     tl.store(tree.num_live + i_slot, num_live + num_new)
 
 
+@begins_early
 @triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def append_kernel(
     tree,
@@ -165,6 +167,7 @@ def append_kernel(
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
+    await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )

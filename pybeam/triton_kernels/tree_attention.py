@@ -53,9 +53,11 @@ def tree_attention(
     # beside the keys of each row's own path, large heads leave registers for the lowest tile alone
     num_queries = 1 if paths is not None and head_size > 64 else num_rows * group
     variant = variant_of(num_queries, num_sources, head_size, query.itemsize)
-    variant = variant if paths is None else variant._replace(maxnreg=255)
-    if new is not None and variant.BLOCK_D * query.itemsize > 512:
-        # addresses of cells and of rows would not fit the registers of fewer threads
+    is_large = new is not None and variant.BLOCK_D > 128
+    if paths is not None or distances is not None or is_large:
+        variant = variant._replace(maxnreg=255)
+    if is_large and query.itemsize == 4:
+        # addresses of such heads, both in cells and beside rows, would not fit the registers of fewer threads
         variant = variant._replace(num_warps=8)
     num_units = (num_rows * group // variant.BLOCK_M + num_sources) * num_key_heads
     place, length, num_shared = paths or (None, None, None)

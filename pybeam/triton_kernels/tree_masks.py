@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_survivors import (
     LISTS,
     NUMBERS,
@@ -24,6 +25,7 @@ def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
     return tl.where(m_row & (o_bit >= 0) & (o_bit < 64), b_one << (o_bit & 63).to(tl.int64), 0)
 
 
+@begins_early
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
 def inherit_kernel(
     tree,
@@ -48,6 +50,7 @@ def inherit_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
+    await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )

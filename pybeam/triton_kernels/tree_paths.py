@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_survivors import (
     LISTS,
     NUMBERS,
@@ -17,6 +18,7 @@ from pybeam.triton_kernels.tree_survivors import (
 )
 
 
+@begins_early
 @triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
 def inherit_paths_kernel(
     tree,
@@ -42,6 +44,7 @@ def inherit_paths_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
+    await_kernels()
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )

@@ -4,9 +4,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=["num_sources", "num_slots", "max_pages", "max_free_pages"],
     do_not_specialize_on_alignment=["p_slot"],
@@ -29,6 +31,7 @@ def release_kernel(
     BLOCK_PAGES: tl.constexpr,
 ):
     """One program for all sources: their pages go onto the stack in the order of the sources."""
+    await_kernels()
     num_free_pages = tl.load(p_num_free_pages)
     for start in range(0, num_sources, BLOCK):
         o_source = start + tl.arange(0, BLOCK)

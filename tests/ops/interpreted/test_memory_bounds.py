@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pybeam.backends import triton
+from pybeam.contracts import NewNodes, Paths
 from support.attention_cases import random_case
 
 PAGE = mmap.PAGESIZE
@@ -60,6 +61,22 @@ def test_tree_attention(walled, rows, words, num_splits):
     case.setdefault("mask", None)
     case.setdefault("entry", None)
     assert not bool(triton.tree_attention(**case, scale=0.3, num_splits=num_splits).isnan().any())
+
+
+@pytest.mark.parametrize("has_paths", [False, True])
+def test_new_nodes(walled, has_paths):
+    """A source lists more cells than there are rows, and some rows have no source."""
+    pool, cell = walled(torch.randn(40, 2, 2, 20)), torch.randperm(40).int()
+    key, value = walled(torch.randn(7, 2, 20)), walled(torch.randn(7, 2, 20))
+    new = NewNodes(key, value, walled(ints([*cell[17:20].tolist(), *cell[22:24].tolist(), -1, 40])))
+    tables = ints([0, 3, 5]), ints([0, 1]), cell.view(2, 20), ints([20, 4])
+    places = torch.arange(20).int().expand(2, 3, 20).contiguous()
+    paths = Paths(walled(places), walled(ints([20, 4]))) if has_paths else None
+    entry = walled(ints([0, 1, 2, 0, 1, 0, 0]))
+    given = walled(torch.randn(7, 2, 20)), *pool.unbind(1), *map(walled, tables), None, entry
+    out = triton.tree_attention(*given, 0.3, None, paths, new)
+    assert not bool(out[:5].isnan().any())
+    assert torch.equal(pool[new.cell[:5].long()], torch.stack((key, value), 1)[:5])
 
 
 @pytest.mark.parametrize("num_moves", [5, 600])

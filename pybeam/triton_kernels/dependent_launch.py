@@ -1,0 +1,56 @@
+"""Programmatic dependent launch: a kernel is set up while the one before it ends, and waits for its results.
+
+A kernel that is marked `@begins_early` begins with `await_kernels()`. So no program reads or writes anything
+before all earlier kernels of the stream have ended and their results can be seen: one waits for the kernel
+before it, which has waited for its own. Therefore every kernel waits in every program, even where it has
+nothing to do. Then it lets the next one be set up, which is no earlier, so that no more than two kernels are
+on the device. Kernels of others, such as matrix products, begin and end as ever.
+
+It takes compute capability 9.0, and is off unless the environment has PYBEAM_DEPENDENT_LAUNCH=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.target_info import cuda_capability_geq
+
+IS_ON = os.environ.get("PYBEAM_DEPENDENT_LAUNCH") == "1" and not triton.knobs.runtime.interpret
+WAITS = tl.constexpr(IS_ON)
+
+
+@triton.jit
+def await_kernels():
+    """Wait until all earlier kernels of the stream have ended, and let the next one be set up."""
+    if WAITS:
+        if cuda_capability_geq(9, 0):
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+
+
+class EarlyKernel:
+    """A kernel that is launched before the one before it has ended."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        device = torch.cuda.current_device()
+        return partial(self.kernel[grid], launch_pdl=can_begin_early(device))
+
+
+def begins_early(kernel: Any) -> Any:
+    """Mark a kernel whose first statement is `await_kernels()`."""
+    return EarlyKernel(kernel) if IS_ON else kernel
+
+
+@cache
+def can_begin_early(device: int) -> bool:
+    """Whether this GPU can."""
+    return torch.cuda.get_device_capability(device) >= (9, 0)
