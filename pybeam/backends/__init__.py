@@ -94,6 +94,8 @@ class Backend(Protocol):
     # None: the processor itself perturbs, and torch finds the log-probs of what it let through
     perturb: Callable[..., Tensor] | None
     restore_log_probs: Callable[..., Tensor] | None
+    # None: a step commits and then reports; else it does both at once. See `BeamState.finish`
+    commit_and_report: Callable[..., tuple[Tensor, Tensor, Tensor]] | None
     # None: processors change logits one after another
     edit_logits: Callable[..., None] | None
     # None: torch computes log-probabilities in several steps

@@ -213,6 +213,7 @@ rotary = _operator("rotary")
 gated = _operator("gated")
 # products add to what they find, and norms are operators of their own
 add_norm = None
+commit_and_report = None
 edit_logits = None
 log_softmax = None
 perturb = None

@@ -263,6 +263,7 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 beam_program = None
 layer_program = None
 add_norm = None
+commit_and_report = None
 edit_logits = None
 log_softmax = None
 perturb = None

@@ -86,7 +86,22 @@ def beam_commit(
     eos_token: Tensor | None,
     rules: CommitRules,
 ) -> tuple[Tensor, Tensor]:
-    return commit_kernels.beam_commit(tree, beams, slot, survivors, eos_token, *rules)
+    given = tree, beams, slot, slot, survivors, eos_token, *rules
+    source, target, _ = commit_kernels.commit_and_report(*given)
+    return source, target
+
+
+def commit_and_report(
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    live: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
+) -> tuple[Tensor, Tensor, Tensor]:
+    given = tree, beams, slot, live, survivors, eos_token, *rules
+    return commit_kernels.commit_and_report(*given)
 
 
 def draft_open(
@@ -168,6 +183,7 @@ __all__ = [
     "catalogue_child",
     "catalogue_columns",
     "causal_program",
+    "commit_and_report",
     "draft_commit",
     "draft_open",
     "edit_logits",
