@@ -100,6 +100,8 @@ class Backend(Protocol):
     edit_logits: Callable[..., None] | None
     # None: torch computes log-probabilities in several steps
     log_softmax: Callable[[Tensor], Tensor] | None
+    # None: torch rounds inputs to E4M3, see `pybeam.models.float8`
+    rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]] | None
     # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 

@@ -217,6 +217,7 @@ commit_and_report = None
 edit_logits = None
 log_softmax = None
 perturb = None
+rounded_rows = None
 restore_log_probs = None
 soft_cap = _operator("soft_cap")
 glu = _operator("glu")

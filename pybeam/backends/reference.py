@@ -267,6 +267,7 @@ commit_and_report = None
 edit_logits = None
 log_softmax = None
 perturb = None
+rounded_rows = None
 restore_log_probs = None
 causal_program = None
 beam_open = partial(beams.beam_open, tree_append)

@@ -33,6 +33,7 @@ from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.edits import edit_logits
+from pybeam.triton_kernels.float8 import rounded_rows
 from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.log_softmax import log_softmax
@@ -202,6 +203,7 @@ __all__ = [
     "restore_log_probs",
     "rms_norm",
     "rotary",
+    "rounded_rows",
     "scatter_rows",
     "select",
     "soft_cap",
