@@ -97,10 +97,14 @@ class Backend(Protocol):
     # None: the processor itself perturbs, and torch finds the log-probs of what it let through
     perturb: Callable[..., Tensor] | None
     restore_log_probs: Callable[..., Tensor] | None
+    # None: a step commits and then reports; else it does both at once. See `BeamState.finish`
+    commit_and_report: Callable[..., tuple[Tensor, Tensor, Tensor]] | None
     # None: processors change logits one after another
     edit_logits: Callable[..., None] | None
     # None: torch computes log-probabilities in several steps
     log_softmax: Callable[[Tensor], Tensor] | None
+    # None: torch rounds inputs to E4M3, see `pybeam.models.float8`
+    rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]] | None
     # None: a step is put together from the functions below
     beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
 

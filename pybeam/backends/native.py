@@ -213,10 +213,12 @@ rotary = _operator("rotary")
 gated = _operator("gated")
 # products add to what they find, and norms are operators of their own
 add_norm = None
+commit_and_report = None
 edit_logits = None
 log_softmax = None
 attend_new = None
 perturb = None
+rounded_rows = None
 restore_log_probs = None
 soft_cap = _operator("soft_cap")
 glu = _operator("glu")

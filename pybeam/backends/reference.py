@@ -263,10 +263,12 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
 beam_program = None
 layer_program = None
 add_norm = None
+commit_and_report = None
 edit_logits = None
 log_softmax = None
 attend_new = None
 perturb = None
+rounded_rows = None
 restore_log_probs = None
 causal_program = None
 beam_open = partial(beams.beam_open, tree_append)

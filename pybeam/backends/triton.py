@@ -33,6 +33,7 @@ from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.edits import edit_logits
+from pybeam.triton_kernels.float8 import rounded_rows
 from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
 from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
 from pybeam.triton_kernels.log_softmax import log_softmax
@@ -86,7 +87,22 @@ def beam_commit(
     eos_token: Tensor | None,
     rules: CommitRules,
 ) -> tuple[Tensor, Tensor]:
-    return commit_kernels.beam_commit(tree, beams, slot, survivors, eos_token, *rules)
+    given = tree, beams, slot, slot, survivors, eos_token, *rules
+    source, target, _ = commit_kernels.commit_and_report(*given)
+    return source, target
+
+
+def commit_and_report(
+    tree: TreeArrays,
+    beams: Beams,
+    slot: Tensor,
+    live: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: CommitRules,
+) -> tuple[Tensor, Tensor, Tensor]:
+    given = tree, beams, slot, live, survivors, eos_token, *rules
+    return commit_kernels.commit_and_report(*given)
 
 
 def draft_open(
@@ -170,6 +186,7 @@ __all__ = [
     "catalogue_child",
     "catalogue_columns",
     "causal_program",
+    "commit_and_report",
     "draft_commit",
     "draft_open",
     "edit_logits",
@@ -188,6 +205,7 @@ __all__ = [
     "restore_log_probs",
     "rms_norm",
     "rotary",
+    "rounded_rows",
     "scatter_rows",
     "select",
     "soft_cap",

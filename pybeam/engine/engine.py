@@ -200,10 +200,10 @@ class Engine:
             raise StepFailed(slot, is_undone=True) from error
         try:
             with self._clock("commit"):
-                moves = state.finish(slot, wants_moves=self._work.advances)
+                moves, report = state.finish(slot, live, wants_moves=self._work.advances)
                 if moves is not None:
                     self._work.session.advance(*moves)
-                return state.report(live)
+                return report
         except Exception as error:
             raise StepFailed(slot, is_undone=False) from error
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pybeam.backends import Backend
 from pybeam.models.linear import PlainLinear
 
 DTYPE = torch.float8_e4m3fn
@@ -46,12 +50,19 @@ class Float8Linear(PlainLinear):
             q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
             self.scale = F.pad(self.scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
+        self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded
+
+    def with_backend(self, backend: Backend) -> Float8Linear:
+        """Return this layer, which rounds inputs in one kernel if the backend has it."""
+        layer = copy.copy(self)
+        layer._rounded = backend.rounded_rows or rounded
+        return layer
 
     def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         return self._product(x), None
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        p, scale = rounded(x)
+        p, scale = self._rounded(x)
         if x.is_cuda:
             y = scaled_product(p, scale, self.weight, self.scale)[:, : self.num_columns]
         else:

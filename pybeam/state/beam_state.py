@@ -174,14 +174,21 @@ class BeamState:
         assert self._inputs is not None, "a step must begin before it chooses"
         self._survivors, self._inputs = self.select(rows, self._inputs, logits), None
 
-    def finish(self, slot: Tensor, *, wants_moves: bool) -> tuple[Tensor, Tensor] | None:
-        """Make the survivors the beams of slots [A]. Returns what `commit` returns, if it is wanted."""
+    def finish(
+        self, slot: Tensor, live: Tensor, *, wants_moves: bool
+    ) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
+        """Make the survivors the beams of slots [A], and report on the slots `live` [A].
+
+        Each of `live` is the slot that moves at its place, or stays as it is. Returns what `commit` does, if
+        that is wanted, and what `report` does.
+        """
         if self._program is not None:
             self._program.commit()
-            return self._program.moves() if wants_moves else None
+            moves = self._program.moves() if wants_moves else None
+            return moves, self._program.report(live)
         assert self._survivors is not None, "a step must choose before it finishes"
         survivors, self._survivors = self._survivors, None
-        return self.commit(slot, survivors)
+        return self._step.commit_and_report(slot, live, survivors)
 
     def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, SelectInputs]:
         """Read the rows of these slots [A], one beam after another, and the inputs that `select` needs.

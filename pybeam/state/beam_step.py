@@ -146,6 +146,22 @@ class BeamStep:
             arrays.tree.arrays, arrays.beams, slot, survivors, eos_token, self._rules
         )
 
+    def commit_and_report(
+        self, slot: Tensor, live: Tensor, survivors: Survivors
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        arrays, backend = self._arrays, self._arrays.backend
+        if backend.commit_and_report is None:
+            return self.commit(slot, survivors), self.report(live)
+        survivors, eos_token = arrays.with_one_eos(survivors)
+        source, target, report = backend.commit_and_report(
+            arrays.tree.arrays, arrays.beams, slot, live, survivors, eos_token, self._rules
+        )
+        return (source, target), report
+
+    def report(self, slot: Tensor) -> Tensor:
+        arrays = self._arrays
+        return arrays.backend.beam_report(arrays.tree.arrays, arrays.beams, slot)
+
     def check(self) -> None:
         tree, beams = self._arrays.tree, self._arrays.beams
         tree.check()

@@ -154,6 +154,12 @@ class DraftStep:
         )
         return self._no_row, self._no_row
 
+    def commit_and_report(
+        self, slot: Tensor, live: Tensor, survivors: Survivors
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        moves, arrays = self.commit(slot, survivors), self._arrays
+        return moves, arrays.backend.beam_report(arrays.tree.arrays, arrays.beams, live)
+
     def check(self) -> None:
         tree, beams = self._arrays.tree, self._arrays.beams
         pages = tree.free_page[: int(tree.num_free_pages)].tolist()

@@ -74,6 +74,8 @@ class LiveArrays:
     ) -> None:
         self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self.backend = backend
+        # on the device, because each number that a step makes there is a kernel
+        self._eos = to_device(eos_ids, INT, device)
         # guesses are written with masks
         self.tree = TokenTree(backend, device, may_have_paths=algorithm.draft is None)
         # steps read a column of `prefix` even if no source has a prefix
@@ -203,8 +205,8 @@ class LiveArrays:
         token = survivors.token
         if len(self.eos_ids) == 1:
             return survivors, None
-        is_eos = torch.stack([token == eos_id for eos_id in self.eos_ids]).any(0)
-        return survivors._replace(token=torch.where(is_eos, self.eos_ids[0], token)), token
+        is_eos = (token[..., None] == self._eos).any(-1)
+        return survivors._replace(token=torch.where(is_eos, self._eos[0], token)), token
 
 
 def early_widths(algorithm: Algorithm) -> Sequence[int]:

@@ -27,6 +27,7 @@ from pybeam.triton_kernels.beam_columns import (
     INT_STEPS,
     INT_WIDTH,
     NUM_FINISHED,
+    NUM_INTS,
     STOP_EMPTY_BEAM,
     STOP_ERROR,
     STOP_MAX_LENGTH,
@@ -38,6 +39,7 @@ from pybeam.triton_kernels.beam_finish import (
     keep_best,
     lines_of,
 )
+from pybeam.triton_kernels.beam_read import NUM_REPORTED, beam_report
 from pybeam.triton_kernels.beam_stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.tree_append import (
@@ -150,10 +152,27 @@ def replace_beam(
     tl.store(p_ints + INT_NUM_ENTRIES, tl.sum(m_row.to(tl.int32), 0))
 
 
+@triton.jit
+def report_line(tree, p_ints, p_live, p_report, i_source):
+    """Write what the host must know of a source; see `pybeam.backends.Backend.beam_report`."""
+    i_slot = tl.load(p_live + i_source).to(tl.int64)
+    p_line = p_report + 1 + i_source * (NUM_REPORTED + 1)
+    for column in tl.static_range(NUM_REPORTED):
+        tl.store(p_line + column, tl.load(p_ints + i_slot * NUM_INTS + column))
+    tl.store(p_line + NUM_REPORTED, tl.load(tree.num_pages + i_slot))
+
+
 @begins_early
 @triton.jit(
     do_not_specialize=[*NUMBERS, "max_path", "max_finished", "num_scratch"],
-    do_not_specialize_on_alignment=[*LISTS, "p_eos_token", "p_source", "p_target"],
+    do_not_specialize_on_alignment=[
+        *LISTS,
+        "p_eos_token",
+        "p_source",
+        "p_target",
+        "p_live",
+        "p_report",
+    ],
 )
 def commit_kernel(
     tree,
@@ -181,6 +200,8 @@ def commit_kernel(
     p_scratch_floats,
     p_source,
     p_target,
+    p_live,
+    p_report,
     max_finished,
     num_scratch,
     FINISHING: tl.constexpr,
@@ -197,12 +218,15 @@ def commit_kernel(
     )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
+    if i_source == tl.num_programs(0) - 1:
+        tl.store(p_report, num_left - num_taken)
     i_slot = tl.load(p_slot + i_source).to(tl.int64)
     o_row = tl.arange(0, BLOCK_ROWS)
     p_move = i_source.to(tl.int64) * max_rows + o_row
     if (i_slot < 0) | (i_slot >= num_slots):
         tl.store(p_source + p_move, -1, mask=o_row < max_rows)
         tl.store(p_target + p_move, -1, mask=o_row < max_rows)
+        report_line(tree, beams.ints, p_live, p_report, i_source)
         return
     _, _, m_live, _ = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
     first = tl.load(survivors.num_finished + i_source)
@@ -302,13 +326,17 @@ def commit_kernel(
     tl.store(p_source + p_move, b_source, mask=o_row < max_rows)
     b_target = tl.where(m_live, first_entry + o_row, -1)
     tl.store(p_target + p_move, b_target, mask=o_row < max_rows)
+    # what one thread wrote all can read
+    tl.debug_barrier()
+    report_line(tree, beams.ints, p_live, p_report, i_source)
 
 
 # the last parameters are those of `CommitRules`
-def beam_commit(
+def commit_and_report(
     tree: Any,
     beams: Any,
     slot: Tensor,
+    live: Tensor,
     survivors: Survivors,
     eos_token: Tensor | None,
     eos_id: int,
@@ -316,12 +344,17 @@ def beam_commit(
     keeps_best: bool,
     top: int,
     certificate: int,
-) -> tuple[Tensor, Tensor]:
-    """See `pybeam.backends.Backend.beam_commit`; `tree` is a `TreeArrays`, `beams` are `Beams`."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `pybeam.backends.Backend.beam_commit`; `tree` is a `TreeArrays`, `beams` are `Beams`.
+
+    The third result is the report on the slots `live` [A]. Where `slot` is another one, the live one stays as
+    it is, so a program can report on what it has itself committed.
+    """
     num_sources, max_rows = slot.numel(), beams.score.shape[1]
     source, target = slot.new_empty(2, num_sources * max_rows)
     if num_sources == 0:
-        return source, target
+        return source, target, beam_report(tree, beams.ints, live)
+    report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
     append = begin_append(tree, slot, survivors, eos_id)
     max_finished = beams.finished_ints.shape[1]
     num_scratch = max_finished + survivors.token.shape[1] if keeps_best else 0
@@ -334,6 +367,8 @@ def beam_commit(
         slot.new_empty(scratch, dtype=torch.float32),
         source,
         target,
+        live.contiguous(),
+        report,
         max_finished,
         num_scratch,
         FINISHING=int(finishing),
@@ -345,4 +380,4 @@ def beam_commit(
         CHUNK=min(append.block_rows, WARP_SIZE * append.num_warps),
         num_warps=append.num_warps,
     )
-    return source, target
+    return source, target, report

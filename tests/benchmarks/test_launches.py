@@ -74,6 +74,13 @@ def test_few_sources_clear_no_counters(launches, model):
     assert "zeros" not in few
 
 
+def test_more_eos_ids_are_three_kernels_more(launches, model, monkeypatch):
+    one = launches.kernels(model, "greedy", 1)["commit"]
+    monkeypatch.setattr(model, "other_eos_ids", (5, 9, 11))
+    several = launches.kernels(model, "greedy", 1)["commit"]
+    assert several - one == {"eq": 1, "any": 1, "where": 1}
+
+
 def test_every_algorithm_has_a_budget(launches):
     assert launches.BUDGETS.keys() == launches.TARGETS.keys() == launches.ALGORITHMS.keys()
     for name, budgets in launches.BUDGETS.items():

@@ -82,7 +82,7 @@ def test_memory_is_used_again_unless_someone_holds_it(keep, is_kept):
     held, address = keep(rows.token), rows.token.data_ptr()
     del rows
     state.choose(None, torch.eye(VOCAB)[5:6])
-    state.finish(ints([0]), wants_moves=False)
+    state.finish(ints([0]), ints([0]), wants_moves=False)
     assert np.asarray(held).tolist() == [START]
     # padding, because the beam has two rows now
     state.begin(ints([1]), 1, 9)

@@ -183,6 +183,7 @@ class Searches:
     def step(self) -> None:
         moving = [p if self.random(4) else EMPTY for p in reversed(self.live)]
         slot = ints(moving + [EMPTY] * self.random(3))
+        live = ints([*reversed(self.live), *[EMPTY] * (len(slot) - len(moving))])
         num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
         *states, whole = self.states
         (rows, moving), (native_rows, native_moving) = [
@@ -195,9 +196,11 @@ class Searches:
         logits = self.logits(rows.token.numel())
         survivors = self.states[1].select(rows, moving, logits)
         whole.choose(whole_rows, logits)
-        moves, native_moves = [state.commit(slot, survivors) for state in states]
-        assert_equal(moves, native_moves)
-        assert_equal(moves, whole.finish(slot, wants_moves=True))
+        results = [state._step.commit_and_report(slot, live, survivors) for state in states]
+        results.append(whole.finish(slot, live, wants_moves=True))
+        for moves, report in results:
+            assert_equal(moves, results[0][0])
+            assert_equal([report], [states[1].report(live)])
 
     def check(self) -> None:
         for state in self.states:

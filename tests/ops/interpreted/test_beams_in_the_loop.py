@@ -13,6 +13,7 @@ from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import random_model
 
 BEAMS = ("beam_plan", "beam_open", "beam_read", "beam_commit", "beam_report", "beam_close")
+BEAMS += ("commit_and_report",)
 DRAFTS = ("draft_open", "draft_commit")
 SCHEDULES = {
     "batch": pybeam.Batch(3),
