@@ -88,7 +88,7 @@ class Engine:
     def run(self, requests: Iterable[Any] | Arrivals) -> Stream[Result | Partial]:
         """Yield results as soon as they are known, in no particular order."""
         arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
-        self._work.expect(self._schedule.n)
+        self._work.expect(self._schedule.most_sources)
         self._arrivals = arrivals
         self._admission = Admission(
             arrivals,
@@ -175,7 +175,7 @@ class Engine:
         captured = work.graphs.get(key, work.buffers(), step, slot)
         if captured is not None:
             with self._clock("replay"):
-                return captured(slot)
+                return captured()
         report = step(slot)
         # its kernels are compiled now, and the next step of this size is a graph
         work.graphs.get(key, work.buffers(), step, slot)

@@ -77,9 +77,8 @@ class EncoderDecoderSession(Session):
         model, cross = self._model, self._cross
         with model.lock:
             for index, states, lengths in encoded(model, sources):
+                self._source.make_room(cross, lengths)
                 cell = self._source.allocate([slots[i] for i in index], lengths)  # [n]
-                if self._source.num_cells > cross.num_cells:
-                    cross.grow(max(2 * cross.num_cells, self._source.num_cells))
                 num = to_device(lengths, torch.int32, model.device)
                 is_real = torch.arange(states.shape[1], device=model.device) < num[:, None]
                 _, layers = decoder_layers(model, states)
