@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.host [--beside FOLDER] [--repeats 5]
 
 A replay takes no time here: it only ages the sources by a step, and what it reports is made up. Time in the
-backend's operators and in the encoder's layers is left out too. What remains is Python, and torch's small
+backend's operators and in the encoder's layers is left out too. The rest is Python, and torch's small
 operators, which on a GPU are launches. Streams of two output lengths tell steps and sources apart. A source
 costs most where few come at a time, since what a group of newcomers costs is shared by few.
 
@@ -42,7 +42,7 @@ WORKER = (
 WIDTH = 5
 SOURCE = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 # steps cost what a stream of outputs of one length takes longer than one of another
-SHORT, LONG = 8, 40
+SHORT, LONG = 8, 32
 # (schedule, sources live at once)
 CASES = (("Batch", 128), ("Batch", 16), ("Batch", 1), ("Fifo", 128), ("Fifo", 16))
 
@@ -186,7 +186,7 @@ def measure(num_requests: int) -> None:
         model = pybeam.load_model(folder, device="cpu")
     rows, step_seconds = [], {}
     for name, n in CASES:
-        num = max(32, min(num_requests, 8 * n))
+        num = max(32, min(num_requests, 4 * n))
         schedule = getattr(pybeam, name)(n)
         if n not in step_seconds:
             equal = [least(streams(pybeam.Batch(n), model, [x], num)) for x in (SHORT, LONG)]
@@ -201,7 +201,7 @@ def measure(num_requests: int) -> None:
     print(json.dumps(rows))
 
 
-def least(stream: Iterator[tuple[float, int, int]], num: int = 5) -> tuple[float, int, int]:
+def least(stream: Iterator[tuple[float, int, int]], num: int = 3) -> tuple[float, int, int]:
     """The fastest of several, after arrays have grown and graphs have been made."""
     for _ in range(2):
         next(stream)
@@ -239,7 +239,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout")
     parser.add_argument("--repeats", type=int, default=5, help="processes of each side")
-    parser.add_argument("--requests", type=int, default=1024, help="sources of a stream at most")
+    parser.add_argument("--requests", type=int, default=512, help="sources of a stream at most")
     return parser.parse_args()
 
 

@@ -29,18 +29,24 @@ class Captured:
 
     def __init__(self, replay: Callable[[], None], slot: Tensor, report: Tensor) -> None:
         self.replay, self.slot, self.report = replay, slot, report
-        self._given: Tensor | None = None  # what `slot` is a copy of
 
-    def __call__(self, slot: Tensor) -> Tensor:
-        """Return the report. The next replay of the same pool overwrites it.
-
-        A tensor of slots never changes: a step of other slots is given another one.
-        """
-        if slot is not self._given:
-            self.slot.copy_(slot)
-            self._given = slot
+    def __call__(self) -> Tensor:
+        """Return the report. The next replay of the same pool overwrites it."""
         self.replay()
         return self.report
+
+
+class _Slots:
+    """The slots that all captured steps of so many sources read."""
+
+    def __init__(self, slot: Tensor) -> None:
+        self.tensor, self._given = slot.clone(), slot
+
+    def give(self, slot: Tensor) -> None:
+        """Have the next steps move these sources. Other slots are always another tensor."""
+        if slot is not self._given:
+            self.tensor.copy_(slot)
+            self._given = slot
 
 
 class Capture(Protocol):
@@ -145,6 +151,7 @@ class StepGraphs:
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self._graphs: dict[Hashable, Captured] = {}
+        self._slots: dict[int, _Slots] = {}  # by their number
         # address and shape: what has grown twice may be back at its first address
         self._places: list[tuple[int, torch.Size]] = []
         self._buffers: Iterable[Tensor] = ()
@@ -155,7 +162,7 @@ class StepGraphs:
     def get(
         self, key: Hashable, buffers: Iterable[Tensor], step: Step, slot: Tensor
     ) -> Captured | None:
-        """Return the captured step for this key, which names everything that is constant in it.
+        """Return the captured step of these slots for a key, which names everything that is constant in it.
 
         Returns None if the step must run without a graph. `buffers` are compared with those of the last
         call, unless they are the same object.
@@ -172,13 +179,17 @@ class StepGraphs:
             return None
         if key not in self._graphs and key not in self._refused:
             self._add(key, step, slot)
-        return self._graphs.get(key)
+        found = self._graphs.get(key)
+        if found is not None:
+            self._slots[slot.numel()].give(slot)
+        return found
 
     def _add(self, key: Hashable, step: Step, slot: Tensor) -> None:
         if len(self._graphs) >= self._max_graphs:
             self._clear()
         try:
-            self._graphs[key] = self._capture(step, slot.clone())
+            slots = self._slots.setdefault(slot.numel(), _Slots(slot))
+            self._graphs[key] = self._capture(step, slots.tensor)
         except Exception as error:
             # what raises without a graph, too, says there whose fault it is
             self._refused.add(key)

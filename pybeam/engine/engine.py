@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +29,9 @@ from pybeam.engine.arrivals import Arrivals, Listed
 from pybeam.engine.attention import with_attention
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.live_streams import Stream, closed_at_exit
+from pybeam.engine.live_streams import Stream, closed_at_exit, one_by_one
 from pybeam.engine.partials import Glance
+from pybeam.engine.pending import PendingReport
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
@@ -40,6 +41,8 @@ from pybeam.models.base import Alignment
 from pybeam.request import Partial, Result
 from pybeam.state.new_beam import NO_SLOT
 from pybeam.state.report import Report
+
+Answers = Iterator[list[Result | Partial]]
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,6 @@ class Wants:
     reads_late: bool = False
 
 
-class PendingReport(NamedTuple):
-    """A report that is being copied to the host."""
-
-    copy: HostCopy
-    slots: tuple[int, ...]  # slots of the sources that were live
-    claimed_pages: int  # pages that had been claimed when it was sent for
-    glance: Glance | None  # what is read of sources that are watched, behind the report
-    errors: dict[int, Exception]  # by slot, of sources that failed in this step or must leave
-
-
 class Engine:
     """Decode one stream of requests. Every call of `Decoder.decode` or `Decoder.stream` makes a new one."""
 
@@ -84,11 +77,11 @@ class Engine:
         self._finished: deque[FinishedBatch] = deque()
 
     @closed_at_exit
-    @torch.inference_mode()
-    def run(self, requests: Iterable[Any] | Arrivals) -> Stream[Result | Partial]:
+    @one_by_one
+    def run(self, requests: Iterable[Any] | Arrivals) -> Stream[list[Result | Partial]]:
         """Yield results as soon as they are known, in no particular order."""
         arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
-        self._work.expect(self._schedule.n)
+        self._work.expect(self._schedule.most_sources)
         self._arrivals = arrivals
         self._admission = Admission(
             arrivals,
@@ -109,7 +102,7 @@ class Engine:
         self._pending.clear()
         self._work.end_quarantine()
 
-    def _dismiss(self) -> Iterator[Result | Partial]:
+    def _dismiss(self) -> Answers:
         """Let the requests go that must leave now, wherever they are, and take all back that they hold."""
         leaving = self._arrivals.between_steps(self._live.load(self.stats.steps))
         if not leaving:
@@ -123,12 +116,12 @@ class Engine:
         # the stream may sleep before its next step
         yield from self._results()
 
-    def _read_reports(self) -> Iterator[Result | Partial]:
+    def _read_reports(self) -> Answers:
         """Read the reports that must be read before the next step."""
         while self._must_read():
             if self._finished:
                 yield from self._results()
-            yield from self._read_report()
+            yield self._read_report()
 
     def _must_read(self) -> bool:
         """Whether the oldest pending report must be read before the next step."""
@@ -175,7 +168,7 @@ class Engine:
         captured = work.graphs.get(key, work.buffers(), step, slot)
         if captured is not None:
             with self._clock("replay"):
-                return captured(slot)
+                return captured()
         report = step(slot)
         # its kernels are compiled now, and the next step of this size is a graph
         work.graphs.get(key, work.buffers(), step, slot)
@@ -235,7 +228,7 @@ class Engine:
         num_rows = int(self._work.state.beams.num_rows[slot.long()].sum())
         self._choose(slot, num_rows, self._live.max_tokens(self.stats.steps, 1))
 
-    def _admit(self) -> Iterator[Result]:
+    def _admit(self) -> Answers:
         """Refill: take the sources from the queue that the schedule admits."""
         live, admission = self._live, self._admission
         if self._work.is_too_large and not (live or admission.has_encoded):
@@ -253,7 +246,7 @@ class Engine:
                 if self._arrivals.keeps_order and not self._schedule.may_have_room(load):
                     break
                 for result in admission.read(may_wait=not load.sources):
-                    yield self.stats.count(result)
+                    yield [self.stats.count(result)]
                 source = admission.next()
             if source is None:
                 break
@@ -269,7 +262,7 @@ class Engine:
             yield from self._encode(admitted, self._work.free_bytes(taken_bytes))
             yield from self._open([source for source in admitted if source.slot != NO_SLOT])
 
-    def _encode(self, admitted: list[Source], free_bytes: float) -> Iterator[Result]:
+    def _encode(self, admitted: list[Source], free_bytes: float) -> Answers:
         """Encode these sources, and some that come next, so that encoder batches are not tiny."""
         missing = [source for source in admitted if source.slot == NO_SLOT]
         if not missing:
@@ -299,7 +292,7 @@ class Engine:
         yield from self._give_up(sources, errors)
         self._admission.put_encoded(source for source in ahead if source.slot != NO_SLOT)
 
-    def _open(self, sources: list[Source]) -> Iterator[Result]:
+    def _open(self, sources: list[Source]) -> Answers:
         """Open a beam for each of these sources."""
         opened: list[Source] = []
         num_rows: list[int] = []
@@ -317,14 +310,14 @@ class Engine:
             self._arrivals.enter("decode", [source.index for source in opened])
             self.stats.refills += 1
 
-    def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Iterator[Result]:
+    def _give_up(self, sources: list[Source], errors: dict[int, Exception]) -> Answers:
         """Make results of sources that leave before they begin; `errors` are by place in `sources`."""
         for i, error in errors.items():
             source = sources[i]
             if source.slot != NO_SLOT:
                 self._work.free_slot(source.slot)
                 source.slot = NO_SLOT
-            yield self.stats.count(source.failed(error))
+            yield [self.stats.count(source.failed(error))]
 
     def _reserve(self, newcomers: Sequence[Source] = ()) -> None:
         """Make room for the widest beam and the longest hypothesis of the next step."""
@@ -332,7 +325,7 @@ class Engine:
         length = self._live.max_tokens(self.stats.steps, 2, newcomers)
         self._work.reserve(length, self._live, newcomers)
 
-    def _read_report(self) -> list[Partial]:
+    def _read_report(self) -> list[Result | Partial]:
         """Read the oldest report, and close sources that are done. Only this method waits for the device.
 
         Returns the stable prefixes that have grown, if they were asked for.
@@ -354,10 +347,10 @@ class Engine:
         if not done and glance is None:
             return []
         report = Report.parse(numbers[: len(lines)], len(slots))
-        partials = []
+        partials: list[Result | Partial] = []
         if glance is not None:
             going = {slots[i] for i in np.flatnonzero(report.reason == RUNNING)}
-            partials = glance.partials(
+            partials += glance.partials(
                 numbers, lambda s: s.slot in going and self._live.get(s.slot) is s
             )
         if done:
@@ -384,14 +377,16 @@ class Engine:
             else:
                 work.release_slots(slots)
 
-    def _results(self) -> Iterator[Result]:
+    def _results(self) -> Answers:
         """Yield the results of sources that have left. Sources with another group to search queue again."""
         attend = partial(with_attention, self._work.session, self._wants.alignment)
         while self._finished:
             batch = self._finished.popleft()
+            results: list[Result | Partial] = []
             for outcome in batch.results(attend, wants_log_probs=self._wants.log_probs):
                 if isinstance(outcome, Source):
                     self._admission.requeue(outcome)
                     self._arrivals.enter("wait", [outcome.index])
                 else:
-                    yield self.stats.count(outcome)
+                    results.append(self.stats.count(outcome))
+            yield results

@@ -35,6 +35,22 @@ def on_device(stream: Stream[T], device: torch.device) -> Stream[T]:
             stream.close()
 
 
+def one_by_one(function: Callable[P, Stream[list[T]]]) -> Callable[P, Stream[T]]:
+    """Yield one by one what this function yields in lists. It works within `torch.inference_mode`.
+
+    The mode is entered for every list, which would cost more than all else if it were for every result.
+    """
+    lists = torch.inference_mode()(function)
+
+    @functools.wraps(function)
+    def each(*args: P.args, **options: P.kwargs) -> Stream[T]:
+        with contextlib.closing(lists(*args, **options)) as stream:
+            for some in stream:
+                yield from some
+
+    return each
+
+
 def closed_at_exit(function: Callable[P, Stream[T]]) -> Callable[P, Stream[T]]:
     """Close the generators that this function makes when the program ends, while torch is still there."""
 

@@ -75,6 +75,11 @@ class Schedule(ABC):
             raise ArgumentError("epsilon", f"must be between 0 and 1, but is {self.epsilon}")
 
     @property
+    def most_sources(self) -> int:
+        """Number of sources that are live at once. A row budget may admit as many as it has rows."""
+        return max(self.n, self._refill_budget or 0)
+
+    @property
     def queue_window(self) -> int:
         """Number of requests that are read ahead and sorted by length."""
         # 16 batches are enough for neighbours of like length, and few enough to start soon

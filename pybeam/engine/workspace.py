@@ -220,7 +220,10 @@ class Workspace:
             growing = [*live, *newcomers]
             longest = max(source.max_tokens for source in growing)
             first = FIRST_LENGTH_OF_GRAPHS if self._expected else FIRST_LENGTH
-            max_length = max(length, min(max(first, 2 * max_length), longest))
+            ahead = max(first, 2 * max_length)
+            # rather a little more now than all again for the last tokens
+            ahead = longest if 4 * ahead >= 3 * longest else ahead
+            max_length = max(length, ahead)
         reserved = (
             max(slots, self.num_slots),
             max(max_width, widest),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -64,6 +65,14 @@ class KeyValuePool:
         if num_cells > self.num_cells:
             kept = slice(self.num_cells)
             self._replace(num_cells, [(kept, kept)])
+
+    def grow_ahead(self, num_cells: int, wished: int) -> None:
+        """Make room for that many cells. If there is too little, make room for `wished` if memory allows."""
+        if num_cells > self.num_cells:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                self.grow(max(num_cells, wished))
+                return
+        self.grow(num_cells)
 
     def _replace(self, num_cells: int, moves: Sequence[tuple[slice, slice]]) -> None:
         """Have new tensors of so many cells. `moves` are slices of old cells, and their places in the new."""
@@ -137,15 +146,27 @@ class SourceCells:
         # both or, if there is no memory, none
         self.cell, self.length = cell, lengths
 
-    def num_cells_with(self, lengths: Sequence[int]) -> int:
-        """Return what `num_cells` is once sources of these lengths have their cells."""
-        missing = sum(map(cells_of_pages, lengths)) // PAGE_CELLS - len(self._free)
-        return (self._num_pages + max(0, missing)) * PAGE_CELLS
+    def make_room(self, pool: KeyValuePool, lengths: Sequence[int]) -> None:
+        """Have room in the pool of these cells for sources of these lengths.
+
+        If the pool must grow, it gets room for a source of their mean length in every slot: the next ones
+        find theirs, and no array that a captured step refers to is replaced. Beyond that it grows by an
+        eighth at least, so that copies are few.
+        """
+        num_pages = sum(map(cells_of_pages, lengths)) // PAGE_CELLS
+        missing = max(0, num_pages - len(self._free))
+        num_slots = self.length.numel()
+        wished = max(
+            -(-num_pages * num_slots // max(1, len(lengths))),
+            pool.num_cells * 9 // 8 // PAGE_CELLS,
+        )
+        pool.grow_ahead((self._num_pages + missing) * PAGE_CELLS, wished * PAGE_CELLS)
 
     def allocate(self, slots: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Give cells to these slots. Returns all of them, slot by slot, [sum(lengths)] int32."""
         longest = max(lengths, default=0)
-        self.reserve(max(slots) + 1, longest)
+        # a table that grows is replaced, so it grows in large steps
+        self.reserve(max(slots) + 1, 1 << max(longest - 1, 0).bit_length())
         num_pages = [cells_of_pages(length) // PAGE_CELLS for length in lengths]
         pages, first = self._take(sum(num_pages)), [0, *accumulate(num_pages)]
         for slot, begin, end in zip(slots, first, first[1:], strict=False):

@@ -216,13 +216,13 @@ def test_an_array_of_another_shape_at_the_same_address_drops_graphs(graph_memory
     array = torch.zeros(4, 6)
     slot = torch.zeros(2, dtype=torch.int32)
     graphs, captured = captured_once(CudaCapture(torch.device("cpu")), buffers=[array])
-    captured(slot)
+    captured()
     assert graphs.get(1, [array], product, slot) is captured
     assert graphs.get(1, [array.view(6, 4)], product, slot) is None
     with pytest.raises(AssertionError, match="reset"):
-        captured(slot)
+        captured()
     # the old report still lives in its pool
-    graphs.get(1, [array.view(6, 4)], product, slot)(slot)
+    graphs.get(1, [array.view(6, 4)], product, slot)()
     del captured
     another = captured_once(CudaCapture(torch.device("cpu")))  # empties the cache
     assert all(graph_memory.users.values()) and another
@@ -242,7 +242,7 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph(graph_memory):
         assert graphs.get(2, (), fails, slot) is None
     assert graphs.get(2, (), fails, slot) is None  # without another attempt
     assert graph_memory.capturing is None and graph_memory.current not in graph_memory._streams
-    graphs.get(1, (), product, slot)(slot)
+    graphs.get(1, (), product, slot)()
 
 
 def test_every_decoder_captures_on_a_stream_of_its_own(graph_memory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 import pybeam
 from pybeam.backends import load
-from pybeam.engine.cuda_graphs import Captured, StepGraphs
+from pybeam.engine import live_sources
+from pybeam.engine.cuda_graphs import Captured, StepGraphs, _Slots
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -18,6 +20,7 @@ from support.device_loop import REQUESTS, run, torch_beams
 from support.laws import ALGORITHMS, schedules
 from support.paths import DATA, MODEL, ROOT
 from support.tiny_models import save_tiny_model
+from support.verse_lengths import verse_model, verses
 
 
 class Replays:
@@ -113,6 +116,32 @@ def test_pages_that_came_after_a_report_was_sent_are_free(transformer):
     assert workspace.tree.num_total_pages > num_pages
 
 
+def test_slots_stay_on_the_device_until_sources_come_or_go(transformer, monkeypatch):
+    """Steps of one set of sources upload nothing, whatever graph they are."""
+    uploads, copies = [], []
+    to_device, give = live_sources.to_device, _Slots.give
+    monkeypatch.setattr(
+        live_sources, "to_device", lambda *given: uploads.append(1) or to_device(*given)
+    )
+    copy = torch.Tensor.copy_
+
+    def counted(slots, slot):
+        monkeypatch.setattr(torch.Tensor, "copy_", lambda *own: copies.append(1) or copy(*own))
+        give(slots, slot)
+        monkeypatch.setattr(torch.Tensor, "copy_", copy)
+
+    monkeypatch.setattr(_Slots, "give", counted)
+    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
+    workspace = Workspace(transformer, ALGORITHMS["fixed"], torch_beams())
+    workspace.graphs = StepGraphs(Replays())
+    for _ in range(2):
+        uploads.clear(), copies.clear()
+        _, stats = run(workspace, pybeam.Batch(4), REQUESTS, reads_late=True)
+    changes = 3 * 4
+    assert len(uploads) <= changes < stats.steps
+    assert 0 < len(copies) <= changes
+
+
 def test_counters_are_lent_to_the_launches_of_a_graph():
     device, held = torch.device("cpu"), torch.zeros(8, dtype=torch.int32)
     with counters.lent(held):
@@ -143,10 +172,26 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", SEARCHES)
-def test_other_verses_need_hardly_any_graph_of_their_own(monkeypatch, replayed, name, schedule):
+def test_other_verses_need_hardly_any_graph_of_their_own(
+    tmp_path, monkeypatch, replayed, name, schedule
+):
+    model, own = verse_model(tmp_path, monkeypatch), SCHEDULES[schedule]
+    if own.row_budget is not None:
+        # a beam moves as a whole
+        most = SEARCHES[name].max_rows
+        own = dataclasses.replace(own, row_budget=max(own.row_budget, most))
+    share = replayed(model, SEARCHES[name], own, *verses(), backend=load("native"))
+    assert share >= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("fixed_beam", "fifo"), ("variable_beam", "streaming")]
+)
+def test_nor_do_they_with_a_real_translator(monkeypatch, replayed, name, schedule):
     monkeypatch.syspath_prepend(ROOT)
     benchmarks = pytest.importorskip("benchmarks.corpus")
     if not DATA.exists():

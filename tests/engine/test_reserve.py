@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import nullcontext
+
 import pytest
 
 import pybeam
 from pybeam import backends
 from pybeam.engine import workspace as workspaces
 from pybeam.engine.engine import Engine, Wants
-from pybeam.engine.stats import Stats
+from pybeam.engine.stats import PhaseClock, Stats
 from pybeam.engine.workspace import Workspace
+from support.device_loop import assert_alike, run, torch_beams
+from support.graph_memory import Replays
 from support.laws import decoded, essence
 from support.search_models import random_model
 from support.tiny_models import save_tiny_model
@@ -104,6 +109,38 @@ def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_p
     assert not any(result.error for result in found[0])
     assert essence(found[0]) == essence(found[1 << 40])
     assert 1.5 * sizes[0] < sizes[1 << 40]
+
+
+@pytest.mark.parametrize("graph_memory", ["workspaces stay"], indirect=True)
+def test_captured_steps_go_with_the_memory_that_is_given_back(graph_memory, monkeypatch, tmp_path):
+    """Steps are captured anew in the new memory, and no graph of the old one is replayed."""
+    save_tiny_model(tmp_path, "m2m_100", max_position_embeddings=120)
+    model = pybeam.load_model(tmp_path, device="cpu")
+    monkeypatch.setattr(workspaces, "LOOK_AFTER", 8)
+    monkeypatch.setattr(workspaces, "KEPT_BYTES", 0)
+    # a real replay runs no Python, so nothing in it opens a phase within that of the replay
+    monkeypatch.setattr(PhaseClock, "__call__", lambda self, phase: nullcontext())
+    captures: list[Replays] = []
+    works: list[Workspace] = []
+
+    def capture(device) -> Replays:
+        captures.append(Replays(works[0] if works else None))
+        return captures[-1]
+
+    monkeypatch.setattr(workspaces, "CudaCapture", capture)
+    algorithm = pybeam.fixed_beam(3, max_length=4, n_best=2)
+    requests = [pybeam.Request([5, 6 + i % 9], **PEAKS["wide"] if not i else {}) for i in range(90)]
+    works.append(Workspace(model, algorithm, torch_beams(), uses_graphs=True))
+    captures[0].workspace = works[0]
+    found, _ = run(works[0], pybeam.Fifo(4), requests, reads_late=True)
+    expected, _ = run(Workspace(model, algorithm, torch_beams()), pybeam.Fifo(4), requests)
+    assert_alike(found, expected)
+    assert len(captures) > 1 and all(one.num_replays for one in captures)
+    assert captures[0].num_captures and works[0].state.width_capacity == 3
+    # nothing else holds the old graphs
+    del captures[:-1]
+    gc.collect()
+    assert sum(graph_memory.users.values()) == len(works[0].graphs)
 
 
 def test_a_decoder_keeps_what_it_needs_again_and_again(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pybeam.kvcache.pools import KeyValuePool
+from pybeam.kvcache.pools import KeyValuePool, SourceCells
 from pybeam.models.prompts import PromptPool
 
 LAYERS = 6
@@ -95,3 +95,44 @@ def test_a_pool_and_its_successor_never_both_fill_the_memory(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", counted)
     pool.grow(200)
     assert max(peaks) == 200 * pool.cell_bytes + 100 * pool.cell_bytes // LAYERS
+
+
+def cross_pool(num_slots: int) -> tuple[KeyValuePool, SourceCells]:
+    """An empty pool as on a GPU, and the cells of so many slots."""
+    pool = KeyValuePool(LAYERS, 3, 4, torch.float32, torch.device("cpu"))
+    pool._whole = None
+    cells = SourceCells(torch.device("cpu"))
+    cells.reserve(num_slots)
+    return pool, cells
+
+
+def test_the_first_sources_make_room_for_those_of_all_slots():
+    pool, cells = cross_pool(num_slots=10)
+    cells.make_room(pool, [30, 16])
+    cells.allocate([0, 1], [30, 16])
+    first, table = pool.first, cells.cell
+    assert pool.num_cells == 15 * 16
+    for slot in range(2, 10):
+        lengths = [32] if slot < 6 else [16]
+        cells.make_room(pool, lengths)
+        given = cells.allocate([slot], lengths)
+        assert given.numel() == lengths[0] and int(given.max()) < pool.num_cells
+    assert pool.first is first and cells.cell is table
+    used = [cells.cell[slot, : int(cells.length[slot])] for slot in range(10)]
+    assert torch.cat(used).unique().numel() == int(cells.length.sum())
+
+
+def test_room_for_later_sources_is_a_wish(monkeypatch):
+    pool, cells = cross_pool(num_slots=10)
+    new_empty = torch.Tensor.new_empty
+
+    def limited(self, num_cells, *shape):
+        if num_cells > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return new_empty(self, num_cells, *shape)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", limited)
+    cells.make_room(pool, [30, 16])
+    assert pool.num_cells == 3 * 16
+    with pytest.raises(torch.OutOfMemoryError):
+        cells.make_room(pool, [200])

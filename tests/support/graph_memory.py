@@ -132,8 +132,8 @@ class _Graph:
 class _CopiedReport(Captured):
     """A GPU copies the report before it runs the next step; a CPU would read that of the next step."""
 
-    def __call__(self, slot: torch.Tensor) -> torch.Tensor:
-        return super().__call__(slot).clone()
+    def __call__(self) -> torch.Tensor:
+        return super().__call__().clone()
 
 
 class Replays(CudaCapture):

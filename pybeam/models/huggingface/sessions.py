@@ -80,9 +80,8 @@ class EncoderDecoderSession(Session):
         model, cross = self._model, self._cross
         with model.lock:
             for index, states, lengths in encoded(model, sources):
+                self._source.make_room(cross, lengths)
                 cell = self._source.allocate([slots[i] for i in index], lengths)  # [n]
-                if self._source.num_cells > cross.num_cells:
-                    cross.grow(max(2 * cross.num_cells, self._source.num_cells))
                 place = _places(lengths, states.shape[1], model.device)
                 _, layers = decoder_layers(model, states)
                 for i, layer in enumerate(layers):

@@ -177,8 +177,7 @@ class TransformerSession(Session):
     ) -> None:
         lengths = self._lengths(sources)
         # for all at once, because a pool that grows copies what it holds
-        num_cells = self._source.num_cells_with(lengths)
-        self._cross.grow(_doubled(self._cross.num_cells, num_cells))
+        self._source.make_room(self._cross, lengths)
         for part in _chunks(lengths, MAX_ENCODER_TOKENS):
             self._encode(sources[part], slots[part])
 
@@ -375,7 +374,3 @@ def _chunks(lengths: Sequence[int], max_sum: int) -> Iterator[slice]:
         total += length
     if start < len(lengths):
         yield slice(start, len(lengths))
-
-
-def _doubled(old: int, needed: int) -> int:
-    return old if needed <= old else max(2 * old, needed)

@@ -1,0 +1,44 @@
+"""Results leave a stream one by one, and torch is in inference mode within it alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pybeam.engine.live_streams import one_by_one
+
+
+def test_lists_come_out_one_by_one():
+    modes, closed = [], []
+
+    @one_by_one
+    def lists(*given):
+        try:
+            for some in given:
+                modes.append(torch.is_inference_mode_enabled())
+                yield some
+        finally:
+            closed.append(torch.is_inference_mode_enabled())
+
+    stream = lists([1, 2], [], [3])
+    assert next(stream) == 1 and not torch.is_inference_mode_enabled()
+    assert modes == [True] and not closed
+    assert list(stream) == [2, 3]
+    assert modes == [True] * 3 and closed == [True]
+    stream = lists([4, 5])
+    assert next(stream) == 4
+    stream.close()
+    assert closed == [True] * 2
+
+
+def test_an_error_leaves_the_mode():
+    @one_by_one
+    def fails():
+        yield [1]
+        raise RuntimeError("within")
+
+    stream = fails()
+    assert next(stream) == 1
+    with pytest.raises(RuntimeError, match="within"):
+        next(stream)
+    assert not torch.is_inference_mode_enabled()
