@@ -155,6 +155,7 @@ def test_packages_are_unpacked(unpack, tmp_path):
     pack = pytest.importorskip("benchmarks.gpu.pack")
     wheel = tmp_path / "peer-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("peer/", "")
         archive.writestr("peer/__init__.py", "fast = False\n")
     assert "peer-1.0" in pack.pack_wheels(tmp_path, [wheel])
     unpack.use_packages(tmp_path, tmp_path / "packages")
