@@ -19,6 +19,8 @@ from benchmarks.data import ROOT
 ARCHITECTURES = "9.0"
 ABSENT = ("torch_cuda", "c10_cuda")
 NAME = "_C.abi3.so"
+# where the toolkit is installed unless somebody chose another folder
+DEFAULT = "/usr/local/cuda"
 
 
 class CannotBuild(Exception):
@@ -29,14 +31,12 @@ def build(target: Path, work: Path) -> None:
     """Write the extension to `target`; what it is made of stays in `work`, for the next time.
 
     Raises:
-        CannotBuild: there is no nvcc, or it failed.
+        CannotBuild: there is no toolkit, or its compiler failed.
     """
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        raise CannotBuild("there is no nvcc on the PATH")
+    home = toolkit()
     library = work / "lib"
     # a process of its own: torch is told that it has CUDA
-    command = [sys.executable, "-m", __name__, str(work), str(library)]
+    command = [sys.executable, "-m", __name__, str(home), str(work), str(library)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     log = work / "build.log"
     work.mkdir(parents=True, exist_ok=True)
@@ -51,18 +51,29 @@ def build(target: Path, work: Path) -> None:
     subprocess.run(["strip", str(target)], check=True)
 
 
+def toolkit() -> Path:
+    """The folder of CUDA's compiler and headers. Raises CannotBuild."""
+    nvcc = shutil.which("nvcc")
+    places = [os.environ.get("CUDA_HOME"), DEFAULT, nvcc and Path(nvcc).parents[1]]
+    homes = [Path(place) for place in places if place]
+    for home in homes:
+        if (home / "bin" / "nvcc").exists() and (home / "include" / "cuda_runtime_api.h").exists():
+            return home
+    looked = ", ".join(map(str, homes))
+    raise CannotBuild(f"there is no CUDA toolkit in {looked}; set CUDA_HOME to the folder of one")
+
+
 def main() -> None:
-    work, library = sys.argv[1:]
+    home, work, library = sys.argv[1:]
     import torch
     import torch.utils.cpp_extension as cpp
 
-    nvcc = shutil.which("nvcc")
-    assert nvcc is not None
-    text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    command = [f"{home}/bin/nvcc", "--version"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     version = re.search(r"release (\d+\.\d+)", text)
     assert version is not None, text
     torch.version.cuda = version[1]
-    cpp.CUDA_HOME = str(Path(nvcc).resolve().parents[1])
+    cpp.CUDA_HOME = home
     with tempfile.TemporaryDirectory() as folder:
         for name in ABSENT:
             _stand_in(name, Path(folder))

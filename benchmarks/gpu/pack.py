@@ -64,6 +64,9 @@ def pack_wheels(folder: Path, wheels: list[Path]) -> str:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as archive:
                 for name in sorted(archive.namelist()):
+                    # some wheels list their folders, too
+                    if name.endswith("/"):
+                        continue
                     info = tarfile.TarInfo(name)
                     info.size = archive.getinfo(name).file_size
                     with archive.open(name) as file:

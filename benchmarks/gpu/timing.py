@@ -100,7 +100,6 @@ def captured(calls: Sequence[Call], before: Call | None = None) -> torch.cuda.CU
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    graph.instantiate()
     return graph
 
 

@@ -34,7 +34,7 @@ def test_dry_run(tmp_path, interprets):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not there")
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--dry-run"],
+        [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--minutes", "60"],
         cwd=ROOT,
         env={**os.environ, "OUT": str(tmp_path), "TRITON_INTERPRET": str(int(interprets))},
         capture_output=True,

@@ -134,12 +134,28 @@ def test_a_key_follows_the_sources(unpack, tmp_path, monkeypatch):
     assert len(keys) == 2
 
 
+def test_a_toolkit_has_a_compiler_and_headers(unpack, tmp_path, monkeypatch):
+    """A script named nvcc may stand on the PATH, far from the headers."""
+    cross_build = pytest.importorskip("benchmarks.gpu.cross_build")
+    for name in ("bin/nvcc", "include/cuda_runtime_api.h"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert cross_build.toolkit() == tmp_path
+    (tmp_path / "include/cuda_runtime_api.h").unlink()
+    monkeypatch.setattr(cross_build.shutil, "which", lambda name: None)
+    monkeypatch.setattr(cross_build, "DEFAULT", str(tmp_path / "none"))
+    with pytest.raises(cross_build.CannotBuild, match="set CUDA_HOME"):
+        cross_build.toolkit()
+
+
 def test_packages_are_unpacked(unpack, tmp_path):
     import zipfile
 
     pack = pytest.importorskip("benchmarks.gpu.pack")
     wheel = tmp_path / "peer-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("peer/", "")
         archive.writestr("peer/__init__.py", "fast = False\n")
     assert "peer-1.0" in pack.pack_wheels(tmp_path, [wheel])
     unpack.use_packages(tmp_path, tmp_path / "packages")
