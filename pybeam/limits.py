@@ -8,13 +8,16 @@ from numbers import Real
 
 __all__ = ["PrefixRule", "SourceLimit"]
 
+# what arrays on a device hold
+LARGEST = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class SourceLimit:
     """A `max_length` that follows the source: ``floor(ratio * |x| + constant)``, at least 1.
 
-    It is never more than the model's positions. fairseq's max_len_a and max_len_b are such a limit, and
-    FireRedASR's is ``|x|``.
+    It is never more than the model's positions, nor than 2**31 - 1. fairseq's max_len_a and max_len_b are
+    such a limit, and FireRedASR's is ``|x|``.
 
     Args:
         ratio: tokens per source id, 0 or more.
@@ -37,7 +40,8 @@ class SourceLimit:
 
     def tokens(self, source_length: int) -> int:
         """The limit for a source of `source_length` ids."""
-        return max(1, math.floor(self.ratio * source_length + self.constant))
+        limit = min(self.ratio * source_length + self.constant, LARGEST)
+        return max(1, math.floor(limit))
 
 
 @dataclass(frozen=True)
