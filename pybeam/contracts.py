@@ -10,6 +10,8 @@ from torch import Tensor
 
 PAGE_CELLS = 16
 MAX_WIDTH = 4096
+# threads or processes that are asked for: what the system cannot start ends the program
+MAX_THREADS = 1024
 # rows of a beam that the masks of a token tree can tell apart
 MASK_WIDTH = 128
 # candidates of one beam that the finishing rule sees on a GPU

@@ -214,7 +214,7 @@ class Decoder(InProcess):
 
         Args:
             requests: as for `decode`; the position is the end of `Request.prefix`.
-            num: number of next tokens, 1 to 127. Each EOS id beyond the first takes one away.
+            num: number of next tokens, 1 to 4,095. Each EOS id beyond the first takes one away.
             min_probability: leave out tokens less probable than this.
             on_error: as for `decode`.
 

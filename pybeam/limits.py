@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from numbers import Real
 
 __all__ = ["PrefixRule", "SourceLimit"]
+
+# what arrays on a device hold
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SourceLimit:
     """A `max_length` that follows the source: ``floor(ratio * |x| + constant)``, at least 1.
 
-    It is never more than the model's positions. fairseq's max_len_a and max_len_b are such a limit, and
-    FireRedASR's is ``|x|``.
+    It is never more than the model's positions, nor than 2**31 - 1. fairseq's max_len_a and max_len_b are
+    such a limit, and FireRedASR's is ``|x|``.
 
     Args:
         ratio: tokens per source id, 0 or more.
@@ -42,8 +44,8 @@ class SourceLimit:
 
     def tokens(self, source_length: int) -> int:
         """The limit for a source of `source_length` ids."""
-        found = min(self.ratio * source_length + self.constant, sys.maxsize)
-        return max(1, math.floor(found))
+        limit = min(self.ratio * source_length + self.constant, LARGEST)
+        return max(1, math.floor(limit))
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ SERVER = Section(
         ),
         option(
             "--engines",
-            type=click.IntRange(1),
+            type=click.IntRange(1, 1024),
             metavar="N",
             show_default="on a CPU one per thread, at most 4; on a GPU 1",
             help="Engines of each model. They share its weights and the texts that wait, and each computes "

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from pybeam.arguments import whole
+from pybeam.contracts import MAX_THREADS
 from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.forms import Form
 from pybeam.corpus.tasks import Task, Translate
@@ -76,6 +78,7 @@ class Job:
             OSError, ValueError: it cannot be read, or does not read what the task has.
         """
         if self.threads is not None:
+            whole("threads", self.threads, 1, MAX_THREADS)
             torch.set_num_threads(self.threads)
         model = load_model(
             self.model_dirs,

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Literal, Unpack
 
 from pybeam.arguments import number, whole
+from pybeam.contracts import MAX_THREADS
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
@@ -83,7 +84,7 @@ class Service:
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        whole("engines", engines, 1)
+        whole("engines", engines, 1, MAX_THREADS)
         whole("max_waiting", max_waiting, 1)
         if max_waiting_work is not None:
             whole("max_waiting_work", max_waiting_work, 1)

@@ -18,7 +18,7 @@ from pybeam.backends.arrays import (
     NewLines,
     RowArrays,
 )
-from pybeam.backends.transfer import all_to_device
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows

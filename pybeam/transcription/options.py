@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pybeam.arguments import ArgumentError, ids, number, whole
+from pybeam.contracts import MAX_WIDTH
 from pybeam.processors.base import Stage, check_stage
+
+# each is one more attempt at a window
+MAX_TEMPERATURES = 100
 
 Windows = Literal["sequential", "batched"]
 
@@ -89,7 +93,7 @@ class TranscriptionOptions:
             raise ArgumentError(
                 "windows", f"must be 'sequential' or 'batched', but is {self.windows!r}"
             )
-        whole("best_of", self.best_of, 1)
+        whole("best_of", self.best_of, 1, MAX_WIDTH)
         whole("seed", self.seed, 0, 2**63 - 1)
         check_stage(self.stage)
         self._check_temperatures()
@@ -132,8 +136,9 @@ class TranscriptionOptions:
             raise TypeError(f"`temperatures` must be a list, but is {given!r}; write [{given!r}]")
         temperatures = tuple(given)
         object.__setattr__(self, "temperatures", temperatures)
-        if not temperatures:
-            raise ArgumentError("temperatures", "must hold at least one, but is empty")
+        if not 0 < len(temperatures) <= MAX_TEMPERATURES:
+            problem = f"must hold 1 to {MAX_TEMPERATURES}, but holds {len(temperatures)}"
+            raise ArgumentError("temperatures", problem)
         for temperature in temperatures:
             if temperature != 0:
                 number("temperatures", temperature, 0)

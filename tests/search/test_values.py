@@ -63,6 +63,8 @@ def test_limits_that_follow_the_source(name):
         refused(SourceLimit, name, value, **others)
     assert SourceLimit(**{**others, name: 0}).tokens(0) == 1
     assert SourceLimit(1.5, 2.25).tokens(3) == 6  # of 6.75
+    # the sum is infinite
+    assert SourceLimit(1e308, 1e308).tokens(100) == 2**31 - 1
 
 
 def test_prefix_rules():

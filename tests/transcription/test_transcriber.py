@@ -289,9 +289,11 @@ def test_any_search(model, directory):
         (dict(task="sing"), ValueError, "`task` must be one .* but is 'sing'"),
         (dict(windows="some"), ValueError, "`windows` must be 'sequential' or 'batched'"),
         (dict(temperatures=0.0), TypeError, r"`temperatures` must be a list.* write \[0.0\]"),
-        (dict(temperatures=[]), ValueError, "`temperatures` must hold at least one"),
+        (dict(temperatures=[]), ValueError, "`temperatures` must hold 1 to 100, but holds 0"),
+        (dict(temperatures=[0.1] * 101), ValueError, "`temperatures` must hold 1 to 100, but"),
+        (dict(best_of=4097), ValueError, "`best_of` must be 1 to 4096, but is 4097"),
         (dict(temperatures=[-1]), ValueError, "`temperatures` must be finite, greater than 0"),
-        (dict(best_of=0), ValueError, "`best_of` must be at least 1"),
+        (dict(best_of=0), ValueError, "`best_of` must be 1 to 4096"),
         (dict(prefix=[5]), TypeError, "`prefix` must be a text"),
         (dict(prefix="a", windows="batched"), ValueError, "`prefix` needs windows='sequential'"),
         (

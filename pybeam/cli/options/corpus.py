@@ -42,8 +42,8 @@ class Processes(click.ParamType):
             return value
         if value == "auto":
             return 0
-        if not value.isdecimal() or int(value) < 1:
-            self.fail(f"{value!r} must be a number from 1, or auto", param, ctx)
+        if not value.isdecimal() or not 1 <= int(value) <= 1024:
+            self.fail(f"{value!r} must be a number from 1 to 1024, or auto", param, ctx)
         return int(value)
 
 

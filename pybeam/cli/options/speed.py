@@ -65,7 +65,7 @@ SPEED = Section(
         ),
         option(
             "--threads",
-            type=click.IntRange(1),
+            type=click.IntRange(1, 1024),
             metavar="N",
             show_default="torch's choice",
             help="CPU threads.",
