@@ -46,6 +46,8 @@ def pack(launches: Iterable[Launch], folder: Path) -> int:
         triton.knobs.cache.dir = cache
         triton.knobs.compilation.store_binary_only = True
         for launch in launches:
+            # a kernel that this process knows already would not be written
+            launch.kernel.device_caches.clear()
             compile_for(launch, CAPABILITY)
         for own in sorted(Path(cache).iterdir()):
             if own.name not in names:
