@@ -60,6 +60,7 @@ class JsonPieces:
             self._tokenizer: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises bare Exception
             raise ValueError(f"{path} is not a sound tokenizer: {error}") from error
+        self._path = path
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder().items()
@@ -69,23 +70,31 @@ class JsonPieces:
     @property
     def before(self) -> list[int]:
         """Special tokens that the tokenizer itself puts before a text: BART's `<s>`."""
-        encoding = self._tokenizer.encode("")
-        return encoding.ids[:-1] if len(encoding.ids) > 1 else []
+        ids = self._ids("", True)
+        return ids[:-1] if len(ids) > 1 else []
 
     @property
     def frame(self) -> tuple[list[int], list[int]]:
         """Special tokens that the tokenizer itself puts around a text: Llama's BOS before it."""
         plain = self.encode("a")
-        whole = self._tokenizer.encode("a").ids
+        whole = self._ids("a", True)
         for i in range(len(whole) - len(plain) + 1):
             if whole[i : i + len(plain)] == plain:
                 return whole[:i], whole[i + len(plain) :]
         return [], []
 
     def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._ids(text, False)
 
     encode_target = encode
+
+    def _ids(self, text: str, adds_special: bool) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=adds_special).ids
+        except TypeError:
+            raise
+        except Exception as error:  # the package raises bare Exception
+            raise ValueError(f"{self._path} cannot split {text[:20]!r}: {error}") from error
 
     def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         kept = [token for token in ids if token not in self._timestamps]

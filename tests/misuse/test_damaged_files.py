@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import pybeam
 from fuzz.corpus import manifest, save_manifest, valid
-from fuzz.files import USES, convert, decode, transcribe
+from fuzz.files import USES, convert, decode, read_texts, transcribe
 from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import Manifest
 from pybeam.corpus.readers import Corpus
@@ -130,6 +130,16 @@ def test_an_eos_that_stands_before_text_does_not_keep_words_from_their_times(tmp
     path = directory / GENERATION
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"eos_token_id": 3}))
     transcribe(directory)
+
+
+def test_a_tokenizer_without_its_unknown_token_is_named(tmp_path):
+    directory = shutil.copytree(valid("spoken"), tmp_path / "model")
+    path = directory / "tokenizer.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["model"]["unk_token"] = "none"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokenizer.json cannot split"):
+        read_texts(directory)
 
 
 def test_a_graph_that_cannot_be_computed_is_named():
