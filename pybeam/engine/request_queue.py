@@ -27,6 +27,9 @@ class RequestQueue(Arrivals):
             answer(result.index, result.hypotheses)
     """
 
+    # an attribute, since a stream may be closed when the program ends and modules are empty already
+    _getpid = staticmethod(os.getpid)
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Any]] = deque()
@@ -78,7 +81,7 @@ class RequestQueue(Arrivals):
 
     @property
     def _is_copy(self) -> bool:
-        return self._pid != os.getpid()
+        return self._pid != self._getpid()
 
     def _check_process(self) -> None:
         if self._is_copy:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import pybeam
-from support.search_models import random_model
+from support.search_models import constant_model, random_model
 from support.search_oracles import every_sequence, ranked_log_probs
 
 
@@ -29,3 +29,27 @@ def test_width_64_is_exhaustive_on_a_five_token_model(backend, build, seed):
     best = max(sequences, key=lambda found: found.score)
     assert result.hypotheses[0].tokens == best.tokens
     assert result.hypotheses[0].score == float(best.score)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"threshold": 0.5},
+        {"relative_threshold": 0.6},
+        {"local_threshold": 0.6},
+        {"max_candidates": 1},
+    ],
+    ids=lambda rule: next(iter(rule)),
+)
+def test_a_rule_that_leaves_the_best_token_alone(backend, rule):
+    """p(2) = 0.6 and p(3) = 0.3, whatever came before; asked of the algorithm, or by one request of two."""
+    model = constant_model([math.log(p) for p in (0.04, 0.06, 0.6, 0.3)])
+    plain = pybeam.variable_beam(4, n_best=4, max_length=3)
+    ruled = pybeam.variable_beam(4, n_best=4, max_length=3, **rule)
+    decode = pybeam.Decoder(model, plain, backend=backend).decode
+    free, pruned = decode([pybeam.Request([1]), pybeam.Request([1], **rule)])
+    [same] = pybeam.Decoder(model, ruled, backend=backend).decode([[1]])
+    assert len(free.hypotheses) == 4
+    assert {token for found in free.hypotheses for token in found.tokens} == {2, 3}
+    assert [found.tokens for found in pruned.hypotheses] == [[2, 2, 2]]
+    assert same.hypotheses == pruned.hypotheses
