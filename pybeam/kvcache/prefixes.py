@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS
 from pybeam.kvcache.pools import SourceCells, cells_of_pages
 
@@ -116,11 +117,11 @@ class PrefixCells(SourceCells):
         longest = cells_of_pages(max(lengths, default=0))
         self.reserve(max(slots, default=-1) + 1, longest)
         lines = [self.cells(slot) for slot in slots]
-        padded = torch.tensor([line + [0] * (longest - len(line)) for line in lines])
-        index = torch.tensor(slots, device=self.cell.device)
+        padded = [line + [0] * (longest - len(line)) for line in lines]
         device, dtype = self.cell.device, self.cell.dtype
-        self.cell[:, :longest].index_copy_(0, index, padded.to(device, dtype))
-        self.length.index_copy_(0, index, torch.tensor(lengths).to(device, dtype))
+        index = to_device(slots, torch.long, device)
+        self.cell[:, :longest].index_copy_(0, index, to_device(padded, dtype, device))
+        self.length.index_copy_(0, index, to_device(lengths, dtype, device))
 
     def _leave(self, page: int) -> None:
         """Keep a page that nobody uses, or free it."""
