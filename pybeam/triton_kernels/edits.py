@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam import contracts
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.gumbel import log1p
 from pybeam.triton_kernels.select_options import MAX_EOS, ends
 
@@ -172,6 +173,7 @@ def allow_eos(p_row, is_scored, eos, num_columns, BLOCK: tl.constexpr):
         tl.store(p_row + o_token, tl.where(m_ends, 0.0, BANNED), mask=m_written)
 
 
+@begins_early
 @triton.jit(
     do_not_specialize=[
         "row_stride",
@@ -222,6 +224,7 @@ def edit_kernel(
     eos_7,
     BLOCK: tl.constexpr,
 ):
+    await_kernels()
     eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
     i_row = tl.program_id(0).to(tl.int64)
     p_row = p_logits + i_row * row_stride

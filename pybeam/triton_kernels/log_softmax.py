@@ -7,13 +7,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.select_slice import exp_shifted
 
 BLOCK = 4096
 
 
+@begins_early
 @triton.jit(do_not_specialize=["row_stride", "num_columns"])
 def log_softmax_kernel(p_out, p_logits, row_stride, num_columns, BLOCK: tl.constexpr):
+    await_kernels()
     i_row = tl.program_id(0).to(tl.int64)
     b_peak = tl.full([BLOCK], -float("inf"), tl.float32)
     b_sum = tl.zeros([BLOCK], tl.float32)
