@@ -12,11 +12,15 @@ benchmarks/results/<gpu>/. A complete run also rewrites the table by which ``bac
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -40,9 +44,16 @@ def main() -> None:
     # a shell that starts this in the background has it ignore Ctrl-C, by which `make` stops it in time
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = _options()
+    device = torch.device("cpu" if options.dry_run else "cuda")
+    # a dry run leaves nothing behind, unless it is told where
+    keeps = not options.dry_run or "OUT" in os.environ
+    with nullcontext() if keeps else TemporaryDirectory() as scratch:
+        folder = results_folder(device.type) if scratch is None else Path(scratch)
+        _run(options, device, folder)
+
+
+def _run(options: argparse.Namespace, device: torch.device, folder: Path) -> None:
     tiny = options.dry_run
-    device = torch.device("cpu" if tiny else "cuda")
-    folder = results_folder(device.type)
     settings = {"tiny": tiny, "only": options.only}
     journal = Journal(folder, "gpu-bench", IDENTITY, settings, options.minutes)
     timer = Timer(device)
@@ -97,7 +108,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=8, help="stop after so long")
     parser.add_argument("--only", choices=GROUPS, help="one group of rows")
-    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="tiny shapes on the CPU; keeps no file"
+    )
     return parser.parse_args()
 
 
