@@ -73,10 +73,11 @@ def transformer(tmp_path_factory):
 @pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("schedule", schedules(4))
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_second_decode_replays_every_step(transformer, replayed, name, schedule):
+def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):
+    """A step is captured when it comes for the second time."""
     algorithm = ALGORITHMS[name]
-    own = schedules(algorithm.max_width)[schedule]
-    share = replayed(transformer, algorithm, own, REQUESTS, REQUESTS, backend=torch_beams())
+    own = schedules(algorithm.max_rows)[schedule]
+    share = replayed(transformer, algorithm, own, *[REQUESTS] * 3, backend=torch_beams())
     assert share == 1
 
 
