@@ -38,6 +38,7 @@ PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
         ("languages", "vocab.json", {"a": "b"}, "'a' in .*vocab.json must have a token id"),
         ("languages", "added_tokens.json", {"<mask>": 0.5}, "in .*tokens.json must have a token id"),
         ("Speech2Text", "config.json", {"conv_kernel_sizes": [-1, 3, 7]}, "`conv_kernel_sizes` in"),
+        ("Speech2Text", "config.json", {"input_feat_per_channel": 2**28}, "channel` in .* at most 4096"),
         ("FireRedASR", "config.json", {"right_padding": 10**9}, "`right_padding` in .* 0 to 1024"),
         ("flan-t5", "config.json", {"layer_norm_epsilon": {}}, "`layer_norm_epsilon` in .* positive"),
         ("flan-t5", "config.json", {"relative_attention_max_distance": 2**30}, "integer up to 65536"),

@@ -9,6 +9,8 @@ from typing import Any
 
 KERNEL, STRIDE = 3, 2  # of the two convolutions over time and frequency
 MAX_PADDING = 1 << 10  # frames, which every recording pays for
+# of a frame of sound, as for the extractors of features
+MAX_FEATURES = 4096
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,14 @@ def shortened(size: int) -> int:
     return size
 
 
-def read_conformer(
-    path: Path, config: dict[str, Any], size: Callable[[str], int]
-) -> ConformerConfig:
+def read_conformer(path: Path, config: dict[str, Any], size: Callable[..., int]) -> ConformerConfig:
     """Read the shapes that `pybeam.export.convert_fireredasr` writes.
 
     Raises:
         ValueError: one is missing or wrong.
     """
     shapes = ConformerConfig(
-        num_features=size("num_mel_bins"),
+        num_features=size("num_mel_bins", MAX_FEATURES),
         num_channels=size("conv_channels"),
         kernel_size=size("conv_depthwise_kernel_size"),
         right_padding=config.get("right_padding", 0),

@@ -10,7 +10,7 @@ from typing import Any
 
 from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.models.causal.fields import Fields
-from pybeam.models.conformer.config import ConformerConfig, read_conformer
+from pybeam.models.conformer.config import MAX_FEATURES, ConformerConfig, read_conformer
 from pybeam.text.json_files import LARGEST, MAX_LAYERS, eos_ids, positive, read_json, token_id
 
 
@@ -349,7 +349,7 @@ def _inner_activation(path: Path, config: dict[str, Any], family: Family) -> tup
     return bool(gate), "gelu_new" if gate and activation == "gelu" else activation
 
 
-def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
+def _gated_front(path: Path, config: dict[str, Any], size: Callable[..., int]) -> FrontConfig:
     kernels = config.get("conv_kernel_sizes")
     if (
         not isinstance(kernels, list)
@@ -371,13 +371,13 @@ def _gated_front(path: Path, config: dict[str, Any], size: Callable[[str], int])
         Convolution(f"conv.conv_layers.{i}", kernel, 2, num)
         for i, (kernel, num) in enumerate(zip(kernels, rows, strict=True))
     )
-    return FrontConfig(size("input_feat_per_channel"), convolutions, GATE)
+    return FrontConfig(size("input_feat_per_channel", MAX_FEATURES), convolutions, GATE)
 
 
-def _whisper_front(path: Path, config: dict[str, Any], size: Callable[[str], int]) -> FrontConfig:
+def _whisper_front(path: Path, config: dict[str, Any], size: Callable[..., int]) -> FrontConfig:
     d = size("d_model")
     convolutions = Convolution("conv1", 3, 1, d), Convolution("conv2", 3, 2, d)
-    return FrontConfig(size("num_mel_bins"), convolutions, "gelu")
+    return FrontConfig(size("num_mel_bins", MAX_FEATURES), convolutions, "gelu")
 
 
 FRONTS: dict[str, Callable[..., FrontConfig | ConformerConfig]] = {
