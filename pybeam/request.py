@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,12 @@ class Request:
     @classmethod
     def of(cls, given: Any) -> Request:
         """Return a request as it is, and one of anything else that is a source."""
-        return given if isinstance(given, Request) else cls(given)
+        if isinstance(given, Request):
+            return given
+        # a frozen class would set one field after the other, which takes longer than to check the source
+        request = object.__new__(cls)
+        request.__dict__.update(_DEFAULTS, source=given)
+        return request
 
     @property
     def overrides_nothing(self) -> bool:
@@ -80,6 +85,7 @@ _OPTIONS = attrgetter(
     *("min_length", "max_length", "scoring", "ended_only", "processors", "target"),
 )
 _NONE = {type(None)}
+_DEFAULTS = {one.name: one.default for one in fields(Request) if one.name != "source"}
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,8 @@ def test_errors_are_raised_when_all_others_have_finished(decoder):
         assert [r.hypotheses for r in caught.value.results] == [r.hypotheses for r in returned]
     errors = {result.index: result.error for result in decoder.stream(bad)}
     assert [i for i, error in errors.items() if error is not None] == [1]
+
+
+def test_a_bare_source_is_a_request_with_no_options():
+    made, written = pybeam.Request.of([4, 5]), pybeam.Request([4, 5])
+    assert vars(made) == vars(written) and repr(made) == repr(written)

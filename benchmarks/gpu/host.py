@@ -5,7 +5,9 @@
 A replay takes no time here: it only ages the sources by a step, and what it reports is made up. Time in the
 backend's operators and in the encoder's layers is left out too. The rest is Python, and torch's small
 operators, which on a GPU are launches. Streams of two output lengths tell steps and sources apart. A source
-costs most where few come at a time, since what a group of newcomers costs is shared by few.
+costs most where few come at a time, since what a group of newcomers costs is shared by few: source_us has its
+share in it. Batches of two sizes tell the two apart: group_us is what a group costs that comes and goes
+together, however many it has, and further_us what each of its sources adds to that.
 
 `--beside` names another checkout, whose library is measured in turn with this one, by this file.
 
@@ -34,6 +36,7 @@ from torch import Tensor
 
 HERE = Path(__file__).parents[2]
 IDENTITY = ("side", "schedule", "sources")
+TIMES = ("step_us", "source_us", "group_us", "further_us")
 # a worker imports the library of one checkout, and this file of its own
 WORKER = (
     "import sys; sys.path[:0] = [{library!r}]; import pybeam; sys.path[0] = {here!r}; "
@@ -43,6 +46,8 @@ WIDTH = 5
 SOURCE = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 # steps cost what a stream of outputs of one length takes longer than one of another
 SHORT, LONG = 8, 32
+# a stream has so many groups of newcomers at most
+GROUPS = 16
 # (schedule, sources live at once)
 CASES = (("Batch", 128), ("Batch", 16), ("Batch", 1), ("Fifo", 128), ("Fifo", 16))
 
@@ -184,9 +189,12 @@ def measure(num_requests: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_tiny_model(Path(folder), "m2m_100")
         model = pybeam.load_model(folder, device="cpu")
+    # what stays is not looked at again before every stream
+    gc.collect()
+    gc.freeze()
     rows, step_seconds = [], {}
     for name, n in CASES:
-        num = max(32, min(num_requests, 4 * n))
+        num = max(32, min(num_requests, GROUPS * n))
         schedule = getattr(pybeam, name)(n)
         if n not in step_seconds:
             equal = [least(streams(pybeam.Batch(n), model, [x], num)) for x in (SHORT, LONG)]
@@ -198,10 +206,19 @@ def measure(num_requests: int) -> None:
         source_us = 1e6 * (seconds - steps * step_seconds[n]) / num
         own = {"schedule": name, "sources": n, "at_a_time": round(num / groups, 1)}
         rows.append({**own, "step_us": 1e6 * step_seconds[n], "source_us": source_us})
-    print(json.dumps(rows))
+    print(json.dumps([{**row, **parts(rows)} for row in rows]))
 
 
-def least(stream: Iterator[tuple[float, int, int]], num: int = 3) -> tuple[float, int, int]:
+def parts(rows: list[dict]) -> dict[str, float]:
+    """Microseconds of a group, and of each source in it, from the two largest batches."""
+    batches = [row for row in rows if row["schedule"] == "Batch"]
+    pairs = sorted((row["at_a_time"], row["at_a_time"] * row["source_us"]) for row in batches)
+    (few, small), (many, large) = pairs[-2:]
+    further = (large - small) / (many - few)
+    return {"group_us": small - few * further, "further_us": further}
+
+
+def least(stream: Iterator[tuple[float, int, int]], num: int = 15) -> tuple[float, int, int]:
     """The fastest of several, after arrays have grown and graphs have been made."""
     for _ in range(2):
         next(stream)
@@ -227,7 +244,7 @@ def main() -> None:
     journal = Journal(results_folder("cpu"), "host", IDENTITY)
     rows = []
     for runs in found.values():
-        times = {name: median(run[name] for run in runs) for name in ("step_us", "source_us")}
+        times = {name: median(run[name] for run in runs) for name in TIMES}
         rows.append({**runs[0], **times})
         journal.add(rows[-1])
     journal.finish(rows)

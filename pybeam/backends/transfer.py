@@ -10,10 +10,14 @@ from torch import Tensor
 
 # numbers of 4 bytes that are 16 bytes
 ALIGNED = 4
+_OF_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 
 
 def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copy numbers (lists, an array, a tensor on the host) to the device. The host does not wait."""
+    if isinstance(values, list) and dtype in _OF_NUMPY:
+        # NumPy reads a list sooner than torch
+        values = np.array(values, dtype=_OF_NUMPY[dtype])
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type != "cuda":
         return tensor.to(device)
@@ -23,16 +27,20 @@ def to_device(values, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def all_to_device(arrays: Sequence, device: torch.device) -> list[Tensor]:
     """Copy arrays of int32 numbers to the device, in one copy. They begin where kernels read fastest."""
-    parts = [np.asarray(array, dtype=np.int32) for array in arrays]
-    sizes = [-(-part.size // ALIGNED) * ALIGNED for part in parts]
-    whole = np.zeros(sum(sizes), dtype=np.int32)
-    first = 0
-    for part, size in zip(parts, sizes, strict=True):
+    parts = [np.ascontiguousarray(array, dtype=np.int32) for array in arrays]
+    firsts, size = [], 0
+    for part in parts:
+        firsts.append(size)
+        size += -(-part.size // ALIGNED) * ALIGNED
+    whole = np.zeros(size, dtype=np.int32)
+    for part, first in zip(parts, firsts, strict=True):
         whole[first : first + part.size] = part.ravel()
-        first += size
-    pieces = to_device(whole, torch.int32, device).split(sizes)
-    pairs = zip(pieces, parts, strict=True)
-    return [piece[: part.size].view(part.shape) for piece, part in pairs]
+    copied = to_device(whole, torch.int32, device)
+    # one operator of torch for each piece
+    return [
+        copied.as_strided(part.shape, [step // part.itemsize for step in part.strides], first)
+        for part, first in zip(parts, firsts, strict=True)
+    ]
 
 
 class HostCopy:

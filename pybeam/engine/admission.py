@@ -49,7 +49,7 @@ class Admission:
         self._arrivals = arrivals
         self._work, self._schedule = workspace, schedule
         self._model, self._algorithm = workspace.model, workspace.algorithm
-        self._wants_log_probs, self._wants_partials = wants_log_probs, wants_partials
+        self._wants_log_probs, self._least_watch = wants_log_probs, Watch(wants_partials)
         self._window = schedule.queue_window
         if arrivals.keeps_order:
             # few, because those that come later may be in a hurry; several, to be encoded together
@@ -232,7 +232,7 @@ class Admission:
         """The source's news: nothing is certain of several groups, or if coverage ranks in the end."""
         if target or algorithm.num_groups > 1 or algorithm.scoring.coverage:
             return Watch.NOTHING
-        return max(self._arrivals.watch(index), Watch(self._wants_partials))
+        return max(self._arrivals.watch(index), self._least_watch)
 
     def _guesses(self, algorithm: Algorithm, request: Request) -> list[int]:
         """Return the guessed tokens; -1 stands for guesses that are no token."""

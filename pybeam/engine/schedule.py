@@ -37,9 +37,7 @@ class Load(NamedTuple):
 
     def with_one_more(self, source_length: int, rows: int = 1) -> Load:
         """Return the load with one more source of that length, which is to have so many rows soon."""
-        return self._replace(
-            sources=self.sources + 1, tokens=self.tokens + source_length, rows=self.rows + rows
-        )
+        return Load(self.sources + 1, self.tokens + source_length, self.rows + rows, self.age)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pybeam.backends.memory import large_array
-from pybeam.backends.transfer import all_to_device, to_device
+from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import PAGE_CELLS
 
 
@@ -119,7 +119,7 @@ class SourceCells:
 
     Attributes:
         cell: [S, U] int32, cells of every slot, on the device.
-        length: [S] int32, how many of them are used.
+        length: [S] int32, how many of them the slot's last source uses.
         num_cells: cells that all pages so far need.
     """
 
@@ -186,13 +186,9 @@ class SourceCells:
         return cells
 
     def release(self, slots: Sequence[int]) -> None:
-        """Free the cells of these slots."""
+        """Free the cells of these slots, which have no rows that read them."""
         for slot in slots:
             self._free += self._pages.pop(slot, ())
-        # there may have been no memory for the others
-        known = [slot for slot in slots if slot < self.length.numel()]
-        index = to_device(known, torch.long, self.length.device)
-        self.length.index_fill_(0, index, 0)
 
     def _take(self, num: int) -> list[int]:
         missing = num - len(self._free)

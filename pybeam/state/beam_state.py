@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from pybeam.backends.arrays import (
 from pybeam.backends.beam_program import BeamProgram
 from pybeam.backends.torch_beams import final_score
 from pybeam.backends.torch_plan import Choose, planned
-from pybeam.backends.transfer import to_device
+from pybeam.backends.transfer import all_to_device, to_device
 from pybeam.contracts import Finishing, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
@@ -252,11 +251,12 @@ class BeamState:
         program = self._step.program()
         if program is not None:
             return program.finished(list(slots), list(counts), capacity, wants_log_probs)
-        places = [(slot, i) for slot, n in zip(slots, counts, strict=True) for i in range(n)]
-        index = np.array(places, dtype=np.int64).reshape(-1, 2).T
-        owner, place = to_device(index, torch.long, self._arrays.device)
-        ints = self.beams.finished_ints[owner, place]  # [n, 3]
-        floats = self.beams.finished_floats[owner, place]  # [n, 3]
+        table = self.beams.finished_ints, self.beams.finished_floats
+        room = table[0].shape[1]
+        owners = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
+        lines = [slot * room + i for slot, n in zip(slots, counts, strict=True) for i in range(n)]
+        owner, line = all_to_device((owners, lines), self._arrays.device)
+        ints, floats = (array.view(-1, 3).index_select(0, line) for array in table)  # [n, 3]
         return self._traced(owner, ints, floats, capacity, wants_log_probs)
 
     def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
@@ -268,7 +268,7 @@ class BeamState:
         final = final_score(beams, owner, score, counted[:, None])
         ints = torch.stack((self.tree.row_node[owner, 0], length, none), 1)
         floats = torch.cat((score, torch.zeros_like(score), final), 1)
-        return self._traced(owner, ints, floats, capacity, wants_log_probs)
+        return self._traced(owner.to(INT), ints, floats, capacity, wants_log_probs)
 
     def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
         """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32."""
@@ -279,7 +279,7 @@ class BeamState:
         self, owner: Tensor, ints: Tensor, floats: Tensor, capacity: int, wants_log_probs: bool
     ) -> Tensor:
         """Return the hypotheses with these numbers [n, 3] each, packed with the paths to their nodes."""
-        tree, owner, node = self.tree, owner.to(INT), ints[:, 0]
+        tree, node = self.tree, ints[:, 0]
         backtrace = self._arrays.backend.backtrace
         paths, length = backtrace(tree.token, tree.parent, owner, node, capacity)
         log_probs = None

@@ -144,13 +144,11 @@ class LiveArrays:
         self, slots: Sequence[int], ints: list[int], floats: list[float]
     ) -> tuple[Tensor, NewLines]:
         """Return these slots [A] and the result of `new_lines` on the device."""
-        bits = np.array(floats, dtype=np.float32).view(np.int32)
-        slot, of_ints, of_floats = all_to_device((slots, ints, bits), self.device)
-        lines = NewLines(
-            of_ints.view(-1, len(INT_COLUMNS)),
-            of_floats.view(torch.float32).view(-1, len(FLOAT_COLUMNS)),
-        )
-        return slot, lines
+        num = len(slots)
+        numbers = np.array(ints, dtype=np.int32).reshape(num, len(INT_COLUMNS))
+        bits = np.array(floats, dtype=np.float32).reshape(num, len(FLOAT_COLUMNS)).view(np.int32)
+        slot, of_ints, of_floats = all_to_device((slots, numbers, bits), self.device)
+        return slot, NewLines(of_ints, of_floats.view(torch.float32))
 
     def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, given))

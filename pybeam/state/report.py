@@ -31,7 +31,7 @@ class Report(NamedTuple):
 
     def of(self, index: Sequence[int]) -> Report:
         """The part on the slots at these places."""
-        return Report(self.num_free_pages, *(column[index] for column in self[1:]))
+        return Report(self.num_free_pages, *(column.take(index) for column in self[1:]))
 
     @staticmethod
     def size(num_slots: int) -> int:

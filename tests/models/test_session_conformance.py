@@ -282,7 +282,6 @@ def test_source_cells_have_one_owner_and_come_back():
             cells.release(slots)
             for slot in slots:
                 del owned[slot]
-                assert cells.length[slot] == 0
         else:
             slots = rng.sample(
                 [s for s in range(8) if s not in owned], rng.randint(1, 8 - len(owned))
