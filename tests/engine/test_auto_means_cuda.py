@@ -63,7 +63,7 @@ def same(monkeypatch, make, call) -> None:
         assert_alike(call(model), expected)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_searches(name, directory, monkeypatch):
     def call(model):
@@ -72,7 +72,7 @@ def test_searches(name, directory, monkeypatch):
     same(monkeypatch, lambda device: pybeam.load_model(directory, device=device), call)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_models(kind, tmp_path, monkeypatch):
     directory, sources = saved(kind, tmp_path), REQUESTS[:3]

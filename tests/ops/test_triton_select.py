@@ -65,7 +65,7 @@ def test_no_shape_and_no_option_adds_a_variant():
     assert len(aot.distinct(launches)) == len(variants)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("capability", aot.CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("slices", NUM_ROWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

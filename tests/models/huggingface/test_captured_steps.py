@@ -39,7 +39,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in DENSE])
 def test_what_was_seen_twice_is_replayed(kind, search, graph_memory, monkeypatch):
