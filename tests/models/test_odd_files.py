@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pybeam
+from fuzz.corpus import save_languages
 from pybeam.speech.features import load_feature_extractor
 from pybeam.speech.sound import read_sound
 from pybeam.speech.transcription import load_transcription
@@ -44,26 +45,6 @@ def load_whisper(directory: Path) -> None:
 def load_marked(directory: Path) -> None:
     """Load a tokenizer that has language tags."""
     pybeam.load_tokenizer(directory, "es", "en")
-
-
-def save_m2m100(directory: Path) -> None:
-    """Save the files of a tokenizer of M2M100, with all that they may say about added tokens."""
-    shutil.copy(MODEL / "sentencepiece.model", directory / "sentencepiece.bpe.model")
-    contents = {
-        "config.json": {"model_type": "m2m_100", "eos_token_id": 2},
-        "vocab.json": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4},
-        "special_tokens_map.json": {"additional_special_tokens": ["__es__", {"content": "__en__"}]},
-        "added_tokens.json": {"<mask>": 7},
-        "tokenizer_config.json": {
-            "src_lang": "es",
-            "tgt_lang": "en",
-            "tokenizer_class": "M2M100Tokenizer",
-            "added_tokens_decoder": {"8": {"content": "<x>", "special": True}},
-        },
-        "generation_config.json": {"forced_bos_token_id": 6, "eos_token_id": 2},
-    }
-    for name, content in contents.items():
-        (directory / name).write_text(json.dumps(content))
 
 
 def save_wav(directory: Path, *, frames: int = 40) -> None:
@@ -110,7 +91,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "shards": (save_shards, load_all),
     "quantised": (save_quantised, lambda path: load_all(path / "int8")),
     "sentencepiece": (save_example, pybeam.load_tokenizer),
-    "m2m100": (save_m2m100, load_marked),
+    "m2m100": (save_languages, load_marked),
     "whisper": (save_whisper, load_whisper),
     "wav": (save_wav, lambda path: read_sound(path / "sound.wav", RATE)),
     "catalogue": (
