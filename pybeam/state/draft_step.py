@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pybeam.backends import poison
 from pybeam.backends.arrays import (
     DRAFT_COLUMNS,
     NULL_SLOT,
@@ -81,6 +82,12 @@ class DraftStep:
         if arrays.device.type == "cpu":
             return arrays.beams.num_rows[torch.tensor(slots)].tolist()
         return [line["max_rows"] for line in draft_lines]
+
+    def forget(self) -> None:
+        """See `LiveArrays.forget`."""
+        self._arrays.forget()
+        is_empty = self._arrays.tree.num_known == 0
+        poison.forget([array[1:] for array in self.drafts], is_empty[1:])
 
     def _tokens(self, start_id: int = -1) -> DraftTokens:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
