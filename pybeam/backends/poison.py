@@ -4,8 +4,8 @@ It is for tests, and nothing depends on it. What must not be read is found by wh
 NaN, an id is out of range. Two kinds of memory are poisoned:
 
 * What is new. torch itself fills tensors that nobody initialises. It does so where algorithms must be
-  deterministic, so they must be. `large_array` fills its own memory, and ``csrc/scratch.h`` the tensors of C++
-  operators and what kernels work in.
+  deterministic, so they must be. `large_array` fills its own memory. ``csrc/scratch.h`` fills what kernels
+  work in, and the tensors of C++ operators.
 * What is used again: cells and pages that nobody sees, lines of slots that are empty, places behind the last
   one that counts. Its owner calls `forget` or `forget_behind`. Both do nothing without the variable.
 """
