@@ -205,6 +205,13 @@ class Calls:
                 f"`timeout` must be at most {most:g} seconds, but is {body.timeout:g}",
                 "timeout",
             )
+        if body.priority > self.settings.max_priority:
+            raise APIError(
+                400,
+                f"`priority` must be at most {self.settings.max_priority}, but is {body.priority}; the "
+                "server's --max-priority allows more",
+                "priority",
+            )
         return {
             "model": model.name,
             "timeout": most if body.timeout is None else body.timeout,

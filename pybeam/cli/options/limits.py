@@ -57,6 +57,13 @@ LIMITS = Section(
             "worse; answers say their width. May be given many times, such as 16:3 and 64:1.",
         ),
         option(
+            "--max-priority",
+            default=0,
+            type=click.IntRange(0, 8),
+            metavar="N",
+            help="Highest priority that a request may ask for. All may ask for less, down to -8.",
+        ),
+        option(
             "--max-sources",
             default=64,
             type=click.IntRange(1),

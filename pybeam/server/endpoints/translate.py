@@ -127,6 +127,11 @@ async def _given(http: HTTPRequest) -> dict[str, Any]:
         if kind == "multipart/form-data":
             async with http.form(max_files=0, max_fields=20) as parts:
                 return dict(parts)
+        if kind != "application/json":
+            # what a page of any site could send without being asked for its origin
+            raise APIError(
+                415, "the body must be JSON or a form, which the header `Content-Type` must say"
+            )
         given = await http.json()
     except (ValueError, RecursionError):
         raise APIError(400, "the body must be JSON in UTF-8, or a form") from None
