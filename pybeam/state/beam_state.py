@@ -1,7 +1,7 @@
 """The state of all live sources: beams, finished hypotheses, limits, and the token tree.
 
-Every array has one line per slot. Exactly two methods move rows: `BeamState.commit` after a selection
-and `BeamState.close` when sources are done; `BeamState.check` asserts the invariants.
+Every array has one line per slot. The loop moves rows by two methods: `BeamState.finish` at the end of a
+step and `BeamState.close` when sources are done; `BeamState.check` asserts the invariants.
 """
 
 from __future__ import annotations
