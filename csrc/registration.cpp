@@ -38,7 +38,7 @@ void choose_bfloat16_way(const std::string& name) { set_bfloat16_products(name.c
 
 void choose_isa(const std::string& name) { set_isa(name.c_str()); }
 
-// What memory holds that nobody has written, as an id. Tests of poison ask.
+// The id that stands in memory which nobody has written. Tests of poison ask for it.
 int64_t unwritten(bool in_tensor) {
     if (!kPoisons) return 0;
     if (in_tensor) return data<int32_t>(empty({1}, ScalarType::kInt32))[0];

@@ -1,13 +1,13 @@
 """Poison: with `PYBEAM_POISON=1` in the environment, memory without meaning holds NaN and absurd numbers.
 
-It is for tests, and nothing depends on it. What must not be read is found by what it does: a score becomes
-NaN, an id is out of range. Two kinds of memory are poisoned:
+It is for tests, and nothing depends on it. A read of such memory is found by its effect: a score becomes NaN,
+an id is out of range. Two kinds of memory are poisoned:
 
-* What is new. torch itself fills tensors that nobody initialises. It does so where algorithms must be
-  deterministic, so they must be. `large_array` fills its own memory. ``csrc/scratch.h`` fills what kernels
-  work in, and the tensors of C++ operators.
-* What is used again: cells and pages that nobody sees, lines of slots that are empty, places behind the last
-  one that counts. Its owner calls `forget` or `forget_behind`. Both do nothing without the variable.
+* New memory. torch itself fills tensors that nobody initialises. It does so where algorithms must be
+  deterministic, so they must be. `large_array` fills its own memory. ``csrc/scratch.h`` fills the memory that
+  kernels work in, and the tensors of C++ operators.
+* Memory that is used again: cells and pages that nobody sees, lines of slots that are empty, places behind
+  the last one that counts. Its owner calls `forget` or `forget_behind`. Both do nothing without the variable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def poison_new_tensors() -> None:
 
 
 def absurd(dtype: torch.dtype) -> float:
-    """What torch fills memory of this type with: NaN, or the largest number."""
+    """The number that torch fills memory of this type with: NaN, or the largest one."""
     if dtype.is_floating_point:
         return float("nan")
     return True if dtype == torch.bool else torch.iinfo(dtype).max

@@ -189,11 +189,14 @@ class TokenTree:
         """Empty these slots, and return their pages to the pool."""
         self._backend.tree_release(self.arrays, slot)
 
-    def forget(self) -> None:
-        """Poison what no counter counts. The null slot stays: rows without a source read it."""
+    def forget(self, num_known: Tensor) -> None:
+        """Poison what no counter counts; of nodes, what is behind the first `num_known` [S] of each slot.
+
+        The null slot stays: rows without a source read it.
+        """
         nodes, lives = (self.token, self.parent, self.log_prob), (self.live_cell, self.live_mask)
         counted = (
-            (nodes, self.num_known),
+            (nodes, num_known),
             (lives, self.num_live),
             ([self.path.transpose(1, 2)], self.path_length),
             ([self.free_cell], self.num_free),
@@ -202,12 +205,6 @@ class TokenTree:
         for arrays, count in counted:
             poison.forget_behind([array[1:] for array in arrays], count[1:])
         poison.forget_behind([self.free_page[None]], self.num_free_pages)
-
-    @property
-    def num_known(self) -> Tensor:
-        """[S], how many nodes may be read. A path that has stopped counts none, but is read back."""
-        has_stopped = (self.num_nodes == 0) & (self.num_pages > 0)
-        return self.num_nodes.masked_fill(has_stopped, self.token.shape[1])
 
     def is_forgotten(self, new: Tensor) -> Tensor:
         """Return which cells [num_cells] hold nothing: no row sees them, or they are `new` [n], or -1."""

@@ -86,7 +86,7 @@ class DraftStep:
     def forget(self) -> None:
         """See `LiveArrays.forget`."""
         self._arrays.forget()
-        is_empty = self._arrays.tree.num_known == 0
+        is_empty = self._arrays.tree.num_pages == 0
         poison.forget([array[1:] for array in self.drafts], is_empty[1:])
 
     def _tokens(self, start_id: int = -1) -> DraftTokens:

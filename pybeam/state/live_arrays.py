@@ -14,6 +14,7 @@ from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
     NO_LIMIT,
+    RUNNING,
     Beams,
     NewLines,
     RowArrays,
@@ -107,8 +108,11 @@ class LiveArrays:
     def forget(self) -> None:
         """Poison what no counter counts, in all slots but the null slot; see `pybeam.backends.poison`."""
         tree, beams = self.tree, self.beams
-        tree.forget()
-        is_empty = tree.num_known == 0
+        # the last tokens of a path that has stopped are not counted
+        has_stopped = (beams.reason != RUNNING) & (tree.num_pages > 0)
+        num_known = tree.num_nodes.masked_fill(has_stopped, tree.token.shape[1])
+        tree.forget(num_known)
+        is_empty = tree.num_pages == 0
         given = torch.maximum(beams.prefix_length, beams.scored_from + beams.target_length)
         of_entries = beams.score, beams.ended_length, beams.eos_log_prob, beams.eos_token
         counted = (
@@ -120,7 +124,7 @@ class LiveArrays:
         for arrays, count in counted:
             poison.forget_behind([array[1:] for array in arrays], count[1:])
         poison.forget([beams.floats[1:]], is_empty[1:])
-        self.processors.forget(is_empty, tree.num_known)
+        self.processors.forget(is_empty, num_known)
 
     def new_lines(self, beams: Sequence[NewBeam]) -> tuple[list[int], list[float]]:
         """Store prefixes, targets and processors of these beams. Returns the lines that open them.
