@@ -47,7 +47,9 @@ class Assembly:
         *tables, output_table = self._tables(names)
         self.output = reader.linear(output_table, self._logit_bias())
         # a packed layer is looked up in, instead of a second copy
-        tied = self.output if isinstance(self.output, PackedLinear) else output_table
+        tied: TokenTable = output_table
+        if isinstance(self.output, PackedLinear) and self.output.shares_weights:
+            tied = self.output
         own: dict[int, TokenTable] = {id(output_table): tied}
         for (name, _), table in zip(names, tables, strict=False):
             if id(table) not in own:
