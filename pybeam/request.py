@@ -38,6 +38,7 @@ class Request:
             the algorithm's. `width` may be a number, or one for each of the first steps.
         threshold, max_candidates, relative_threshold, local_threshold: the same; ``math.inf`` switches a
             threshold off.
+        keep_ties: whether candidates that are exactly at a threshold stay.
         processors: from `pybeam.processors`. Each replaces the algorithm's processor of its class.
     """
 
@@ -52,6 +53,7 @@ class Request:
     max_candidates: float | None = field(default=None, kw_only=True)
     relative_threshold: float | None = field(default=None, kw_only=True)
     local_threshold: float | None = field(default=None, kw_only=True)
+    keep_ties: bool | None = field(default=None, kw_only=True)
     n_best: int | None = field(default=None, kw_only=True)
     min_length: int | None = field(default=None, kw_only=True)
     max_length: int | SourceLimit | None = field(default=None, kw_only=True)
@@ -82,7 +84,7 @@ class Request:
 
 _OPTIONS = attrgetter(
     *("width", "threshold", "max_candidates", "relative_threshold", "local_threshold", "n_best"),
-    *("min_length", "max_length", "scoring", "ended_only", "processors", "target"),
+    *("keep_ties", "min_length", "max_length", "scoring", "ended_only", "processors", "target"),
 )
 _NONE = {type(None)}
 _DEFAULTS = {one.name: one.default for one in fields(Request) if one.name != "source"}

@@ -81,6 +81,12 @@ struct Row {
     float score(float own, float logit) const { return own + ((logit - peak) - log_sum); }
 };
 
+// Whether a number is less than the margin below the best. A negative margin keeps ties.
+bool is_within(float value, float best, float margin) {
+    const float floor = best - std::fabs(margin);
+    return value > floor || (value == floor && margin < 0);
+}
+
 class Select {
   public:
     Select(const SelectParams& params, const Kernels& kernels)
@@ -337,15 +343,15 @@ class Select {
                 best_log_prob = std::max(best_log_prob, candidates[i].log_prob);
             }
         }
-        const float floor = best - (p_.margin == nullptr ? INFINITY : p_.margin[beam]);
-        const float local_floor =
-            best_log_prob - (p_.local_margin == nullptr ? INFINITY : p_.local_margin[beam]);
+        const float margin = p_.margin == nullptr ? INFINITY : p_.margin[beam];
+        const float local_margin = p_.local_margin == nullptr ? INFINITY : p_.local_margin[beam];
         int64_t count = 0;
         for (size_t i = 0; i < candidates.size(); ++i) {
             const Candidate& candidate = candidates[i];
-            const bool is_kept = static_cast<int64_t>(i) < finished ||
-                                 (candidate.score > floor &&
-                                  (candidate.is_held || candidate.log_prob > local_floor));
+            const bool is_kept =
+                static_cast<int64_t>(i) < finished ||
+                (is_within(candidate.score, best, margin) &&
+                 (candidate.is_held || is_within(candidate.log_prob, best_log_prob, local_margin)));
             if (is_kept) write(beam, count++, candidate);
         }
         p_.count_out[beam] = static_cast<int32_t>(count);

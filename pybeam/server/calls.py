@@ -40,6 +40,7 @@ OVERRIDES = (
     "max_candidates",
     "relative_threshold",
     "local_threshold",
+    "keep_ties",
     "ended_only",
 )
 

@@ -85,6 +85,7 @@ class Search(Serving):
     max_candidates: float | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
+    keep_ties: bool | None = None
     length_penalty: FiniteFloat | None = Field(
         default=None, description="Divide scores by length ** this; the same as scoring.alpha."
     )

@@ -25,6 +25,7 @@ from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import FusedStack, fused
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Layer, Stack
+from pybeam.models.transformer.positions import decoder_rows
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
@@ -44,8 +45,8 @@ class Weights(NamedTuple):
 class Transformer(InProcess, TextSources):
     """M2M100, NLLB, mBART, BART, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
-    A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
-    a padding token inside a hypothesis is a token like any other.
+    A source is a sequence of token ids, used as it is. Every position counts, whatever the token. Padding
+    inside a hypothesis has the position that `pybeam.models.transformer.positions.with_padding` gives it.
     """
 
     can_capture = True
@@ -211,7 +212,8 @@ class TransformerSession(Session):
         """Send rows through a fused decoder. Returns `out`, its logits or its states."""
         if self.model.decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        inputs, cross = (rows.token, rows.position), Cells.of_encoder(rows, self._source)
+        place = decoder_rows(self.model.config, rows.token, rows.position)
+        inputs, cross = (rows.token, place), Cells.of_encoder(rows, self._source)
         pools, cells = (self._own.memory, self._cross.memory), (own, cross)
         return stack.decode(out, inputs, pools, rows.cell, cells, self._cell_position)
 
@@ -229,7 +231,8 @@ class TransformerSession(Session):
         places = rows.position, self._cell_position
         if decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        x = decoder.embed(rows.token, rows.position)  # [R, d]
+        place = decoder_rows(self.model.config, rows.token, rows.position)
+        x = decoder.embed(rows.token, place)  # [R, d]
         y = self.first(decoder, x)
         for i, (layer, next_norm) in enumerate(self.seams(decoder)):
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]
