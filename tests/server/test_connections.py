@@ -82,7 +82,9 @@ def test_a_connection_stays_open_for_the_next_request(server):
             connection.sendall(HEALTH + b"\r\n")
             found = b""
             while not found.endswith(b"}"):
-                found += connection.recv(1000)
+                part = connection.recv(1000)
+                assert part, "it has been closed"
+                found += part
             assert b" 200 OK" in found
             time.sleep(1.2)
 

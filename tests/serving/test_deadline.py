@@ -148,7 +148,7 @@ def test_what_is_expected_to_be_late_does_not_begin_beside_others():
 
 
 def test_a_burst_after_lonely_requests_is_answered():
-    """What lonely requests took says nothing about the crowd, in which all take longer."""
+    """The times of lonely requests say nothing about the crowd, in which all take longer."""
 
     def burst(timeout):
         clock = Clock()
