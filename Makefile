@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
-	@echo "make test-all  run all tests"
+	@echo "make test-all  run all tests, in a random order; SEED=N repeats one"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
@@ -71,8 +71,12 @@ demo: build
 test: build $(VENV)/.extra-test
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
+ORDER := $(or $(SEED),$(shell date +%s))
+
+# In a random order, which the seed repeats. Modules stay together, as they share what they have loaded.
 test-all: build $(VENV)/.extra-test
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray
+	@echo "SEED=$(ORDER)"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray --random-order --random-order-seed=$(ORDER)
 	@$(MAKE) test-ray
 
 # Clusters on the loopback address, one after another: each is a dozen processes.
