@@ -5,20 +5,8 @@ from __future__ import annotations
 from typing import Any, BinaryIO, NoReturn
 
 # what FFmpeg calls the containers that are opened; others may name files and hosts of their own
-CONTAINERS = (
-    "aac",
-    "aiff",
-    "amr",
-    "au",
-    "caf",
-    "flac",
-    "matroska",
-    "mov",
-    "mp3",
-    "ogg",
-    "w64",
-    "wav",
-)
+CONTAINERS = ("aac", "aiff", "amr", "au", "caf", "flac", "matroska", "mp3", "ogg", "w64", "wav")
+FILM = "mov"
 KINDS = "WAV, W64, AIFF, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska or WebM"
 # and the decoders of sound
 CODECS = (
@@ -49,7 +37,6 @@ CODECS = (
     *("pcm_s32le", "pcm_s8", "pcm_u8", "vorbis"),
 )
 OPTIONS = {
-    "format_whitelist": ",".join(CONTAINERS),
     "codec_whitelist": ",".join(CODECS),
     # the bytes come from Python, which is no protocol
     "protocol_whitelist": "none",
@@ -72,8 +59,8 @@ class _Bytes:
         self.read, self.seek, self.tell = file.read, file.seek, file.tell
 
 
-def opened(av: Any, file: BinaryIO, name: str) -> Any:
-    """Return the package av's container of a file that is at its beginning.
+def opened(av: Any, file: BinaryIO, name: str, *, is_film: bool) -> Any:
+    """Return the package av's container of a file that is at its beginning; only films are MP4 or QuickTime.
 
     Raises:
         Damaged: it is none of `KINDS`, or damaged.
@@ -82,9 +69,10 @@ def opened(av: Any, file: BinaryIO, name: str) -> Any:
     def refuse(*asked: Any) -> NoReturn:
         raise Damaged(f"{name} must hold its own sound, but refers to {asked[0]!r}")
 
+    options = OPTIONS | {"format_whitelist": FILM if is_film else ",".join(CONTAINERS)}
     try:
         return av.open(
-            _Bytes(file), "r", metadata_errors="ignore", container_options=OPTIONS, io_open=refuse
+            _Bytes(file), "r", metadata_errors="ignore", container_options=options, io_open=refuse
         )
     except Damaged:
         raise

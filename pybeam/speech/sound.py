@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pybeam.speech.containers import Damaged, check_form, opened, reason_of, sound_of
 from pybeam.speech.cut_files import check_length, check_wav, why_cut
+from pybeam.speech.film_tables import is_film
 from pybeam.speech.wav import NOT_WAV, wav_blocks
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
@@ -115,7 +116,7 @@ class SoundFile:
 
     def _decoded(self, av: Any, file: BinaryIO) -> Iterator[Tensor]:
         rate, num_samples = self.sampling_rate, 0
-        with opened(av, file, self.name) as container:
+        with _opened(av, file, self.name) as container:
             stream = sound_of(container, self.name)
             for block in _gathered(_resampled(av, self._frames(container, stream), rate), rate):
                 num_samples += len(block)
@@ -152,6 +153,10 @@ class SoundFile:
                 seconds = num_samples / frame.sample_rate
                 self._check_most(seconds)
                 yield frame
+
+
+def _opened(av: Any, file: BinaryIO, name: str) -> Any:
+    return opened(av, file, name, is_film=is_film(file, name))
 
 
 def _resampled(av: Any, frames: Iterable[Any], rate: int) -> Iterator[np.ndarray]:
@@ -229,7 +234,7 @@ def sound_seconds(path: str | os.PathLike[str]) -> float:
         pass
     try:
         av = importlib.import_module("av")
-        with open(path, "rb") as content, opened(av, content, str(path)) as container:
+        with open(path, "rb") as content, _opened(av, content, str(path)) as container:
             return float((container.duration or 0) / av.time_base)
     except (ImportError, OSError, ValueError):
         return 0.0

@@ -216,3 +216,46 @@ def test_packets_without_sound_end_somewhere(tmp_path, monkeypatch):
         ValueError, match=r"a.mp3 must have at most 10 packets in a second of sound"
     ):
         read_sound(tmp_path / "a.mp3", RATE)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory):
+    path = tmp_path_factory.mktemp("film") / "a.m4a"
+    write_sound(path, codec="aac")
+    return path.read_bytes()
+
+
+def with_numbers(content: bytes, table: bytes, skip: int, *numbers: int) -> bytes:
+    """Put other numbers into a table of a film."""
+    place = content.index(table) + 4 + skip
+    packed = struct.pack(f">{len(numbers)}I", *numbers)
+    return content[:place] + packed + content[place + len(packed) :]
+
+
+def fragments(num: int) -> bytes:
+    """Return fragments that say they have `num` samples."""
+    run = struct.pack(">I4sII", 16, b"trun", 0, num)
+    track = struct.pack(">I4s", 8 + len(run), b"traf") + run
+    return struct.pack(">I4s", 8 + len(track), b"moof") + track
+
+
+@pytest.mark.parametrize("num", [9_000, 40_000_000, (1 << 32) - 1])
+def test_a_film_lists_no_more_than_it_has(film, num):
+    """FFmpeg makes a list of all samples when it opens a file: gigabytes of a few kilobytes."""
+    assert len(read_sound(io.BytesIO(film), RATE)) > RATE
+    constant = with_numbers(film, b"stsz", 4, 1, num)
+    listed = with_numbers(with_numbers(constant, b"stsc", 8, 1, num), b"stts", 8, num)
+    chunks = with_numbers(film, b"stsc", 8, 1, num)
+    edited = with_numbers(film, b"elst", 4, num)
+    packed = film.replace(b"free", b"cmov")
+    late = struct.pack(">I4s", 16, b"free") + bytes(8) + listed
+    for content in (constant, listed, chunks, film + fragments(num), packed, late):
+        with pytest.raises(ValueError, match="must list no more samples than it has"):
+            read_sound(io.BytesIO(content), RATE)
+    if num > 1 << 23:
+        with pytest.raises(ValueError, match="must list no more samples than it has"):
+            read_sound(io.BytesIO(edited), RATE)
+    # FFmpeg would find the film behind a box of another kind
+    hidden = struct.pack(">I4s", 16, b"uuid") + bytes(8) + listed
+    with pytest.raises(ValueError, match="cannot be read as sound"):
+        read_sound(io.BytesIO(hidden), RATE)
