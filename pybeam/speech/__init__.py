@@ -7,7 +7,7 @@ from pybeam.speech.features import (
     WhisperFeatureExtractor,
     load_feature_extractor,
 )
-from pybeam.speech.formats import format_transcript
+from pybeam.speech.formats import TranscriptWriter, format_transcript
 from pybeam.speech.long_features import LongFeatures
 from pybeam.speech.sound import SoundFile, read_sound, sound_seconds
 from pybeam.speech.transcript import Segment, Stretch, Transcript, Word
@@ -28,6 +28,7 @@ __all__ = [
     "Stretch",
     "TokenTimes",
     "Transcript",
+    "TranscriptWriter",
     "Transcription",
     "VoiceActivity",
     "WhisperFeatureExtractor",
