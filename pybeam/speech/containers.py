@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 # what FFmpeg calls the containers that are opened; others may name files and hosts of their own
-CONTAINERS = ("aac", "aiff", "amr", "au", "caf", "flac", "matroska", "mp3", "ogg", "w64", "wav")
-FILM = "mov"
-KINDS = "WAV, W64, AIFF, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska or WebM"
+CONTAINERS = ("amr", "au", "caf", "flac", "matroska", "mp3", "ogg", "w64", "wav")
+KINDS = "WAV, W64, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska or WebM"
 # and the decoders of sound
 CODECS = (
     *(
@@ -52,15 +52,8 @@ class Damaged(ValueError):
     """Sound that cannot be read, with a message for the user."""
 
 
-class _Bytes:
-    """A file without its name, from which FFmpeg would guess, and without `write`, which it would call."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.read, self.seek, self.tell = file.read, file.seek, file.tell
-
-
-def opened(av: Any, file: BinaryIO, name: str, *, is_film: bool) -> Any:
-    """Return the package av's container of a file that is at its beginning; only films are MP4 or QuickTime.
+def opened(av: Any, content: Any, name: str, containers: Sequence[str] = CONTAINERS) -> Any:
+    """Return the package av's container of what a file holds, if it is one of these.
 
     Raises:
         Damaged: it is none of `KINDS`, or damaged.
@@ -69,10 +62,10 @@ def opened(av: Any, file: BinaryIO, name: str, *, is_film: bool) -> Any:
     def refuse(*asked: Any) -> NoReturn:
         raise Damaged(f"{name} must hold its own sound, but refers to {asked[0]!r}")
 
-    options = OPTIONS | {"format_whitelist": FILM if is_film else ",".join(CONTAINERS)}
+    options = OPTIONS | {"format_whitelist": ",".join(containers)}
     try:
         return av.open(
-            _Bytes(file), "r", metadata_errors="ignore", container_options=options, io_open=refuse
+            content, "r", metadata_errors="ignore", container_options=options, io_open=refuse
         )
     except Damaged:
         raise

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.speech.containers import Damaged, check_form, opened, reason_of, sound_of
+from pybeam.speech.containers import CONTAINERS, Damaged, check_form, opened, reason_of, sound_of
 from pybeam.speech.cut_files import check_length, check_wav, why_cut
 from pybeam.speech.film_tables import is_film
+from pybeam.speech.tags import Bytes, behind_tags, is_adts
 from pybeam.speech.wav import NOT_WAV, wav_blocks
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
@@ -33,7 +34,7 @@ class SoundFile:
     """A sound file, or the sound of a film, that is read a block at a time: its length costs no memory.
 
     WAV files with 16-bit samples, one channel and this rate are read as they are (`read_wav`). Other WAV
-    files, W64, AIFF, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska and WebM are decoded, mixed down
+    files, W64, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska and WebM are decoded, mixed down
     to one channel and resampled, which needs the package av. It takes the first of several sound tracks.
     Whatever is in a file, no other file and no connection is opened for it.
 
@@ -156,7 +157,12 @@ class SoundFile:
 
 
 def _opened(av: Any, file: BinaryIO, name: str) -> Any:
-    return opened(av, file, name, is_film=is_film(file, name))
+    """Open a file whose kind is looked at first, since what FFmpeg does with some kinds has no bounds."""
+    if is_film(file, name):
+        return opened(av, Bytes(file, 0), name, ["mov"])
+    begin = behind_tags(file, name)
+    containers = ["aac"] if is_adts(file, begin, name) else CONTAINERS
+    return opened(av, Bytes(file, begin), name, containers)
 
 
 def _resampled(av: Any, frames: Iterable[Any], rate: int) -> Iterator[np.ndarray]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import resource
 import signal
 import struct
 import subprocess
 import sys
+import zlib
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import pytest
+import torch
 
 from pybeam.speech import SoundFile, read_sound, sound, sound_seconds
 from support.paths import ROOT
@@ -259,3 +262,34 @@ def test_a_film_lists_no_more_than_it_has(film, num):
     hidden = struct.pack(">I4s", 16, b"uuid") + bytes(8) + listed
     with pytest.raises(ValueError, match="cannot be read as sound"):
         read_sound(io.BytesIO(hidden), RATE)
+
+
+def tag(name: bytes, num_bytes: int) -> bytes:
+    """Return an ID3 tag with a compressed frame, which becomes so many bytes."""
+
+    def size(num: int) -> bytes:
+        return bytes((num >> shift) & 127 for shift in (21, 14, 7, 0))
+
+    data = size(num_bytes) + zlib.compress(b"\x03" + bytes(num_bytes - 1), 9)
+    frame = name + size(len(data)) + b"\0\x09" + data
+    return b"ID3\x04\0\0" + size(len(frame)) + frame
+
+
+@pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.aac"])
+def test_tags_are_not_unpacked(tmp_path, name):
+    """They are skipped, one or several, and refused between frames."""
+    codec = {"a.mp3": "libmp3lame", "a.flac": "flac", "a.aac": "aac"}[name]
+    write_sound(tmp_path / name, codec=codec)
+    content = (tmp_path / name).read_bytes()
+    expected = read_sound(io.BytesIO(content), RATE)
+    bombs = tag(b"TIT2", 1 << 24) + tag(b"PRIV", 1 << 24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = read_sound(io.BytesIO(bombs + content), RATE)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+    assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match="must have at most 16 ID3 tags"):
+        read_sound(io.BytesIO(tag(b"TIT2", 9) * 17 + content), RATE)
+    if name == "a.aac":
+        with pytest.raises(ValueError, match="must have ID3 tags of at most 65536 bytes"):
+            inner = b"ID3\x04\0\0\0\x05\0\0" + bytes(5 << 14)
+            read_sound(io.BytesIO(content + inner + content), RATE)
