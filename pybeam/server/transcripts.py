@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
@@ -19,6 +18,8 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.server.sse import together
 from pybeam.serving import QueueFull, ServedResult
 from pybeam.speech.alignment import Aligner
+from pybeam.speech.long_features import LongFeatures
+from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
 from pybeam.speech.words import WordFinder
 from pybeam.transcription import Progress, Recording, TranscriptionOptions
@@ -80,8 +81,16 @@ class ServedTranscripts:
         """
         return Listener(self._model, self._front, options, self._words if options.words else None)
 
+    def read(self, sound: SoundFile) -> LongFeatures:
+        """Read a recording once, and return what its windows are cut from.
+
+        Raises:
+            ImportError, OSError, ValueError: it cannot be read.
+        """
+        return LongFeatures(self._front.extract, sound)
+
     async def transcribe(
-        self, listener: Listener, samples: Tensor, decode: Decode
+        self, listener: Listener, features: LongFeatures, decode: Decode
     ) -> AsyncGenerator[Progress, None]:
         """Yield the news of a recording; the last one has its transcript.
 
@@ -89,7 +98,7 @@ class ServedTranscripts:
             Exception: what `decode` raises, or what is wrong with the recording.
         """
         news: list[Progress] = []
-        talk = listener.listen(0, Recording(samples), news.append)
+        talk = listener.listen(0, Recording(features), news.append)
         answers: list[Answer] | None = None
         is_first = True
         while True:

@@ -103,7 +103,7 @@ LIMITS = Section(
             default=1800.0,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
-            help="Length of a recording, which is held in memory.",
+            help="Length of a recording. A longer one is refused when so much of it is decoded.",
         ),
         option(
             "--max-recordings",
