@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from pybeam.cli.options.peers import near
+
 Kind = TypeVar("Kind")
 
 
@@ -35,6 +37,13 @@ class SectionCommand(click.Command):
             "help_option_names", ["-h", "--help"]
         )
         super().__init__(name, params=[*(params or ()), *options], **settings)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            error.possibilities = near(error.option_name, self) or error.possibilities
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {option.name for section in self.sections for option in section.options}
