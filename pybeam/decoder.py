@@ -67,6 +67,7 @@ class Decoder(InProcess):
             on a GPU.
 
     Attributes:
+        algorithm: the given one, with the `settings` of the model's folder.
         stats: `pybeam.engine.stats.Stats` of the latest call.
 
     Memory is kept from one call to the next; `release` frees it. A `copy.copy` shares the model, not memory.

@@ -164,11 +164,17 @@ class Model(ABC):
     def without(self, *names: str) -> Self:
         """Return the model, with the same weights, without some of its `settings`.
 
+        Args:
+            names: as ``settings.names`` has them.
+
         Raises:
             ValueError: there is no setting of that name.
         """
+        settings = self.settings.without(*names)
+        if settings == self.settings:
+            return self
         model = copy.copy(self)
-        model.settings = self.settings.without(*names)
+        model.settings = settings
         return model
 
     @property

@@ -64,9 +64,9 @@ def load_model(
     (`forced_bos_token_id`, `forced_eos_token_id`), `min_length`, `no_repeat_ngram_size`, `repetition_penalty`
     and `exponential_decay_length_penalty`. A `pybeam.Decoder` adds them to its algorithm, as `generate` of
     transformers does, unless the algorithm says otherwise; see `pybeam.models.Settings`.
-    ``model.without("min_length")`` is the model without one of them. What belongs to a search, such as
-    `num_beams`, `length_penalty`, `early_stopping`, `max_length` and `do_sample`, is the algorithm's, and not
-    read here. Architectures:
+    ``model.without("min_length")`` is the model without one of them. The algorithm has
+    all that belongs to a search, such as `num_beams`, `length_penalty`, `early_stopping`, `max_length` and
+    `do_sample`, which are not read here. Architectures:
 
     - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
       (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);

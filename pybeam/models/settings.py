@@ -36,9 +36,10 @@ UNKNOWN = {
 class Settings:
     """Settings of `generate` that a folder gives its model, under their names; defaults change nothing.
 
-    They are facts about the model, so a `pybeam.Decoder` adds them to whatever search it is given. What an
-    algorithm or a request says itself goes first. Settings that are the search's own (`num_beams`,
-    `length_penalty`, `early_stopping`, `max_length`, `do_sample` and its options) are not among them.
+    They are facts about the model, so a `pybeam.Decoder` adds them to whatever search it is given. An
+    algorithm and a request go first in what they say themselves. Settings that are the search's own
+    (`num_beams`, `length_penalty`, `early_stopping`, `max_length`, `do_sample` and its options) are not among
+    them.
 
     Args:
         bad_words_ids, suppress_tokens, begin_suppress_tokens: tokens that are never generated, in a row,
@@ -86,6 +87,9 @@ class Settings:
 
     def without(self, *names: str) -> Settings:
         """Return the settings without some of them.
+
+        Args:
+            names: as `names` has them.
 
         Raises:
             ValueError: there is no setting of that name.

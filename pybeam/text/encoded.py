@@ -10,7 +10,7 @@ class Encoded(list[int]):
     """The source ids of a text, and the tokens that every hypothesis of it begins with.
 
     `Tokenizer.encode` returns it where the files or `target_lang` ask for such tokens. It is a list like any
-    other. What is cut from it, or put behind it, keeps the prefix.
+    other. Parts of it keep the prefix, and so do longer lists that begin with it.
 
     Args:
         ids: the source ids.

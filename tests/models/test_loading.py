@@ -243,26 +243,6 @@ def test_start_falls_back_to_bos(tmp_path):
     assert load_model(tmp_path).start_id == 4
 
 
-@pytest.mark.parametrize("kind", ["m2m_100", "bart", "mbart", "marian", "fsmt", "t5"])
-def test_lists_of_eos_ids(tmp_path, kind):
-    save_tiny_model(tmp_path, kind)
-    edit_json(tmp_path / "generation_config.json", eos_token_id=[6, 3])
-    assert load_model(tmp_path).eos_ids == (6, 3)
-    assert load_model(tmp_path, eos_id=[9, 6]).eos_ids == (9, 6)
-
-
-@pytest.mark.parametrize("kind", ["bart", "marian"])
-def test_a_folder_without_eos_can_be_given_one(tmp_path, kind):
-    save_tiny_model(tmp_path, kind)
-    for name in ("config.json", "generation_config.json"):
-        edit_json(tmp_path / name, eos_token_id=None, forced_eos_token_id=None)
-    with pytest.raises(
-        ValueError, match=r"but is None; give those to use as `eos_id` of `load_mod"
-    ):
-        load_model(tmp_path)
-    assert load_model(tmp_path, eos_id=4).eos_ids == (4,)
-
-
 def test_missing_directory(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none is at .*/nowhere"):
         load_model(tmp_path / "nowhere")
@@ -304,14 +284,6 @@ def test_wrong_configs(directory, changes, message):
             r"`eos_token_id` of .* up to 8 below .* = 45, but is \[\]; give those",
         ),
         ({"eos_token_id": 45}, "`eos_token_id` of .* up to 8 below `vocab_size` = 45, but is 45"),
-        (
-            {"bad_words_ids": 3},
-            "`bad_words_ids` must be a list of lists .* this is in .*generation_con",
-        ),
-        (
-            {"no_repeat_ngram_size": -1},
-            "`no_repeat_ngram_size` must be at least 0, but is -1; this is",
-        ),
         ({"decoder_start_token_id": "x"}, "`decoder_start_token_id` of .* but is 'x'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a folder's files say of every output reaches every search: published settings beside `generate`."""
+"""The settings of a folder reach every search: published ones beside `generate`."""
 
 import json
 
@@ -241,3 +241,31 @@ def test_older_folders_have_them_in_config_json(tmp_path):
     assert read_settings(tmp_path) == expected
     path.write_text(json.dumps(old | dict(forced_eos_token_id=None)))
     assert read_settings(tmp_path).forced_eos_token_id == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            dict(bad_words_ids=3),
+            "`bad_words_ids` must be a list of lists .* this is in .*generation_con",
+        ),
+        (
+            dict(no_repeat_ngram_size=-1),
+            "`no_repeat_ngram_size` must be at least 0, but is -1; this is",
+        ),
+        (
+            dict(repetition_penalty="x"),
+            "`repetition_penalty` must be a number, but is 'x'; this is in",
+        ),
+        (
+            dict(exponential_decay_length_penalty=[2]),
+            "must be a pair, a count and a factor, but is",
+        ),
+    ],
+)
+def test_wrong_values(tmp_path, settings, message):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        read_settings(tmp_path)

@@ -42,8 +42,11 @@ class SectionCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            error.possibilities = near(error.option_name, self) or error.possibilities
-            raise
+            ours = near(error.option_name, self)
+            if not ours:
+                raise
+            said = f"{error.message} Did you mean {' or '.join(ours)}?"
+            raise click.NoSuchOption(error.option_name, said, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {option.name for section in self.sections for option in section.options}
