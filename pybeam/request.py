@@ -23,7 +23,8 @@ class Request:
     Args:
         source: the input that the model encodes: token ids (list or 1-D tensor), used exactly as given,
             or a feature tensor [E, F].
-        prefix: target tokens that every hypothesis begins with. They are part of `Hypothesis.tokens`.
+        prefix: target tokens that every hypothesis begins with. They are part of `Hypothesis.tokens`. None:
+            those that `Tokenizer.encode` or the folder of the model asks for, if any; ``[]``: none.
             They are neither scored nor counted in any length, unless the algorithm's
             `pybeam.limits.PrefixRule` says so.
         id: any object; it comes back as `Result.id`.

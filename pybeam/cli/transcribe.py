@@ -17,7 +17,7 @@ import click
 from pybeam.cli import signals
 from pybeam.cli.files import open_input
 from pybeam.cli.job import Command, RecordingFiles
-from pybeam.cli.loading import Setup
+from pybeam.cli.loading import Setup, check_directories
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.corpus import PART_RECORDINGS, CorpusOptions, corpus_section
@@ -133,6 +133,7 @@ def transcribe(**values: Any) -> int:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
         values["names"] = _with_stdin(values["names"], stack)
+        check_directories(values["model_dirs"])
         if not _is_whisper(values["model_dirs"][0]):
             whisper.refuse("is for Whisper models, but --model is another")
             return _hypotheses(values)

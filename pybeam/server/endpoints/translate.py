@@ -104,11 +104,9 @@ async def _translate(
     requests = []
     for one in found:
         for line in one.lines:
-            tokens, tokenizer = await calls.encode(
-                model, line.strip(), (body.source, body.target), "q"
-            )
+            tokens = await calls.encode(model, line.strip(), (body.source, body.target), "q")
             more: dict[str, Any] = {} if n_best == 1 else {"n_best": n_best}
-            requests.append(Request(tokens, tokenizer.prefix, **more))
+            requests.append(Request(tokens, **more))
     served = iter(await calls.decode(http, model, requests, schemas.Serving()))
     for one in found:
         for _ in one.lines:
