@@ -24,7 +24,7 @@ IS_ON = os.environ.get("PYBEAM_POISON") == "1"
 def poison_new_tensors() -> None:
     """Have torch fill what nobody initialises, if the variable is set."""
     if IS_ON:
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         # as use_deterministic_algorithms, which imports a compiler first
         torch.set_deterministic_debug_mode("error")
 
