@@ -100,7 +100,7 @@ class Settings:
                 known = ", ".join(self.names) or "there are none"
                 problem = f"must hold settings of the model's folder ({known}), but holds {name!r}"
                 raise ArgumentError("without", problem)
-        changes = {name: defaults[name] for name in names if name in defaults}
+        changes: dict[str, Any] = {name: defaults[name] for name in names if name in defaults}
         changes["unknown"] = tuple(name for name in self.unknown if name not in names)
         return dataclasses.replace(self, **changes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from pybeam import processors
 from pybeam.arguments import ArgumentError
@@ -67,7 +68,7 @@ def applied(algorithm: Algorithm, model: Model) -> Algorithm:
         *_bans(settings, algorithm.processors, stage),
         *_ends(settings, algorithm.processors),
     ]
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     if chain:
         whole = [*chain, *algorithm.processors]
         # stable, so that the order within a stage stays
@@ -116,7 +117,7 @@ def _within(settings: Settings, vocab_size: int) -> Settings:
     """Return the settings without banned tokens that the vocabulary lacks, and nobody generates."""
     found = [line for line in settings.bad_words_ids if max(line, default=0) < vocab_size]
     names = ("suppress_tokens", "begin_suppress_tokens")
-    kept = {
+    kept: dict[str, Any] = {
         name: tuple(token for token in getattr(settings, name) if token < vocab_size)
         for name in names
     }
