@@ -1,10 +1,12 @@
-"""Rules of the house that a search through the source can check."""
+"""Rules of the house that a search through the source can check, a test each.
+
+A test lists every place that breaks its rule.
+"""
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from support.paths import ROOT
 
@@ -48,11 +50,14 @@ def test_the_search_loop_stands_once():
     assert callers == ["pybeam/engine/engine.py"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "pybeam" / "search").glob("*.py")), ids=name_of)
-def test_algorithms_never_loop_or_call_the_model(path):
-    tree = ast.parse(path.read_text("utf-8"))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.While)]
-    assert ".step(" not in path.read_text("utf-8")
+def test_algorithms_never_loop_or_call_the_model():
+    found = []
+    for path in (ROOT / "pybeam" / "search").glob("*.py"):
+        text = path.read_text("utf-8")
+        loops = any(isinstance(node, ast.While) for node in ast.walk(ast.parse(text)))
+        if loops or ".step(" in text:
+            found.append(name_of(path))
+    assert not found
 
 
 def room_of(module: str) -> str:
@@ -88,17 +93,18 @@ def test_every_room_has_its_floor():
     assert len(flat) <= MAX_FLAT_FILES
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_down(module):
-    room = room_of(module)
-    if room in ENTRANCES:
-        return
-    [floor] = [i for i, rooms in enumerate(FLOORS) if room in rooms]
-    below = {room for rooms in FLOORS[floor + 1 :] for room in rooms} | {room}
-    for name in imports_of(MODULES[module]):
+def test_imports_go_down():
+    found = []
+    for module, path in MODULES.items():
+        room = room_of(module)
+        if room in ENTRANCES:
+            continue
+        [floor] = [i for i, rooms in enumerate(FLOORS) if room in rooms]
+        allowed = {room for rooms in FLOORS[floor + 1 :] for room in rooms} | {room}
         # these are users of the public face, or ask it for the version
-        allowed = below | {"__init__"} if room in ("cli", "corpus", "server") else below
-        assert room_of(name) in allowed, name
+        allowed |= {"__init__"} if room in ("cli", "corpus", "server") else set()
+        found += [f"{module} -> {one}" for one in imports_of(path) if room_of(one) not in allowed]
+    assert not found
 
 
 def test_no_import_comes_back():
@@ -116,14 +122,20 @@ def test_no_import_comes_back():
         visit(module, [])
 
 
-@pytest.mark.parametrize("path", LIBRARY + KERNELS + OTHERS, ids=name_of)
-def test_files_stay_readable(path):
-    text = path.read_text("utf-8")
-    assert text.count("\n") < 400
-    assert path.stem not in {"utils", "common", "misc", "helpers"}
-    # a test may feed what the library must not contain
-    assert path in OTHERS or not re.search(r"TODO|FIXME|-1e\d+|-65504", text)
-    assert not re.search(r"^\s*(import|from) triton_kernels", text, re.M)
+def test_files_stay_readable():
+    long, vague, unfinished, foreign = [], [], [], []
+    for path in LIBRARY + KERNELS + OTHERS:
+        text, name = path.read_text("utf-8"), name_of(path)
+        long += [name] if text.count("\n") >= 400 else []
+        vague += [name] if path.stem in {"utils", "common", "misc", "helpers"} else []
+        # a test may feed what the library must not contain
+        is_unfinished = path not in OTHERS and re.search(r"TODO|FIXME|-1e\d+|-65504", text)
+        unfinished += [name] if is_unfinished else []
+        foreign += [name] if re.search(r"^\s*(import|from) triton_kernels", text, re.M) else []
+    assert not long, "400 lines or more"
+    assert not vague, "the name does not say what is in the file"
+    assert not unfinished, "something to do, or a number for minus infinity"
+    assert not foreign, "`triton_kernels` is another package's name"
 
 
 def imported(path: Path) -> set[str]:
@@ -135,19 +147,18 @@ def imported(path: Path) -> set[str]:
     return {*plain, *taken}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=name_of)
-def test_what_tests_share_stands_in_support(path):
+def test_what_tests_share_stands_in_support():
     """Any test file can be read, run and deleted alone."""
-    parts = {part for name in imported(path) for part in name.split(".")}
-    assert not [part for part in parts if part.startswith("test_") or part == "conftest"]
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        parts = {part for name in imported(path) for part in name.split(".")}
+        if any(part.startswith("test_") or part == "conftest" for part in parts):
+            found.append(name_of(path))
+    assert not found
 
 
-# a kernel is one function, and may be long
-@pytest.mark.parametrize(
-    "path", [p for p in LIBRARY if p.parent.name != "triton_kernels"], ids=name_of
-)
-def test_functions_stay_readable(path):
-    """A function beyond the limits says why in a comment above it. Docstrings do not count."""
+def long_functions(path: Path) -> Iterator[str]:
+    """The functions beyond the limits whose comment does not say why. Docstrings do not count."""
     lines = path.read_text("utf-8").split("\n")
     for node in ast.walk(ast.parse("\n".join(lines))):
         if not isinstance(node, ast.FunctionDef):
@@ -158,10 +169,15 @@ def test_functions_stay_readable(path):
         num_parameters = sum(argument.arg not in ("self", "cls") for argument in given)
         if length > MAX_LINES or num_parameters > MAX_PARAMETERS:
             top = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            above = lines[top - 2].strip()
-            assert above.startswith("#"), (
-                f"{node.name}: {length} lines, {num_parameters} parameters"
-            )
+            if not lines[top - 2].strip().startswith("#"):
+                yield f"{name_of(path)}: {node.name}: {length} lines, {num_parameters} parameters"
+
+
+def test_functions_stay_readable():
+    # a kernel is one function, and may be long
+    paths = [path for path in LIBRARY if path.parent.name != "triton_kernels"]
+    found = [one for path in paths for one in long_functions(path)]
+    assert not found, "say why in a comment above"
 
 
 def test_one_file_holds_the_headers_of_torch():
