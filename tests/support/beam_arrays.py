@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from pybeam.state.beam_state import BeamState
-from support.asserts import tree_in_use
+
+from .asserts import tree_in_use
 
 START, EOS, VOCAB = 1, 2, 9
 CPU = torch.device("cpu")
