@@ -58,7 +58,7 @@ def test_same_as_row_by_row(softcap):
     key, value = torch.randn(2, 8, NUM_GROUPS, SIZE)
     key[EMPTY] = value[EMPTY] = torch.nan
     sink = torch.randn(NUM_HEADS)
-    gathered = GatheredCells(rows, cells)
+    gathered = GatheredCells(rows, cells.padded())
     found = gathered.attention(query, key, value, SCALE, softcap, sink)
     assert found.isfinite().all()  # also where rows are padding
     expected = row_by_row(query, key, value, softcap, sink)
