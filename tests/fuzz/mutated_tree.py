@@ -102,7 +102,7 @@ class Tree:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            os.setsid()
+            os.setpgrp()
             resource.setrlimit(resource.RLIMIT_CPU, (limit, -1))
             status = 1
             try:
