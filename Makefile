@@ -27,13 +27,13 @@ demo test test-all test-ray test-oldest edge docs sanitize fuzz soak mutate: exp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench docs docs-links docs-look \
+.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench stale docs docs-links docs-look \
         lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
 	@echo "make demo      translate a few sentences with three algorithms (under 5 minutes the first time)"
 	@echo "make test      run the tests, without those marked slow"
-	@echo "make test-all  run all tests"
+	@echo "make test-all  run all tests, in a random order; SEED=N repeats one"
 	@echo "make test-ray  run the tests on clusters of Ray alone; installs Ray, Spark and datatrove (half a gigabyte)"
 	@echo "make test-oldest  run the smoke tests with the oldest packages that pyproject.toml allows (Python 3.11)"
 	@echo "make edge      run the programs of examples/onnx, in C++ and in a page, and compare them with pybeam; needs npm, cmake,"
@@ -44,6 +44,7 @@ help:
 	@echo "make release-check  say what a release still lacks; CHECKS=\"NAME ...\" for some of the checks alone"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
+	@echo "make stale     list the measurements that are older than the code that they measure"
 	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
 	@echo "               check its links;"
 	@echo "               make docs-look looks at every page in Chromium;"
@@ -70,8 +71,12 @@ demo: build
 test: build $(VENV)/.extra-test
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
+ORDER := $(or $(SEED),$(shell date +%s))
+
+# In a random order, which the seed repeats. Modules stay together, as they share what they have loaded.
 test-all: build $(VENV)/.extra-test
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray
+	@echo "SEED=$(ORDER)"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore tests/ray --random-order --random-order-seed=$(ORDER)
 	@$(MAKE) test-ray
 
 # Clusters on the loopback address, one after another: each is a dozen processes.
@@ -107,6 +112,10 @@ bench: build $(VENV)/.extra-bench
 
 # All warnings are errors; -n: a link to a name that does not exist is one.
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going
+
+# Needs no more than git.
+stale:
+	@$(PYTHON) -m benchmarks.stale
 
 docs: build $(VENV)/.extra-test $(VENV)/.extra-docs
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal tests/project/test_pages.py

@@ -3,6 +3,7 @@
 python -m benchmarks --list                            what there is
 python -m benchmarks translate --only fixed-5          one case of one benchmark
 python -m benchmarks readme                            the table of speed in README.md
+python -m benchmarks --smoke                           whether everything starts, in three minutes
 
 Systems of a case take turns; seconds are medians. Every row is kept at once in NAME-cpu.json (on a GPU
 NAME-gpu.json), in $OUT if that is set, else in benchmarks/results/, with the commit, versions and
@@ -26,6 +27,7 @@ from pathlib import Path
 from benchmarks import sizes
 from benchmarks.journal import Journal, results_folder
 from benchmarks.setup import Setup
+from benchmarks.smoke import smoke
 from benchmarks.tasks import IDENTITY, Task, measure
 
 # name -> module and function that gives the cases, and the columns beside case and system by which
@@ -75,6 +77,8 @@ def main() -> None:
     if options.list:
         print(_listing(options))
         return
+    if options.smoke:
+        sys.exit(f"{num} have failed" if (num := smoke(BENCHMARKS, options.data)) else 0)
     for name in options.names:
         run(name, options)
 
@@ -204,13 +208,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", help="default: float32, on a GPU bfloat16")
     parser.add_argument("--dry-run", action="store_true", help="next to nothing, to try it out")
+    parser.add_argument(
+        "--smoke", action="store_true", help="start every case and every command, and keep nothing"
+    )
     options = parser.parse_args()
     if options.names == ["readme"]:
         options.names, options.only = [README[0]], options.only or README[1:]
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; choose from {', '.join(BENCHMARKS)}")
-    if not options.names and not options.list:
+    if not options.names and not options.list and not options.smoke:
         parser.error("name a benchmark, or see --list")
     return options
 

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks.journal import RESULTS, Journal
+from benchmarks.journal import Journal, results_folder
 
 PROGRAMS = {
     "import torch": "import torch",
@@ -41,7 +41,7 @@ def main() -> None:
         for name, program in PROGRAMS.items():
             taken[name].append(seconds(program))
     medians = {name: statistics.median(values[1:]) for name, values in taken.items()}
-    journal = Journal(RESULTS, "import-time", ("program",))
+    journal = Journal(results_folder("cpu"), "import-time", ("program",))
     for name, median in medians.items():
         ratio = round(median / medians["import torch"], 3)
         journal.add({"program": name, "seconds": round(median, 4), "of import torch": ratio})

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
+from benchmarks.sources import measured_by
 from pybeam.backends.machine import cpu, cpu_flags
 
 RESULTS = Path(__file__).parent / "results"
@@ -151,6 +152,7 @@ class Journal:
         data = {
             "machine": self.machine,
             "is_complete": is_complete,
+            "measures": list(measured_by(self._path.stem)),
             "runs": {name: run for name, run in self._runs.items() if name in used},
             "rows": self.rows,
         }

@@ -182,10 +182,12 @@ class Simulation:
         return found
 
 
-def simulated(costs: Costs, num_nodes: int, part_lines: int, rate: float) -> dict:
+def simulated(
+    costs: Costs, num_nodes: int, part_lines: int, rate: float, num_lines: int = LINES
+) -> dict:
     """Return the medians over some seeds, beside the ideal. The last driver that ends counts."""
     share = costs.num_drivers
-    nodes, lines = num_nodes // share, LINES // share
+    nodes, lines = num_nodes // share, num_lines // share
     seconds, lost = [], []
     for seed in range(SEEDS):
         found = [
@@ -203,13 +205,13 @@ def simulated(costs: Costs, num_nodes: int, part_lines: int, rate: float) -> dic
     }
 
 
-def simulate_all(costs: Costs, journal: Journal) -> None:
+def simulate_all(costs: Costs, journal: Journal, num_lines: int) -> None:
     """Add a row for every number of drivers and nodes, rate of losses and size of parts."""
     for drivers, num_nodes, part_lines in itertools.product((1, 10), NODES, PART_LINES):
         own = replace(costs, num_drivers=drivers)
         undisturbed = 0.0
         for losses, rate in LOSSES.items():
-            row = simulated(own, num_nodes, part_lines, rate)
+            row = simulated(own, num_nodes, part_lines, rate, num_lines)
             if not rate:
                 undisturbed = row["hours"]
             # with fewer, the difference is chance
@@ -286,6 +288,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=ROOT.parent / "shared" / "data" / "bible-es-en" / "test.es"
     )
+    parser.add_argument("--simulated", type=int, default=LINES, help="lines of the schedule")
     options = parser.parse_args()
     lines = options.data.read_text("utf-8").splitlines()
     lines = (lines * math.ceil(options.lines / len(lines)))[: options.lines]
@@ -299,7 +302,7 @@ def main() -> None:
         "processes_of_a_node": PROCESSES,
         "losses_per_node_and_day": LOSSES,
     }
-    simulate_all(costs, journal)
+    simulate_all(costs, journal, options.simulated)
     journal.finish(journal.own_rows)
 
 

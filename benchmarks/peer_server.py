@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from fastapi import FastAPI
+
 from benchmarks import corpus
 from benchmarks.translation import MAX_LENGTH
 from pybeam.request import Hypothesis, Request, Result
@@ -92,14 +94,10 @@ class PeerService:
         # each waits for its batch, which is what `asynchronous=True` is for
         self._threads = [threading.Thread(target=self._run) for _ in range(side_by_side)]
 
-    def __enter__(self) -> PeerService:
+    def start(self) -> None:
         self._translate([self._pieces[5:10]] * self._max_batch)
         for thread in self._threads:
             thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self, *, timeout: float | None = None) -> None:
         with self._changed:
@@ -109,6 +107,10 @@ class PeerService:
         _fail(left, ServiceClosed("closed"))
         for thread in self._threads:
             thread.join()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (NAME,)
 
     @property
     def is_ready(self) -> bool:
@@ -199,15 +201,18 @@ def _fail(requests: Iterable[Waiting], error: Exception) -> None:
 
 def main() -> None:
     logs.set_up("info")
-    service: Any = PeerService(**json.loads(sys.argv[1]))
-    # what the shell asks of a decoder
-    decoder: Any = SimpleNamespace(model=SimpleNamespace(takes_features=False))
-    directory = str(corpus.MODEL)
-    model = ServedModel(NAME, directory, decoder, load_any_tokenizer(directory))
-    settings = Settings(port=0)
-    app = build_app(service, {NAME: model}, Metrics(), settings=settings)
-    with service:
-        serve(app, service, app.state.gate, settings)
+    options, settings = json.loads(sys.argv[1]), Settings(port=0)
+
+    def start() -> FastAPI:
+        service: Any = PeerService(**options)
+        # what the shell asks of a decoder
+        decoder: Any = SimpleNamespace(model=SimpleNamespace(takes_features=False))
+        directory = str(corpus.MODEL)
+        model = ServedModel(NAME, directory, decoder, load_any_tokenizer(directory))
+        service.start()
+        return build_app(service, {NAME: model}, Metrics(), settings=settings)
+
+    serve(start, settings)
 
 
 if __name__ == "__main__":

@@ -186,12 +186,13 @@ class Servers:
 
 
 def _listening(process: subprocess.Popen, log: Path) -> Address:
-    """Wait until a server says where it listens."""
+    """Wait until a server is ready. Returns where it listens."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
-        lines = [line for line in log.read_text().splitlines() if "listening on" in line]
-        if lines:
-            host, port = json.loads(lines[0])["message"].rsplit("/", 1)[1].split(":")
+        messages = [json.loads(line).get("message") for line in log.read_text().splitlines()]
+        if "ready" in messages:
+            [url] = [one for one in messages if one.startswith("listening on")]
+            host, port = url.rsplit("/", 1)[1].split(":")
             return host, int(port)
         time.sleep(0.05)
     process.kill()

@@ -36,6 +36,8 @@ PAD = 1
 SIZES = dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=8)
 IDS = dict(vocab_size=VOCAB_SIZE, pad_token_id=PAD, bos_token_id=0, eos_token_id=2)
 MEGA = 1e6
+# of the translation
+LINES = 48
 
 
 @dataclass
@@ -111,13 +113,27 @@ def linear_biases(width: int, lengths: list[int], num_new: int) -> Job:
     return _of_random(transformers.BloomForCausalLM(config), inputs, width, num_new)
 
 
+def _sized(lines: int, lengths: list[int], num_new: int) -> tuple[list[int], int]:
+    """Lengths and new tokens of a batch as they are measured, or next to nothing if lines are few."""
+    if lines >= LINES:
+        return lengths, num_new
+    return [max(2, length // 16) for length in lengths[:lines]], 4
+
+
+def _counted(lines: int, num: int, num_new: int) -> tuple[int, int]:
+    lengths, num_new = _sized(lines, [0] * num, num_new)
+    return len(lengths), num_new
+
+
 JOBS: dict[str, Callable[[int, Path | None], Job]] = {
     "translation, k = 5": lambda lines, data: translation(5, lines, data),
-    "speech, k = 5": lambda *_: speech(5, 4, 32),
-    "relative positions, k = 5": lambda *_: relative(5, 8, 32),
-    "linear biases, dense, k = 5": lambda *_: linear_biases(5, [64, 50, 40, 30], 24),
-    "prompts, k = 5": lambda *_: prompts(5, [256, 200, 170, 130], 32),
-    "prompts, k = 64": lambda *_: prompts(64, [128], 16),
+    "speech, k = 5": lambda lines, _: speech(5, *_counted(lines, 4, 32)),
+    "relative positions, k = 5": lambda lines, _: relative(5, *_counted(lines, 8, 32)),
+    "linear biases, dense, k = 5": lambda lines, _: linear_biases(
+        5, *_sized(lines, [64, 50, 40, 30], 24)
+    ),
+    "prompts, k = 5": lambda lines, _: prompts(5, *_sized(lines, [256, 200, 170, 130], 32)),
+    "prompts, k = 64": lambda lines, _: prompts(64, *_sized(lines, [128], 16)),
 }
 SYSTEMS = {"generate": {}, "pybeam": {"custom_generate": pybeam.generate}}
 
@@ -135,7 +151,7 @@ def padded(ids: list[Tensor], *, left: bool) -> dict[str, Tensor]:
 def huggingface(setup: Setup) -> Iterator[list[Task]]:
     """Wrapped transformers models beside their own `generate`: seconds, bytes of caches, peak memory."""
     for name, load in JOBS.items():
-        job = cache(lambda load=load: load(setup.lines or 48, setup.data))
+        job = cache(lambda load=load: load(setup.lines or LINES, setup.data))
         makers = {
             system: lambda name=name, system=system, job=job: Searching(name, system, job(), setup)
             for system in SYSTEMS
@@ -173,7 +189,7 @@ class Searching:
     @cached_property
     def _peak(self) -> int:
         """How far resident memory rises in a fresh process while this system decodes this job."""
-        lines, data = self._setup.lines or 48, self._setup.data
+        lines, data = self._setup.lines or LINES, self._setup.data
         options = [self._name, self._system, lines, data and str(data), torch.get_num_threads()]
         return in_process("benchmarks.wrapped", options)
 

@@ -9,6 +9,8 @@ Everything here is imported when it is first asked for, so that `import pybeam` 
 """
 
 from importlib import import_module
+from logging import NullHandler as _NullHandler
+from logging import getLogger as _getLogger
 from os import path as _path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +154,10 @@ _HOMES = {
 }
 
 __all__ = sorted([*_MODULES, *_HOMES])
+
+
+# a library says nothing unless its user wants to hear it
+_getLogger(__name__).addHandler(_NullHandler())
 
 
 def __getattr__(name: str) -> Any:

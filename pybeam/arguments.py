@@ -46,6 +46,12 @@ def real(name: str, value: Any, expected: str = "a number") -> None:
         raise ArgumentError(name, problem) from error
 
 
+def flag(name: str, value: Any) -> None:
+    """Raise TypeError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False, but is {value!r}")
+
+
 def number(name: str, value: Any, least: float, below: float = math.inf) -> None:
     """Raise TypeError or ValueError unless ``least < value < below``."""
     real(name, value)

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from pybeam import backends
-from pybeam.arguments import ArgumentError, check_list, whole
+from pybeam.arguments import check_list, whole
 from pybeam.backends.memory import on_host
-from pybeam.contracts import MAX_CANDIDATES_ON_GPU, Finishing
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.fit import check_ends, check_kinds, check_longest
 from pybeam.engine.live_streams import on_device
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
@@ -25,6 +25,7 @@ from pybeam.models.base import Alignment, InProcess, Model
 from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
+from pybeam.search.settings import applied
 
 OnError = Literal["raise", "return"]
 
@@ -66,6 +67,7 @@ class Decoder(InProcess):
             on a GPU.
 
     Attributes:
+        algorithm: the given one, with the `settings` of the model's folder.
         stats: `pybeam.engine.stats.Stats` of the latest call.
 
     Memory is kept from one call to the next; `release` frees it. A `copy.copy` shares the model, not memory.
@@ -86,25 +88,19 @@ class Decoder(InProcess):
         graphs: bool | None = None,
         memory_limit: int | None = None,
     ) -> None:
-        if not isinstance(model, Model):
-            raise TypeError(
-                f"`model` must be a pybeam model, such as pybeam.load_model returns, but is {type(model)}"
-            )
-        if not isinstance(algorithm, Algorithm):
-            raise TypeError(
-                f"`algorithm` must be one such as pybeam.fixed_beam(5), but is {algorithm!r}"
-            )
+        check_kinds(model, algorithm)
         schedule = Fifo() if schedule is None else schedule
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
         schedule.check_width(algorithm.max_rows)
+        algorithm = applied(algorithm, model)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
                 "score guesses behind one another; use pybeam.greedy()"
             )
-        _check_longest(model, algorithm)
-        _check_ends(model, algorithm)
+        check_longest(model, algorithm)
+        check_ends(model, algorithm)
         for processor in algorithm.processors:
             if isinstance(processor, Processor):
                 processor.check(model)
@@ -128,6 +124,10 @@ class Decoder(InProcess):
             whole("memory_limit", memory_limit, 1, remedy="it is a number of bytes")
         self._memory_limit = memory_limit
         self._idle: list[Workspace] = []
+
+    def __repr__(self) -> str:
+        backend = self._backend.__name__.rsplit(".", 1)[-1]
+        return f"Decoder({self.model!r}, {self.algorithm!r}, {self.schedule!r}, {backend!r})"
 
     def __copy__(self) -> Decoder:
         twin = object.__new__(type(self))
@@ -335,33 +335,6 @@ class Decoder(InProcess):
             self._backend,
             uses_graphs=self._uses_graphs,
             memory_limit=self._memory_limit,
-        )
-
-
-def _check_longest(model: Model, algorithm: Algorithm) -> None:
-    """Raise ValueError if outputs may be longer than the model allows."""
-    longest, most = algorithm.max_length, model.max_positions
-    name = f"the model's {most} positions"
-    if most is None:
-        most, name = model.max_tokens, f"`max_tokens` of the model, which is {model.max_tokens}"
-    if isinstance(longest, int) and longest > most:
-        raise ArgumentError("max_length", f"must be at most {name}, but is {longest}")
-
-
-def _check_ends(model: Model, algorithm: Algorithm) -> None:
-    """Raise ValueError if the algorithm cannot handle as many EOS ids as the model has."""
-    num = len(model.eos_ids)
-    if num > 1 and algorithm.prefix.leading_eos:
-        raise ValueError(
-            f"`leading_eos` of `prefix` needs one EOS, but the model has {list(model.eos_ids)}; "
-            "say with `eos_id` which one counts"
-        )
-    max_width = MAX_CANDIDATES_ON_GPU // (1 + num)
-    refills = algorithm.finishing == Finishing.REFILL
-    if refills and model.device.type == "cuda" and algorithm.max_width > max_width:
-        raise ValueError(
-            f"`width` must be at most {max_width} on a GPU with {num} EOS ids, but is {algorithm.max_width}; "
-            "lower it, or say with `eos_id` which of them count"
         )
 
 

@@ -76,5 +76,13 @@ class PrefixRule:
         """Whether EOS right behind a prefix must be the best candidate; only in `pybeam.compat`."""
         return False
 
+    @property
+    def of_own(self) -> PrefixRule:
+        """The rule for a prefix that is not the request's: the source's language, or a forced first token.
+
+        It may differ in `in_length` and `in_limits`, and does only in `pybeam.compat`.
+        """
+        return self
+
 
 FREE = PrefixRule()

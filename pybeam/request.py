@@ -23,7 +23,8 @@ class Request:
     Args:
         source: the input that the model encodes: token ids (list or 1-D tensor), used exactly as given,
             or a feature tensor [E, F].
-        prefix: target tokens that every hypothesis begins with. They are part of `Hypothesis.tokens`.
+        prefix: target tokens that every hypothesis begins with. They are part of `Hypothesis.tokens`. None:
+            those that `Tokenizer.encode` or the folder of the model asks for, if any; ``[]``: none.
             They are neither scored nor counted in any length, unless the algorithm's
             `pybeam.limits.PrefixRule` says so.
         id: any object; it comes back as `Result.id`.
@@ -38,6 +39,7 @@ class Request:
             the algorithm's. `width` may be a number, or one for each of the first steps.
         threshold, max_candidates, relative_threshold, local_threshold: the same; ``math.inf`` switches a
             threshold off.
+        keep_ties: whether candidates that are exactly at a threshold stay.
         processors: from `pybeam.processors`. Each replaces the algorithm's processor of its class.
     """
 
@@ -52,6 +54,7 @@ class Request:
     max_candidates: float | None = field(default=None, kw_only=True)
     relative_threshold: float | None = field(default=None, kw_only=True)
     local_threshold: float | None = field(default=None, kw_only=True)
+    keep_ties: bool | None = field(default=None, kw_only=True)
     n_best: int | None = field(default=None, kw_only=True)
     min_length: int | None = field(default=None, kw_only=True)
     max_length: int | SourceLimit | None = field(default=None, kw_only=True)
@@ -82,7 +85,7 @@ class Request:
 
 _OPTIONS = attrgetter(
     *("width", "threshold", "max_candidates", "relative_threshold", "local_threshold", "n_best"),
-    *("min_length", "max_length", "scoring", "ended_only", "processors", "target"),
+    *("keep_ties", "min_length", "max_length", "scoring", "ended_only", "processors", "target"),
 )
 _NONE = {type(None)}
 _DEFAULTS = {one.name: one.default for one in fields(Request) if one.name != "source"}

@@ -23,6 +23,8 @@ import time
 from datetime import date
 from pathlib import Path
 
+from benchmarks.sources import measured_by
+
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "wheel.json"
 TORCHES = ("2.11.0", "2.13.0", "2.15.0")
@@ -177,6 +179,7 @@ def write(path: Path, wheel: Path, rows: list[dict]) -> None:
         "command": "make wheel-test",
         "date": date.today().isoformat(),
         "commit": commit,
+        "measures": list(measured_by("wheel")),
         "system": re.sub(r"-v\d+", "", platform.platform()),
         "wheel": wheel.name,
         "bytes": wheel.stat().st_size,

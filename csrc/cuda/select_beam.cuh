@@ -120,6 +120,12 @@ __device__ inline Fate finish(const SelectParams& p, int64_t beam, const Candida
     return {ends && place < width, lives && rank.before < width};
 }
 
+// Whether a number is less than the margin below the best. A negative margin keeps ties.
+__device__ inline bool is_within(float value, float best, float margin) {
+    const float floor = best - fabsf(margin);
+    return value > floor || (value == floor && margin < 0);
+}
+
 // Whether this thread's candidate, which does not end, passes the thresholds.
 __device__ inline bool passes(const SelectParams& p, int64_t beam, const Candidate& own,
                               Fate fate) {
@@ -128,10 +134,10 @@ __device__ inline bool passes(const SelectParams& p, int64_t beam, const Candida
     if (p.best_finished != nullptr) best = fmaxf(best, p.best_finished[beam]);
     const bool has_log_prob = fate.goes_on && !own.is_held;
     const float best_log_prob = block_reduce(has_log_prob ? own.log_prob : kMinusInfinity, Max{});
-    const float floor = best - (p.margin == nullptr ? -kMinusInfinity : p.margin[beam]);
-    const float local_floor =
-        best_log_prob - (p.local_margin == nullptr ? -kMinusInfinity : p.local_margin[beam]);
-    return fate.goes_on && own.score > floor && (own.is_held || own.log_prob > local_floor);
+    const float margin = p.margin == nullptr ? -kMinusInfinity : p.margin[beam];
+    const float local_margin = p.local_margin == nullptr ? -kMinusInfinity : p.local_margin[beam];
+    return fate.goes_on && is_within(own.score, best, margin) &&
+           (own.is_held || is_within(own.log_prob, best_log_prob, local_margin));
 }
 
 __device__ inline void write_survivor(const SelectParams& p, int64_t beam, int64_t column,

@@ -11,6 +11,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from benchmarks.stale import commits_since
+
 NAMES = ("case", "system")  # columns of words
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -41,7 +43,7 @@ class Measured(SphinxDirective):
         lines += [self._line(":--" if name in NAMES else "--:" for name in columns)]
         lines += [self._line(self._shown(row.get(name)) for name in columns) for row in rows]
         runs = sorted({row["run"] for row in rows}, key=int)
-        said = [_run(content["runs"][run]) for run in runs]
+        said = [_run(content["runs"][run], content["measures"]) for run in runs]
         origin = f"`{path.name}`: " + "; ".join(dict.fromkeys(said)) + "."
         return self.parse_text_to_nodes("\n".join([*lines, "", origin]))
 
@@ -57,11 +59,12 @@ class Measured(SphinxDirective):
         return "" if value is None else f"{value}".replace("|", "\\|")
 
 
-def _run(run: dict[str, Any]) -> str:
+def _run(run: dict[str, Any], measures: list[str]) -> str:
+    older = ", older than the code that it measures" if commits_since(run, measures) else ""
     changed = " with changes" if run["is_dirty"] else ""
     threads = "" if run.get("threads") is None else f", {run['threads']} threads"
     threads = threads.replace("1 threads", "1 thread")
-    return f"{run['date']}, commit `{run['commit']}`{changed}, {run['cpu']}{threads}"
+    return f"{run['date']}, commit `{run['commit']}`{changed}, {run['cpu']}{threads}{older}"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

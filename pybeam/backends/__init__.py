@@ -7,6 +7,7 @@ backend that is named never falls back to another one.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,11 +32,15 @@ from pybeam.backends.arrays import (
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
+from pybeam.backends.poison import poison_new_tensors
 from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
+
+log = logging.getLogger(__name__)
 
 NAMES = ("reference", "native", "triton")
 
 watch_forks()
+poison_new_tensors()
 
 
 class Backend(Protocol):
@@ -341,6 +346,11 @@ def _warn_without_kernels() -> None:
             warnings.warn(f"decoding will be slow: {error.__cause__}", RuntimeWarning, stacklevel=4)
 
 
+def _instruction_set(backend: Backend) -> str:
+    isa = getattr(backend, "isa", None)
+    return "" if isa is None else f", {isa()}"
+
+
 def for_decoding(name: str, device: torch.device) -> Backend:
     """Return the module as `resolve` does. Raises ValueError if it cannot decode on such a device."""
     backend = resolve(name, device)
@@ -361,4 +371,5 @@ def for_decoding(name: str, device: torch.device) -> Backend:
             "backend='auto', or set TRITON_INTERPRET=1 before Python starts to run them in Triton's "
             "slow interpreter"
         )
+    log.info("decoding on %s with %s%s", device, backend.__name__, _instruction_set(backend))
     return backend

@@ -128,10 +128,19 @@ def _survivors(
     rivals = [c.score for c in (kept + finished if finishing == Finishing.HELD else kept)]
     best = max([*rivals, torch.tensor(_at(options.best_finished, s, -INF), dtype=dtype)])
     best_log_prob = max([c.log_prob for c in kept if not c.is_held], default=-INF)
-    floor = best - _at(options.margin, s, INF)
-    local_floor = best_log_prob - torch.tensor(_at(options.local_margin, s, INF), dtype=dtype)
-    kept = [c for c in kept if c.score > floor and (c.is_held or c.log_prob > local_floor)]
+    margin, local_margin = _at(options.margin, s, INF), _at(options.local_margin, s, INF)
+    kept = [
+        c
+        for c in kept
+        if _is_within(c.score, best, margin)
+        and (c.is_held or _is_within(c.log_prob, best_log_prob, local_margin))
+    ]
     return finished, kept
+
+
+def _is_within(value: Any, best: Any, margin: float) -> bool:
+    floor = best - abs(margin)
+    return bool(value >= floor if margin < 0 else value > floor)
 
 
 def _finish(

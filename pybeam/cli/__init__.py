@@ -9,6 +9,7 @@ at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -34,7 +35,8 @@ INTERRUPTED = 130
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="pybeam", message="%(prog)s %(version)s")
-def pybeam() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Say what is loaded, and what computes.")
+def pybeam(verbose: bool) -> None:
     """Fast, exact beam search.
 
     \b
@@ -50,6 +52,8 @@ def pybeam() -> None:
     pybeam profile --help       how to see where the time of a step goes
     pybeam info                 versions, devices, kernels: what this installation can do
     """
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 for command in (

@@ -69,7 +69,7 @@ def graph(
         tokenizer = pybeam.load_tokenizer(model_dir, source_lang, target_lang)
         vocabularies = load_vocabularies(model_dir)
         labels = {} if vocabularies is None else {i: piece for piece, i in vocabularies[1].items()}
-        request = pybeam.Request(tokenizer.encode(text), prefix=tokenizer.prefix)
+        request = pybeam.Request(tokenizer.encode(text))
         limit = max_length if model.max_positions is None else min(max_length, model.max_positions)
         algorithm = pybeam.greedy(max_length=limit)
         found = pybeam.graph.decoding_graph(model, request, algorithm=algorithm, labels=labels)

@@ -144,6 +144,7 @@ class Command:
             self.corpus.cache or 0,
             compared(self.options),
             setup.device.check_finite,
+            setup.algorithm.processors.without,
         )
 
     def _worker(self, tokenizer: Tokenizer, algorithm: Algorithm) -> Worker:

@@ -83,13 +83,15 @@ class Setup:
         if self.device.threads is not None:
             torch.set_num_threads(self.device.threads)
         with as_failures():
-            return pybeam.load_model(
+            model = pybeam.load_model(
                 self.model_dirs,
                 device=self.device.device,
                 dtype=self.device.dtype,
                 cross_cache_dtype=self.device.cross_cache_dtype,
                 check_finite=self.device.check_finite,
             )
+        with as_usage_errors():
+            return model.without(*self.algorithm.processors.without)
 
     def build_algorithm(
         self, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
@@ -128,6 +130,11 @@ class Setup:
             return pybeam.Decoder(model, algorithm, self.schedule, self.device.backend, **wants)
 
     def _check_directories(self) -> None:
-        for directory in self.model_dirs:
-            if not Path(directory).is_dir():
-                raise click.ClickException(f"--model {directory}: there is no such folder")
+        check_directories(self.model_dirs)
+
+
+def check_directories(model_dirs: Sequence[str]) -> None:
+    """Raise ClickException if one of these folders of models does not exist."""
+    for directory in model_dirs:
+        if not Path(directory).is_dir():
+            raise click.ClickException(f"--model {directory}: there is no such folder")

@@ -16,16 +16,25 @@ class OrderedWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._early: dict[int, str] = {}
+        self._begun: dict[int, str] = {}  # beginnings of texts whose turn has not come
         self._unwritten = b""  # bytes that are left after an interrupted write
         self.num_written = 0
 
+    def more(self, index: int, text: str) -> None:
+        """Write a piece of a text, of which more is to come, or hold it back."""
+        if index == self.num_written:
+            self._append(text)
+        else:
+            self._begun[index] = self._begun.get(index, "") + text
+
     def add(self, index: int, text: str) -> None:
-        """Write the text of a line, or hold it back."""
-        self._early[index] = text
+        """Write a text, or the rest of one, or hold it back."""
+        self._early[index] = self._begun.pop(index, "") + text
         while self.num_written in self._early:
             text = self._early.pop(self.num_written)
             self.num_written += 1
             self._append(text)
+        self._append(self._begun.pop(self.num_written, ""))
 
     def finish(self, *, is_numbered: bool) -> list[int]:
         """Write what is held back, if texts say themselves which line they belong to.

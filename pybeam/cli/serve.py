@@ -22,6 +22,7 @@ from pybeam.cli.options.speed import SPEED
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from opentelemetry.trace import Tracer
 
     from pybeam.server.models import ServedModel
@@ -123,6 +124,22 @@ SERVER = Section(
             help="Allow pages of this origin to ask from a browser; may be given many times.",
         ),
         option(
+            "--allow-host",
+            "allowed_hosts",
+            metavar="NAME",
+            multiple=True,
+            show_default="those of this machine if --host is one of them, else all",
+            help="Take requests for this name, as the header Host has it: a proxy's, for example. May be "
+            "given many times.",
+        ),
+        option(
+            "--keep-alive",
+            default=75.0,
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="Close a connection on which no request has come for this time. Let a proxy's be shorter.",
+        ),
+        option(
             "--shutdown-timeout",
             default=30.0,
             type=click.FloatRange(0),
@@ -198,13 +215,16 @@ def serve(**values: Any) -> int:
         serve_on_ray(cluster, setup.device.threads, (load, settings, keys), log_level)
         return 0
     logs.set_up(log_level)
-    models, engines = load()
-    metrics = Metrics()
-    service = build_service(models, metrics, settings, engines=engines)
     with open_tracer(settings.otlp_endpoint) as tracer:
-        app = build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
-        with service:
-            serve_app(app, service, app.state.gate, settings)
+
+        def start() -> FastAPI:
+            models, engines = load()
+            metrics = Metrics()
+            service = build_service(models, metrics, settings, engines=engines)
+            service.start()
+            return build_app(service, models, metrics, settings=settings, keys=keys, tracer=tracer)
+
+        serve_app(start, settings)
     return 0
 
 

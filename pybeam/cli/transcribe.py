@@ -17,7 +17,7 @@ import click
 from pybeam.cli import signals
 from pybeam.cli.files import open_input
 from pybeam.cli.job import Command, RecordingFiles
-from pybeam.cli.loading import Setup
+from pybeam.cli.loading import Setup, check_directories
 from pybeam.cli.options import files
 from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.corpus import PART_RECORDINGS, CorpusOptions, corpus_section
@@ -87,13 +87,14 @@ CORPUS = {"on_ray": "--ray"}
 def transcribe(**values: Any) -> int:
     """Transcribe sound files with a speech model that is loaded from DIR.
 
-    WAV files with 16-bit samples, one channel and the model's sampling rate are read as they are. Other files
-    that FFmpeg knows are decoded and resampled, which needs the package av
-    (`pip install 'pybeam-search[speech]'`). The name `-` is a recording on stdin.
+    WAV files with 16-bit samples, one channel and the model's sampling rate are read as they are. Other WAV
+    files, FLAC, MP3, Ogg, AAC, MP4, MOV, Matroska and WebM are decoded and resampled, which needs the package
+    av (`pip install 'pybeam-search[speech]'`). The name `-` is a recording on stdin.
 
     Each recording becomes a line, in the order of the files; one that cannot be read leaves an empty
     line. With --format, Whisper models write transcripts with times, to stdout or, with --output-dir, into
-    a file for each recording. Recordings may have any length, and all of them share the batch. The search is
+    a file for each recording. Segments are written as they settle. Recordings may last a day, and all of them
+    share the batch. The search is
     that of faster-whisper, unless an option beside --width, --patience and --length-penalty asks for another.
 
     With --n-best 2 or more, --scores or --json, the hypotheses of the search are written, as lines
@@ -132,6 +133,7 @@ def transcribe(**values: Any) -> int:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
         values["names"] = _with_stdin(values["names"], stack)
+        check_directories(values["model_dirs"])
         if not _is_whisper(values["model_dirs"][0]):
             whisper.refuse("is for Whisper models, but --model is another")
             return _hypotheses(values)

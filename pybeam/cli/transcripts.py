@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from pybeam.cli.loading import Setup
 from pybeam.cli.options.errors import EXPECTED, as_failures
 from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.output import OrderedWriter
+from pybeam.cli.transcript_files import FolderWriter, LineWriter, stem_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pybeam.speech.transcript import Transcript
+    from pybeam.speech.sound import SoundFile
     from pybeam.speech.voice_activity import VoiceActivity
     from pybeam.transcription import Progress, Recording, Transcriber, TranscriptionOptions
 
@@ -84,10 +84,7 @@ class Transcripts:
         try:
             for news in transcriber.stream(sounds):
                 progress.add(news)
-                if news.error is not None:
-                    writer.skip(news.index)
-                elif news.transcript is not None:
-                    writer.write(news.index, news.transcript)
+                writer.add(news)
         # the reader of the output has gone
         except click.exceptions.Exit:
             raise
@@ -136,60 +133,13 @@ class Transcripts:
     @contextlib.contextmanager
     def _writer(self) -> Iterator[FolderWriter | LineWriter]:
         if self.output_dir is not None:
-            yield FolderWriter(Path(self.output_dir), self.names, self.options.forms)
+            folder = FolderWriter(Path(self.output_dir), self.names, self.options.forms)
+            with contextlib.closing(folder):
+                yield folder
             return
         with open_output(self.output_path) as file:
             form = self.options.forms[0] if self.options.forms else None
             yield LineWriter(OrderedWriter(file.fileno()), form)
-
-
-def stem_of(name: str) -> str:
-    """Return the name of a recording's transcript, without the form."""
-    return Path(name).stem
-
-
-class LineWriter:
-    """Write transcripts one behind the other, in the order of the recordings.
-
-    Args:
-        writer: writes texts in their order.
-        form: of `format_transcript`; None: a line for each recording, which is empty for one that failed.
-    """
-
-    def __init__(self, writer: OrderedWriter, form: str | None) -> None:
-        self._writer, self._form = writer, form
-
-    def write(self, index: int, transcript: Transcript) -> None:
-        from pybeam.speech.formats import format_transcript
-
-        if self._form is None:
-            text = " ".join(transcript.text.split()) + "\n"
-        else:
-            text = format_transcript(transcript, self._form)
-        self._writer.add(index, text)
-
-    def skip(self, index: int) -> None:
-        self._writer.add(index, "" if self._form else "\n")
-
-
-class FolderWriter:
-    """Write each transcript into files of its own, which appear when they are whole."""
-
-    def __init__(self, folder: Path, names: tuple[str, ...], forms: tuple[str, ...]) -> None:
-        self._folder, self._names, self._forms = folder, names, forms
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def write(self, index: int, transcript: Transcript) -> None:
-        from pybeam.speech.formats import format_transcript
-
-        for form in self._forms:
-            path = self._folder / f"{stem_of(self._names[index])}.{form}"
-            half = path.with_name(f"{path.name}.part")
-            half.write_text(format_transcript(transcript, form), encoding="utf-8")
-            half.replace(path)
-
-    def skip(self, index: int) -> None:
-        """A recording that failed has no file."""
 
 
 @dataclass(frozen=True)
@@ -205,30 +155,22 @@ class Sounds:
         from pybeam.transcription import Recording
 
         for name in self.names:
-            if self.activity is None:
-                yield Recording(partial(self._read, name), id=name)
-                continue
+            sound = self._sound(name)
             try:
-                samples = self._read(name)
-                stretches = self.activity(samples)
+                stretches = None if self.activity is None else self.activity(sound)
             except EXPECTED as error:
                 yield Recording(partial(_fail, error), id=name)
             else:
-                yield Recording(samples, stretches=stretches, id=name)
+                yield Recording(sound, stretches=stretches, id=name)
 
-    def _read(self, name: str) -> Tensor:
+    def _sound(self, name: str) -> Tensor | SoundFile:
         import torch
 
-        from pybeam.speech.sound import read_sound
+        from pybeam.speech.sound import SoundFile
 
         if not name:
             return torch.zeros(0)
-        with warnings.catch_warnings(record=True) as noted:
-            warnings.simplefilter("always")
-            samples = read_sound(name, self.sampling_rate)
-        for one in noted:
-            self.warn(str(one.message))
-        return samples
+        return SoundFile(name, self.sampling_rate, warn=self.warn)
 
 
 def _fail(error: Exception) -> Tensor:

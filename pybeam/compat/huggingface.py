@@ -10,6 +10,7 @@ from torch import Tensor
 from pybeam import processors
 from pybeam.arguments import at_most
 from pybeam.contracts import Certificate
+from pybeam.limits import PrefixRule
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor, Stage
 from pybeam.processors.chain import log_softmax
@@ -19,6 +20,25 @@ from pybeam.search.beams import fixed_beam, greedy
 from pybeam.stopping import Stop
 
 __all__ = ["beam_search"]
+
+
+class DecoderPrompt(PrefixRule):
+    """The rule of ``decoder_input_ids``, which count for nothing.
+
+    A language's tag is no part of them. `generate` forces it as the first token that it generates, so it
+    counts.
+
+    Args:
+        is_scored, in_length, in_limits: see `pybeam.limits.PrefixRule`.
+    """
+
+    @property
+    def of_own(self) -> PrefixRule:
+        return FORCED
+
+
+FORCED = PrefixRule(in_length=True, in_limits=True)
+DECODER_PROMPT = DecoderPrompt()
 
 
 # the parameters are the options of the system that this reproduces
@@ -56,8 +76,9 @@ def beam_search(
     without sampling, so there is no such option.
 
     `Request.prefix` is what follows the start token in ``decoder_input_ids``. It counts in no length, but
-    n-grams and penalties see it. With decoder-only models they see the prompt, which is the source; they
-    do not see the padding of a batch.
+    n-grams and penalties see it. With decoder-only models they see the prompt, which is the source; they do
+    not see the padding of a batch. The tag that `Tokenizer.encode` asks for, and the `forced_bos_token_id` of
+    the model's folder, count in every length, as in `generate`.
 
     With ``num_beams=1`` the search is greedy and processors change logits. `length_penalty` and
     `early_stopping` then have no effect.
@@ -111,7 +132,12 @@ def beam_search(
     if is_greedy:
         # processors that force a token work on log-probabilities, so they come last
         chain.sort(key=lambda processor: processor.stage == "log_probs")
-        return greedy(processors=chain, min_length=min_length, max_length=max_new_tokens)
+        return greedy(
+            processors=chain,
+            min_length=min_length,
+            max_length=max_new_tokens,
+            prefix=DECODER_PROMPT,
+        )
     return fixed_beam(
         num_beams,
         n_best=num_return_sequences,
@@ -120,6 +146,7 @@ def beam_search(
         scoring=power(length_penalty),
         processors=chain,
         stop=_stop(early_stopping, length_penalty),
+        prefix=DECODER_PROMPT,
     )
 
 

@@ -45,6 +45,7 @@ class Job:
         options: all that may change a result, by the name that the user knows. Two runs with the same
             options, model, input and version of pybeam write the same; None: the fields above.
         check_finite: that of `load_model`.
+        without: settings of the model that are left out, see `pybeam.models.Model.without`.
     """
 
     model_dirs: tuple[str, ...]
@@ -62,6 +63,7 @@ class Job:
     memory: int = 0
     options: Mapping[str, Any] | None = None
     check_finite: bool = True
+    without: tuple[str, ...] = ()
 
     def open(self) -> Worker:
         """Load everything and return the worker.
@@ -94,7 +96,7 @@ class Job:
             raise CorpusError(
                 f"the model in {self.model_dirs[0]} reads {kind}; use `pybeam {command}`"
             )
-        return model
+        return model.without(*self.without)
 
     def worker(self, model: Model, tokenizer: Tokenizer | None = None) -> Worker:
         """Make a worker with a model that is loaded, and its tokenizer, if that is loaded too.
@@ -124,7 +126,16 @@ class Job:
         """Return all that may change a result, by name."""
         if self.options is not None:
             return dict(self.options)
-        names = ("algorithm", "task", "form", "device", "dtype", "cross_cache_dtype", "backend")
+        names = (
+            "algorithm",
+            "task",
+            "form",
+            "device",
+            "dtype",
+            "cross_cache_dtype",
+            "backend",
+            "without",
+        )
         languages = ("source_lang", "target_lang")
         return {name: str(getattr(self, name)) for name in (*names, *languages)}
 

@@ -21,8 +21,10 @@ BOM = b"\xef\xbb\xbf"
 ROWS = 8192
 # compressed bytes that are unpacked at once
 ZSTD_BYTES = 1 << 14
-# a line longer than that is no line of text
+# a line as long as that is no line of text
 MAX_LINE_BYTES = 1 << 26
+# of such a line that are in memory at once
+SKIPPED_BYTES = 1 << 20
 # of files that a folder of recordings may hold
 SOUNDS = (
     ".wav",
@@ -222,14 +224,25 @@ def _text_lines(path: str, file: io.RawIOBase, columns: list[str | None]) -> Ite
         yield (line,)
 
 
-def _raw_lines(path: str, file: io.RawIOBase) -> Iterator[bytes]:
+def _raw_lines(path: str, file: io.RawIOBase) -> Iterator[Text]:
     with _opened(path, file) as stream:
         is_first = True
         while line := stream.readline(MAX_LINE_BYTES):
-            if len(line) == MAX_LINE_BYTES:
-                raise ValueError(f"a line has {MAX_LINE_BYTES:,} bytes or more; is this text?")
-            yield (line.removeprefix(BOM) if is_first else line).removesuffix(b"\n")
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                yield _too_long(stream, len(line))
+            else:
+                yield (line.removeprefix(BOM) if is_first else line).removesuffix(b"\n")
             is_first = False
+
+
+def _too_long(stream: io.BufferedIOBase, num_bytes: int) -> Unreadable:
+    """Read a line to its end, of which `num_bytes` have been read, and keep nothing of it."""
+    while rest := stream.readline(SKIPPED_BYTES):
+        num_bytes += len(rest.removesuffix(b"\n"))
+        if rest.endswith(b"\n"):
+            break
+    expected = f"expected a line of less than {MAX_LINE_BYTES:,} bytes"
+    return Unreadable(f"{expected}, but found {num_bytes:,}; is this text?")
 
 
 def _opened(path: str, file: io.RawIOBase) -> io.BufferedIOBase:
@@ -280,6 +293,9 @@ class _Unzstd(io.RawIOBase):
 
 def _json_lines(path: str, file: io.RawIOBase, columns: list[str | None]) -> Iterator[Line]:
     for line in _raw_lines(path, file):
+        if isinstance(line, Unreadable):
+            yield tuple(line for _ in columns)
+            continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -212,7 +212,7 @@ class Transcribe(Task):
             features = torch.zeros(0, extract.num_mel_bins)  # [E, F]
             if name:
                 features = extract(read_sound(name, extract.sampling_rate))
-            return Request(features, prefix=prefix), ""
+            return Request(features, prefix=prefix or None), ""
 
         return make
 
@@ -299,7 +299,7 @@ def text_request(
         warning = f"{too_long}; the line is cut, so {harm}"
         tokens = cut(tokens, tokenizer.encode(""), limit)
     # the id comes back with the result, which may show the source again
-    return Request(tokens, prefix=tokenizer.prefix, id=tokens), warning
+    return Request(tokens, id=tokens), warning
 
 
 def _pieces(directory: str) -> Pieces:

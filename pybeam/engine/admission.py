@@ -18,7 +18,8 @@ from pybeam.models.base import Alignment
 from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.overrides import for_target, overridden
+from pybeam.search.overrides import for_target, overridden, rule_of
+from pybeam.search.settings import with_own_prefix
 
 # Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
 # processor; each source more takes memory before it is needed.
@@ -55,7 +56,7 @@ class Admission:
             # few, because those that come later may be in a hurry; several, to be encoded together
             self._window = min(ENCODE_AHEAD, max(1, schedule.n // 4))
         # by what they follow from; see `_algorithm_of`
-        self._shared: dict[tuple[int, int, int], Algorithm] = {}
+        self._shared: dict[tuple[int, int, type, int], Algorithm] = {}
         self._has_read_all = False
         self._queue: deque[Source] = deque()  # sorted within a window
         self._encoded: deque[Source] = deque()  # encoded, waiting for a place
@@ -148,6 +149,7 @@ class Admission:
         """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
         content = model.check(request.source)
+        request = with_own_prefix(request, self._algorithm, model)
         room = model.room(content)
         if room is None:
             room = self._check_longest(request)
@@ -196,7 +198,7 @@ class Admission:
             asked = self._algorithm.max_length if request.max_length is None else request.max_length
             # what follows the source is cut there
             num = asked if isinstance(asked, int) else 1
-            if self._algorithm.prefix.in_limits:
+            if rule_of(self._algorithm, request).in_limits:
                 num -= request.prefix_length
         else:
             num = len(target) + 1 if isinstance(target, Sized) else 1
@@ -215,7 +217,8 @@ class Admission:
         if own.draft is not None or not request.overrides_nothing:
             return self._own_algorithm(request, room, source_length)
         follows = isinstance(own.max_length, SourceLimit)
-        key = room, request.prefix_length, source_length if follows else 0
+        # prefixes of the same length may count differently
+        key = room, request.prefix_length, type(request.prefix), source_length if follows else 0
         found = self._shared.get(key)
         if found is None:
             if len(self._shared) == MAX_SHARED:
@@ -225,7 +228,7 @@ class Admission:
 
     def _own_algorithm(self, request: Request, room: int, source_length: int) -> Algorithm:
         if request.target is not None:
-            return for_target(self._algorithm, request, room)
+            return for_target(self._algorithm, request, room, source_length)
         return overridden(self._algorithm, request, room, source_length)
 
     def _watch(self, index: int, algorithm: Algorithm, target: list[int]) -> Watch:

@@ -15,11 +15,11 @@ from numbers import Real
 from pybeam import scoring
 from pybeam.arguments import whole
 from pybeam.contracts import MAX_WIDTH
-from pybeam.limits import FREE
 from pybeam.models.base import Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.overrides import overridden
+from pybeam.search.overrides import overridden, rule_of
+from pybeam.search.settings import with_own_prefix
 
 Decode = Callable[[list[Request]], list[Result]]
 
@@ -40,12 +40,17 @@ def alternatives(
         raise TypeError(f"`min_probability` must be a number, but is {min_probability!r}")
     if not 0 <= min_probability <= 1:
         raise ValueError(f"`min_probability` must be 0 to 1, but is {min_probability}")
-    if algorithm.prefix != FREE:
-        raise ValueError(
-            f"alternatives are for algorithms whose prefixes count for nothing, but `prefix` is "
-            f"{algorithm.prefix!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
-        )
-    requests = [_numbered(i, request) for i, request in enumerate(requests)]
+    requests = [
+        with_own_prefix(_numbered(i, request), algorithm, model)
+        for i, request in enumerate(requests)
+    ]
+    for request in requests:
+        rule = rule_of(algorithm, request)
+        if rule.in_length or rule.in_limits or rule.leading_eos:
+            raise ValueError(
+                f"alternatives are for algorithms whose prefixes count for nothing, but `prefix` is "
+                f"{rule!r}; use dataclasses.replace(algorithm, prefix=pybeam.limits.FREE)"
+            )
     results = decode([_first_step(request, num + num_eos) for request in requests])
     min_score = math.log(min_probability) if min_probability else -math.inf
     plans = [

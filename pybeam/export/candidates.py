@@ -63,17 +63,18 @@ class Ranking:
         places = rules.finishing.places(op, rules.width, beams.found)
         finishes, goes_on = rules.finishing.split(op, ranked, places)
         _, margin, local_margin = rules.margins
+        is_above = op.GreaterOrEqual if rules.algorithm.pruning.keep_ties else op.Greater
         stays = goes_on
         if margin is not None:
             rivals = op.Or(goes_on, finishes) if rules.finishing.is_held else goes_on
             best = op.ReduceMax(op.Where(rivals, ranked.score, -INF), [1])
             if rules.finishing.is_held:
                 best = op.Max(best, beams.best)
-            stays = op.And(stays, op.Greater(ranked.score, op.Sub(best, margin)))
+            stays = op.And(stays, is_above(ranked.score, op.Sub(best, margin)))
         if local_margin is not None:
             rivals = op.And(goes_on, op.Not(ranked.is_held))
             best = op.ReduceMax(op.Where(rivals, ranked.log_prob, -INF), [1])
-            is_near = op.Greater(ranked.log_prob, op.Sub(best, local_margin))
+            is_near = is_above(ranked.log_prob, op.Sub(best, local_margin))
             stays = op.And(stays, op.Or(ranked.is_held, is_near))
         split = Split(finishes, stays)
         if rules.prefix is not None and rules.algorithm.prefix.leading_eos:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pybeam.arguments import ArgumentError
+
+log = logging.getLogger(__name__)
 
 
 def check_output(target: Path) -> None:
@@ -27,6 +30,7 @@ def complete_folder(target: Path) -> Iterator[Path]:
     try:
         yield unfinished
         unfinished.rename(target)
+        log.info("wrote %s", target)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -6,6 +6,8 @@ rows see them, and those that no row sees are dropped.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from pybeam.export.beams import Beams
@@ -22,7 +24,14 @@ from pybeam.export.transformer import Encoded, KeyValue, Network, Places
 from pybeam.models.transformer.model import Transformer
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
+from pybeam.search.settings import applied, plain
 from pybeam.speech.transcription import load_suppressed
+
+
+def with_settings(algorithm: Algorithm, model: Transformer) -> Algorithm:
+    """Return the search of a decoder: with the settings of the model's folder, but a forced first token."""
+    whole = applied(algorithm, model)
+    return dataclasses.replace(whole, processors=tuple(map(plain, whole.processors)))
 
 
 class Search:
@@ -152,8 +161,9 @@ def record_search(op: Builder, model: Transformer, algorithm: Algorithm | None =
     returns_all = algorithm is None
     if algorithm is None:
         suppressed = load_suppressed(model.config.path.parent) if is_whisper else ()
-        algorithm = fixed_beam(1, processors=suppressed)
+        algorithm = with_settings(fixed_beam(1, processors=suppressed), model)
     else:
+        algorithm = with_settings(algorithm, model)
         op.facts.update(facts_of(algorithm, model))
     source, length = source_inputs(model)
     width, max_length = value("width", INT), value("max_length", INT)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pybeam.backends.packing import Quantised
-from pybeam.export.builder import Builder, Value
+from pybeam.export.builder import INT, Builder, Value
 from pybeam.export.conformer import ConformerGraph
 from pybeam.export.front import subsample
 from pybeam.export.weights import Weights
@@ -14,6 +14,7 @@ from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.linear import GatedLinear
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Stack
 from pybeam.models.transformer.model import Transformer
+from pybeam.models.transformer.positions import skips_padding
 from pybeam.models.transformer.speech import SpeechTransformer
 
 
@@ -99,7 +100,8 @@ class Network:
         cross_bias [A, 1, E]. Keys and values [H, A, K, D] are returned at the rows' places.
         """
         stack = self.model.decoder
-        x = self._place(op, stack, self._tokens(op, stack, token), position)
+        place = self._decoder_rows(op, token, position)
+        x = self._place(op, stack, self._tokens(op, stack, token), place)
         written = []
         for i, layer in enumerate(stack.layers):
             name = f"decoder.{i}"
@@ -160,6 +162,14 @@ class Network:
         assert not isinstance(stack.token_table, Quantised | None)
         table = self._weights.store(stack.token_table, f"{self._name(stack)}.tokens")
         return op.Gather(table, token, axis=0)  # [..., d]
+
+    def _decoder_rows(self, op: Builder, token: Value, position: Value) -> Value:
+        """Record `pybeam.models.transformer.positions.decoder_rows`."""
+        config = self.model.config
+        if not skips_padding(config):
+            return position
+        is_pad = op.Cast(op.Equal(token, config.pad_id), to=INT)
+        return op.Add(position, op.Mul(is_pad, config.max_positions))
 
     def _place(self, op: Builder, stack: Stack, x: Value, position: Value) -> Value:
         """Embeddings x [..., n, d] with those of these positions [n]."""

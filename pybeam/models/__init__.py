@@ -9,6 +9,7 @@ from pybeam.models.function import FunctionModel
 from pybeam.models.loading import load_model
 from pybeam.models.rnn import Rnn
 from pybeam.models.rows import Rows
+from pybeam.models.settings import Settings
 from pybeam.models.transformer.model import Transformer
 from pybeam.models.transformer.speech import SpeechTransformer
 
@@ -21,6 +22,7 @@ __all__ = [
     "Rnn",
     "Rows",
     "Session",
+    "Settings",
     "SpeechTransformer",
     "Transformer",
     "huggingface",

@@ -7,6 +7,7 @@ session writes each node's once into its cell (see `pybeam.kvcache.token_tree`) 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.models.rows import Rows
+from pybeam.models.settings import Settings
 
 # Positions that an encoder reads at once, padding included. They are enough for large matrix products and
 # few enough for memory: an inner layer with 4096 columns takes 64 MiB.
@@ -157,6 +159,23 @@ class Model(ABC):
     can_capture = False
     has_attention = False  #: whether its sessions have `attention`
     takes_features = False  #: whether sources are features of sound, not token ids
+    settings = Settings()  #: what the files of its folder say of every output
+
+    def without(self, *names: str) -> Self:
+        """Return the model, with the same weights, without some of its `settings`.
+
+        Args:
+            names: as ``settings.names`` has them.
+
+        Raises:
+            ValueError: there is no setting of that name.
+        """
+        settings = self.settings.without(*names)
+        if settings == self.settings:
+            return self
+        model = copy.copy(self)
+        model.settings = settings
+        return model
 
     @property
     def why_not_captured(self) -> str:

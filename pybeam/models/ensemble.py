@@ -48,7 +48,7 @@ class Ensemble(InProcess, Model):
         self.pad_id = first.pad_id
         self.can_capture = all(member.can_capture for member in self.members)
         self.has_attention = all(member.has_attention for member in self.members)
-        self.takes_features = first.takes_features
+        self.takes_features, self.settings = first.takes_features, first.settings
         self.can_draft = all(member.can_draft for member in self.members)
 
     def _compare(self, i: int, member: Model) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends import Backend
-from pybeam.models.linear import PlainLinear
+from pybeam.models.linear import Linear, PackedLinear, PlainLinear
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # number of this dtype
@@ -26,8 +26,7 @@ class Float8Linear(PlainLinear):
     ``y_i = t s_i sum_j p_j q_ij + b_i``. Rounding is to nearest, ties to even. There is no calibration:
     scales of inputs follow the inputs. A row of zeros gives b, and a row with NaN or infinities gives NaN.
 
-    On a GPU `torch.nn.functional.scaled_mm` multiplies, and products are bfloat16. Elsewhere torch computes
-    the formula in float32, which shows the quality of the results, and none of the speed.
+    `torch.nn.functional.scaled_mm` multiplies, and products are bfloat16. A CPU has `EmulatedFloat8`.
 
     Args:
         weight: [out, in]; `in` is a multiple of 16.
@@ -35,7 +34,7 @@ class Float8Linear(PlainLinear):
         activation: its name in config.json.
 
     Attributes:
-        weight: q, as E4M3; on a GPU with rows of zeros behind it, up to a multiple of 16.
+        weight: q, as E4M3, with rows of zeros behind it, up to a multiple of 16.
         scale: s, float32, of these rows.
     """
 
@@ -44,11 +43,10 @@ class Float8Linear(PlainLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         assert can_round(weight), weight.shape
         self.num_columns = weight.shape[0]
-        q, self.scale = rounded(weight)
-        if weight.is_cuda:
-            missing = -self.num_columns % STEP
-            q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
-            self.scale = F.pad(self.scale, (0, missing), value=1.0)
+        q, scale = rounded(weight)
+        missing = -self.num_columns % STEP
+        q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
+        self.scale = F.pad(scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
         self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded
 
@@ -63,12 +61,37 @@ class Float8Linear(PlainLinear):
 
     def _product(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         p, scale = self._rounded(x)
-        if x.is_cuda:
-            y = scaled_product(p, scale, self.weight, self.scale)[:, : self.num_columns]
-        else:
-            y = (p.float() @ self.weight.float().t()) * (scale[:, None] * self.scale)
+        y = scaled_product(p, scale, self.weight, self.scale)[:, : self.num_columns]
         y = y.to(x.dtype) if self.bias is None else y.to(x.dtype) + self.bias
         return y if memory is None else memory[: x.shape[0]].copy_(y)
+
+
+class EmulatedFloat8(PackedLinear):
+    """`Float8Linear` on a CPU, in float32: it shows the quality of results, and none of the speed.
+
+    ``p_j t`` and ``q_ij s_i`` are multiplied as `PackedLinear` multiplies, so that a row's result does not
+    depend on the other rows.
+    """
+
+    shares_weights = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
+        super().__init__(as_rounded(weight), bias, activation)
+
+    def _read(self, x: Tensor) -> Tensor:
+        return as_rounded(x)
+
+
+def linear(weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Linear:
+    """Make the layer for the device of these weights."""
+    layer = Float8Linear if weight.is_cuda else EmulatedFloat8
+    return layer(weight, bias, activation)
+
+
+def as_rounded(x: Tensor) -> Tensor:
+    """Return the numbers that `rounded` stands for, float32."""
+    p, scale = rounded(x)
+    return p.float() * scale[:, None]
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +38,7 @@ class PlainLinear:
 
     # whether weights are those of a product whose kernel may have the activation
     activates_in_product: ClassVar[bool] = True
+    shares_weights: ClassVar[bool] = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         self.weight, self.bias = weight, bias  # [out, in], [out]
@@ -103,6 +106,9 @@ class PackedLinear:
       products, bit for bit.
     """
 
+    # whether programs and token tables may take the packed weights
+    shares_weights: ClassVar[bool] = True
+
     def __init__(
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> None:
@@ -143,7 +149,8 @@ class PackedLinear:
         place = own.clamp(max=self.num_columns - 1)
         scale, bias = (None if v is None else v[place] for v in (self._scale, self.bias))
         y = x.new_empty(x.shape[0], own.numel())
-        self._backend.linear(y, x, self._weight[panel], scale, bias, self.activation_id, False)
+        given = self._read(x), self._weight[panel], scale, bias
+        self._backend.linear(y, *given, self.activation_id, False)
         is_column = own < self.num_columns
         out[:, own[is_column]] = y[:, is_column]
         return out
@@ -158,7 +165,12 @@ class PackedLinear:
         return self._backend.glu(self(x))
 
     def _multiply(self, y: Tensor, x: Tensor, activation: Activation, adds: bool) -> None:
-        self._backend.linear(y, x, self._weight, self._scale, self.bias, activation, adds)
+        given = self._read(x), self._weight, self._scale, self.bias
+        self._backend.linear(y, *given, activation, adds)
+
+    def _read(self, x: Tensor) -> Tensor:
+        """Return what is multiplied in place of x [n, in]."""
+        return x
 
     @property
     def packed(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -195,6 +207,13 @@ class GatedLinear:
         return kernels.gated(linear(x), ACTIVATIONS[self.activation])
 
 
+def has_program(layers: Sequence[Any], output: Linear | None) -> bool:
+    """Whether a program may take the weights of these layers, dataclasses, and of an output layer."""
+    parts = [getattr(layer, field.name) for layer in layers for field in fields(layer)]
+    linears = [one.linear if isinstance(one, GatedLinear) else one for one in (*parts, output)]
+    return all(one.shares_weights for one in linears if isinstance(one, PlainLinear | PackedLinear))
+
+
 def _matrix(weight: Tensor | Quantised) -> Tensor:
     return weight.q if isinstance(weight, Quantised) else weight
 
@@ -211,7 +230,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.int8:
         return True
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         return False
     try:
         backends.load("native")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,12 +20,14 @@ from pybeam.models.checkpoint import Checkpoint, is_quantised
 from pybeam.models.conformer.assembly import ConformerAssembly
 from pybeam.models.conformer.config import ConformerConfig
 from pybeam.models.ensemble import Ensemble
+from pybeam.models.foreign import refuse_foreign
 from pybeam.models.linear import ACTIVATIONS
 from pybeam.models.onnx.external import check_weights
 from pybeam.models.onnx.graphs import DECODER, ENCODER
 from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
 from pybeam.models.onnx.rnn import OnnxRnn
 from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
+from pybeam.models.settings import read_settings
 from pybeam.models.transformer.assembly import Assembly
 from pybeam.models.transformer.config import read_config
 from pybeam.models.transformer.model import Transformer
@@ -31,8 +35,7 @@ from pybeam.models.transformer.t5 import T5Assembly
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
 
-# the checkpoint of a folder that must be converted first
-FIREREDASR = "model.pth.tar"
+log = logging.getLogger(__name__)
 
 DTYPES = {
     "float32": torch.float32,
@@ -51,11 +54,19 @@ def load_model(
     *,
     cross_cache_dtype: str | torch.dtype = "auto",
     check_finite: bool = True,
+    eos_id: int | Sequence[int] | None = None,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn | Ensemble:
     """Load a transformer or an attentional LSTM from a directory, or an exported one.
 
     The directory needs `config.json` and `model.safetensors` (or shards with `model.safetensors.index.json`).
-    Start and EOS ids come from `generation_config.json` if it has them. Architectures:
+    Start and EOS ids come from `generation_config.json` if it has them. So do the model's `settings`: what is
+    never generated (`bad_words_ids`, `suppress_tokens`, `begin_suppress_tokens`), what is forced
+    (`forced_bos_token_id`, `forced_eos_token_id`), `min_length`, `no_repeat_ngram_size`, `repetition_penalty`
+    and `exponential_decay_length_penalty`. A `pybeam.Decoder` adds them to its algorithm, as `generate` of
+    transformers does, unless the algorithm says otherwise; see `pybeam.models.Settings`.
+    ``model.without("min_length")`` is the model without one of them. The algorithm has
+    all that belongs to a search, such as `num_beams`, `length_penalty`, `early_stopping`, `max_length` and
+    `do_sample`, which are not read here. Architectures:
 
     - text: M2M100 and NLLB (`m2m_100`), mBART (`mbart`), BART (`bart`), Marian and OPUS-MT (`marian`), FSMT
       (`fsmt`), T5, Flan-T5, MADLAD and ByT5 (`t5`), mT5 (`mt5`), UMT5 (`umt5`);
@@ -96,6 +107,7 @@ def load_model(
             those of ONNX graphs are read once more. Only a bias of logits may have -inf. With False,
             the sources that meet such a weight fail alone. int8 weights are always checked, as int8 has no
             NaN.
+        eos_id: the token that ends a hypothesis, or up to 8 of them, in place of those that the files name.
 
     Raises:
         FileNotFoundError: the directory does not exist.
@@ -120,9 +132,9 @@ def load_model(
     if not directories:
         raise ValueError("`path` must be a directory or a list of at least one, but is empty")
     if len(directories) == 1:
-        return _load(directories[0], target, wanted, kept, check_finite)
+        return _load(directories[0], target, wanted, kept, check_finite, eos_id)
     _check_vocabularies(directories)
-    members = [_load(one, target, wanted, kept, check_finite) for one in directories]
+    members = [_load(one, target, wanted, kept, check_finite, eos_id) for one in directories]
     try:
         return Ensemble(members)
     except ValueError as error:
@@ -136,7 +148,9 @@ def _load(
     dtype: torch.dtype | None,
     cross_cache_dtype: torch.dtype | None,
     check_finite: bool,
+    eos_id: int | Sequence[int] | None,
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
+    refuse_foreign(directory)
     is_onnx = (directory / DECODER).exists()
     has_none = is_onnx or is_rnn(directory) or is_causal(directory)
     if cross_cache_dtype is not None and has_none:
@@ -146,13 +160,8 @@ def _load(
         )
         raise ArgumentError("cross_cache_dtype", problem)
     if is_onnx:
-        return _load_onnx(directory, device, dtype, check_finite)
-    if (directory / FIREREDASR).exists() and not (directory / "config.json").exists():
-        raise ValueError(
-            f"{directory} holds FireRedASR as it is published, whose {FIREREDASR} is a pickle and could run "
-            f"code; convert it once: `pybeam convert fireredasr {directory} --output OUT`"
-        )
-    model, _ = load_checkpoint(directory, device, dtype, check_finite)
+        return _load_onnx(directory, device, dtype, check_finite, eos_id)
+    model, _ = load_checkpoint(directory, device, dtype, check_finite, eos_id)
     if cross_cache_dtype is None or not isinstance(model, Transformer):
         return model
     return model.with_cross_cache(cross_cache_dtype)
@@ -163,6 +172,7 @@ def load_checkpoint(
     device: torch.device,
     dtype: torch.dtype | None,
     check_finite: bool = True,
+    eos_id: int | Sequence[int] | None = None,
 ) -> tuple[Transformer | CausalTransformer | Rnn, Checkpoint]:
     """Return the model of a directory, and the checkpoint, which knows what was taken from it.
 
@@ -172,14 +182,15 @@ def load_checkpoint(
     model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
         if is_rnn(directory):
+            recurrent = RnnConfig.read(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
-            model = build_rnn(checkpoint, device, dtype)
+            model = build_rnn(recurrent, checkpoint, device, dtype)
         elif is_causal(directory):
-            causal = read_causal_config(directory)
+            causal = read_causal_config(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
             model = CausalAssembly(causal, checkpoint, device, dtype).model()
         else:
-            config = read_config(directory)
+            config = read_config(directory, eos_id)
             if config.activation not in ACTIVATIONS:
                 name = "feed_forward_proj" if config.relative else "activation_function"
                 raise ValueError(
@@ -192,11 +203,18 @@ def load_checkpoint(
                 assembly = ConformerAssembly
             model = assembly(config, checkpoint, device, dtype).model()
         checkpoint.close()
-        return model, checkpoint
+        model.settings = read_settings(directory)
+    num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
+    log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)
+    return model, checkpoint
 
 
 def _load_onnx(
-    directory: Path, device: torch.device, dtype: torch.dtype | None, check_finite: bool
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    check_finite: bool,
+    eos_id: int | Sequence[int] | None,
 ) -> OnnxModel | OnnxRnn:
     if device.type != "cpu":
         problem = (
@@ -213,13 +231,15 @@ def _load_onnx(
     with blaming(directory):
         model: OnnxModel | OnnxRnn
         if is_rnn(directory):
-            model = OnnxRnn(RnnConfig.read(directory))
+            model = OnnxRnn(RnnConfig.read(directory, eos_id))
         else:
-            config = read_config(directory)
+            config = read_config(directory, eos_id)
             model = (OnnxModel if config.front is None else OnnxSpeechModel)(config)
         for name in (ENCODER, DECODER) if check_finite else ():
             check_weights(directory / name)
-        return model
+        model.settings = read_settings(directory)
+    log.info("loaded %r from %s for ONNX Runtime, %r", model, directory, model.settings)
+    return model
 
 
 def _check_vocabularies(directories: Sequence[Path]) -> None:

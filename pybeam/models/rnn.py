@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from pybeam import backends
-from pybeam.backends import Backend, torch_layers
+from pybeam.backends import Backend, poison, torch_layers
 from pybeam.backends.arrays import resized
 from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
-from pybeam.kvcache.pools import SourceCells, cells_of_pages
+from pybeam.kvcache.pools import SourceCells, cells_of_pages, forget_pages
 from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
@@ -28,7 +28,7 @@ from pybeam.models.rows import Rows
 from pybeam.models.source_ids import check_length, checked_ids
 from pybeam.models.transformer.config import ATTENTIONAL_LSTM
 from pybeam.models.weights import WeightReader
-from pybeam.text.json_files import MAX_LAYERS, positive, read_json, token_id
+from pybeam.text.json_files import MAX_LAYERS, eos_ids, positive, read_json, token_id
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ class RnnConfig:
     reverses_source: bool  # the encoder reads the last id first
     start_id: int
     eos_id: int
+    other_eos_ids: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, directory: Path) -> RnnConfig:
+    def read(cls, directory: Path, eos_id: int | Sequence[int] | None = None) -> RnnConfig:
         """Read `config.json`. Raises ValueError if a field is missing or wrong."""
         path = directory / "config.json"
         config = read_json(path)
@@ -58,16 +59,23 @@ class RnnConfig:
             raise ValueError(
                 f"`reverses_source` in {path} must be true or false, but is {reverses_source!r}"
             )
-        ids = []
-        for name in ("decoder_start_token_id", "eos_token_id"):
-            token = token_id(name, path, config, {}, None)
-            if token is None or not 0 <= token < found["vocab_size"]:
-                raise ValueError(
-                    f"`{name}` in {path} must be a token below vocab_size = {found['vocab_size']}, "
-                    f"but is {token}"
-                )
-            ids.append(token)
-        return cls(path, **found, reverses_source=reverses_source, start_id=ids[0], eos_id=ids[1])
+        generation = {} if eos_id is None else {"eos_token_id": eos_id}
+        eos_id, *others = eos_ids(path, config, generation, found["vocab_size"])
+        name = "decoder_start_token_id"
+        start_id = token_id(name, path, config, {}, None)
+        if start_id is None or not 0 <= start_id < found["vocab_size"]:
+            raise ValueError(
+                f"`{name}` in {path} must be a token below vocab_size = {found['vocab_size']}, "
+                f"but is {start_id}"
+            )
+        return cls(
+            path,
+            **found,
+            reverses_source=reverses_source,
+            start_id=start_id,
+            eos_id=eos_id,
+            other_eos_ids=tuple(others),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,7 @@ class Rnn(InProcess, RnnSources):
         self.device = device
         self.vocab_size = config.vocab_size
         self.start_id, self.eos_id = config.start_id, config.eos_id
+        self.other_eos_ids = config.other_eos_ids
 
     def __repr__(self) -> str:
         config = self.config
@@ -224,7 +233,8 @@ class LstmSession(Session):
         return cells_of_pages(source_length) * self._config.hidden_size * self._pool.itemsize
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        forget_pages([self._pool], self._source.release(slots))
+        poison.forget(self._state.select(1, slot) for slot in slots)
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]
@@ -311,7 +321,9 @@ def is_rnn(directory: Path) -> bool:
     return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
 
 
-def build_rnn(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None) -> Rnn:
+def build_rnn(
+    config: RnnConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None
+) -> Rnn:
     """Assemble the model from `config.json` and its weights; arguments as for `load_model`.
 
     Tensors: ``{encoder,decoder}.embedding.weight``, ``{encoder,decoder}.lstm.`` with torch's names,
@@ -320,7 +332,6 @@ def build_rnn(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype |
     Raises:
         ValueError: a file, field or tensor is missing or wrong.
     """
-    config = RnnConfig.read(checkpoint.directory)
     d, h = config.embedding_size, config.hidden_size
     reader = WeightReader(checkpoint, device, dtype, "encoder.embedding.weight")
     native = backends.resolve("auto", device) if reader.is_packed else None

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pybeam.text.encoded import Encoded
+
 
 def check_length(source: Any, max_tokens: int) -> None:
     """Raise ValueError if there are more than `max_tokens` ids."""
@@ -30,7 +32,7 @@ def checked_ids(source: Any, vocab_size: int) -> Tensor:
         TypeError: the source is not a sequence of integers.
         ValueError: it is not one-dimensional, or an id is not one of `vocab_size`.
     """
-    if type(source) in (list, tuple) and set(map(type, source)) == {int}:
+    if type(source) in (list, tuple, Encoded) and set(map(type, source)) == {int}:
         # most sources: numbers of Python are sooner compared than those of a tensor
         if min(source) >= 0 and max(source) < vocab_size:
             return torch.from_numpy(np.array(source, dtype=np.int64))

@@ -11,7 +11,6 @@ from pybeam.arguments import ArgumentError
 from pybeam.backends.packing import Quantised
 from pybeam.models import float8
 from pybeam.models.checkpoint import Checkpoint, sizes_of
-from pybeam.models.float8 import Float8Linear
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear, can_pack
 from pybeam.models.tensor_files import passing_tensor
 
@@ -115,9 +114,10 @@ class WeightReader:
         self, weight: Tensor | Quantised, bias: Tensor | None, activation: str | None = None
     ) -> Linear:
         """Make a layer of a matrix [out, in] and a bias [out]."""
+        if self.weight_dtype == float8.DTYPE and isinstance(weight, Tensor):
+            if float8.can_round(weight):
+                return float8.linear(weight, bias, activation)
         if self.is_packed:
             return PackedLinear(weight, bias, activation)
         assert isinstance(weight, Tensor)
-        if self.weight_dtype == float8.DTYPE and float8.can_round(weight):
-            return Float8Linear(weight, bias, activation)
         return PlainLinear(weight, bias, activation)

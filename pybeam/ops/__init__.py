@@ -81,6 +81,8 @@ def select(
        the candidates of this step that rule 3 left in the beam (held entries have no log_prob and
        are exempt).
 
+    A negative margin ``-d`` is the margin ``d`` that keeps ties: ``<`` in place of ``<=``.
+
     Args:
         logits: [R, V] float32, bfloat16 or float16 (reference: float64 too), any row stride.
         score: [B] float32, accumulated log-probability of every beam entry, beams one after another.

@@ -149,7 +149,7 @@ class Translator:
             raise TypeError(f"{self._column!r} must hold strings, but holds {text!r}")
         if not text.strip():
             return Request([], id=index)
-        return Request(self._tokenizer.encode(text), prefix=self._tokenizer.prefix, id=index)
+        return Request(self._tokenizer.encode(text), id=index)
 
     def _answer(self, result: Result) -> dict[str, Any]:
         if result.error is not None:

@@ -113,7 +113,7 @@ def reverse_scores(
     pairs, targets = [], []
     for source, texts in zip(sources, outputs, strict=True):
         for text in texts:
-            pairs.append(Request(tokenizer.encode(text), prefix=tokenizer.prefix))
+            pairs.append(Request(tokenizer.encode(text)))
             targets.append(tokenizer.encode_target(source))
     return _by_result(decoder.score(pairs, targets), [len(texts) for texts in outputs])
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
+from pybeam.arguments import LARGEST_INT32, ArgumentError, flag, whole
 from pybeam.contracts import Finishing
 from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
@@ -82,8 +82,7 @@ class Algorithm:
                 f"must be less than `max_length` = {self.max_length} (which counts EOS), but is "
                 f"{self.min_length}",
             )
-        if not isinstance(self.ended_only, bool):
-            raise TypeError(f"`ended_only` must be True or False, but is {self.ended_only!r}")
+        flag("ended_only", self.ended_only)
         self._check_steps()
         self._check_stop()
         self._check_prefix()

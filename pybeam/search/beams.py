@@ -73,6 +73,7 @@ def variable_beam(
     max_candidates: float | None = None,
     relative_threshold: float | None = None,
     local_threshold: float | None = None,
+    keep_ties: bool = False,
     **options: Unpack[SearchOptions],
 ) -> Algorithm:
     """Beam search of variable width: thresholds decide how many of `width` rows are alive.
@@ -92,6 +93,8 @@ def variable_beam(
         relative_threshold: a ratio of probabilities in (0, 1): a candidate is dropped if its
             probability is at most this ratio of the best one's; None: never.
         local_threshold: the same ratio for the last token alone.
+        keep_ties: a candidate that is exactly at a threshold stays, as Yang et al. write it; by default it
+            is dropped, as Freitag and Al-Onaizan do.
         options: see below.
 
     Raises:
@@ -99,7 +102,7 @@ def variable_beam(
 
     See Freitag and Al-Onaizan 2017; Yang et al. 2020.
     """
-    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
+    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold, keep_ties)
     return build_algorithm(width, Finishing.HELD, options, pruning)
 
 
@@ -173,6 +176,7 @@ def shrinking_beam(
     max_candidates: float | None = None,
     relative_threshold: float | None = None,
     local_threshold: float | None = None,
+    keep_ties: bool = False,
     **options: Unpack[SearchOptions],
 ) -> Algorithm:
     """Beam search in which a hypothesis that ends leaves the beam and its place stays empty.
@@ -182,7 +186,7 @@ def shrinking_beam(
 
     Args:
         width: places at the start, 1 to 4,096.
-        threshold, max_candidates, relative_threshold, local_threshold: see `variable_beam`.
+        threshold, max_candidates, relative_threshold, local_threshold, keep_ties: see `variable_beam`.
         options: see below.
 
     Raises:
@@ -190,7 +194,7 @@ def shrinking_beam(
 
     See Bahdanau et al. 2015 (RNNsearch); a baseline of Huang et al. 2017.
     """
-    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold)
+    pruning = Pruning(threshold, max_candidates, relative_threshold, local_threshold, keep_ties)
     options.setdefault("ended_only", True)
     return build_algorithm(width, Finishing.SHRINK, options, pruning)
 

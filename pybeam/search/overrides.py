@@ -6,18 +6,24 @@ import dataclasses
 from typing import Any
 
 from pybeam.arguments import LARGEST_INT32, whole
-from pybeam.limits import FREE, SourceLimit
+from pybeam.limits import FREE, PrefixRule, SourceLimit
 from pybeam.processors import base
 from pybeam.request import Request
 from pybeam.search.algorithms import DEFAULT_MAX_LENGTH, UNPRUNED, Algorithm
 from pybeam.search.pruning import Pruning
+from pybeam.search.settings import OwnPrefix
 from pybeam.stopping import COUNT
 
 _PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
 
 
-def for_target(algorithm: Algorithm, request: Request, max_positions: int | None) -> Algorithm:
-    """Return the algorithm that scores a request's target: one row, unpruned, as long as target and EOS.
+def for_target(
+    algorithm: Algorithm, request: Request, max_positions: int | None, source_length: int = 0
+) -> Algorithm:
+    """Return the algorithm that scores a request's target: one row, unpruned, with room for target and EOS.
+
+    There is room for one token more, unless the search would cut there. So what a processor does at the limit
+    happens to a target that reaches it, and to no other.
 
     Raises ValueError if the model has too few positions.
     """
@@ -28,6 +34,9 @@ def for_target(algorithm: Algorithm, request: Request, max_positions: int | None
             f"`target` with EOS and the prefix must be at most the model's {max_positions} "
             f"positions, but is {length} + {prefix_length}"
         )
+    if length != _cut_at(algorithm, request, max_positions, source_length):
+        room = length + 1 if max_positions is None else max_positions - prefix_length
+        length = min(length + 1, room)
     return dataclasses.replace(
         algorithm,
         width=1,
@@ -61,7 +70,7 @@ def overridden(
     changes["min_length"], changes["max_length"] = _length_limits(
         algorithm, request, max_positions, source_length
     )
-    prefix_length, rule = request.prefix_length, algorithm.prefix
+    prefix_length, rule = request.prefix_length, rule_of(algorithm, request)
     if prefix_length and rule.in_length and not rule.is_scored:
         changes["scoring"] = changes.get("scoring", algorithm.scoring).behind(prefix_length)
     if algorithm.draft is not None:
@@ -70,6 +79,11 @@ def overridden(
     if "processors" not in changes and _is_as(algorithm, changes):
         return algorithm
     return dataclasses.replace(algorithm, **changes)
+
+
+def rule_of(algorithm: Algorithm, request: Request) -> PrefixRule:
+    """Return where the request's prefix counts."""
+    return algorithm.prefix.of_own if isinstance(request.prefix, OwnPrefix) else algorithm.prefix
 
 
 def _is_as(algorithm: Algorithm, changes: dict[str, Any]) -> bool:
@@ -100,7 +114,7 @@ def _length_limits(
             f"{prefix_length} tokens"
         )
     # tokens of the prefix that the given limits include
-    included = prefix_length if algorithm.prefix.in_limits else 0
+    included = prefix_length if rule_of(algorithm, request).in_limits else 0
     own = _given(request, ("min_length", "max_length"))
     min_length = own.get("min_length", algorithm.min_length)
     max_length = own.get("max_length", algorithm.max_length)
@@ -125,6 +139,19 @@ def _length_limits(
             f"but is {max_length - included} + {prefix_length}"
         )
     return min_length, max_length - included
+
+
+def _cut_at(
+    algorithm: Algorithm, request: Request, max_positions: int | None, source_length: int
+) -> int:
+    """Return the tokens behind the prefix at which a search of this request would be cut."""
+    given = algorithm.max_length if request.max_length is None else request.max_length
+    included = request.prefix_length if rule_of(algorithm, request).in_limits else 0
+    if given is None:
+        given, included = _longest_output(algorithm), 0
+    most = given.tokens(source_length) if isinstance(given, SourceLimit) else given
+    most -= included
+    return most if max_positions is None else min(most, max_positions - request.prefix_length)
 
 
 def _longest_output(algorithm: Algorithm) -> int:

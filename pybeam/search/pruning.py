@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from pybeam.arguments import ArgumentError, real
+from pybeam.arguments import ArgumentError, flag, real
+
+SMALLEST = 2.0**-126  # the smallest normal float32
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Pruning:
             ``score <= best + log(relative_threshold)``.
         local_threshold: a ratio in (0, 1) on the last token alone: drop if
             ``log_prob <= max(log_prob) + log(local_threshold)``.
+        keep_ties: a candidate that is exactly at a threshold stays, as in Yang et al. 2020: ``<`` in
+            place of each ``<=``.
 
     Raises:
         ValueError, TypeError: a value is out of range or no number.
@@ -28,11 +32,14 @@ class Pruning:
     max_candidates: float | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
+    keep_ties: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if field.name == "keep_ties":
+                flag(field.name, value)
+            elif value is not None:
                 real(field.name, value, "a number or None")
         if self.threshold is not None and not self.threshold > 0:
             raise ArgumentError(
@@ -59,14 +66,21 @@ class Pruning:
 
     @property
     def margin(self) -> float:
-        """A candidate is dropped so many nats below the best one. This joins both thresholds on scores."""
+        """A candidate is dropped so many nats below the best one. This joins both thresholds on scores.
+
+        It is negative if ties are kept, as `pybeam.ops.select` takes it.
+        """
         absolute = math.inf if self.threshold is None else self.threshold
-        return min(absolute, _margin(self.relative_threshold))
+        return self._signed(min(absolute, _margin(self.relative_threshold)))
 
     @property
     def local_margin(self) -> float:
-        """A candidate is dropped if its last log-prob is so many nats below the best one."""
-        return _margin(self.local_threshold)
+        """A candidate is dropped if its last log-prob is so many nats below the best one; signed, too."""
+        return self._signed(_margin(self.local_threshold))
+
+    def _signed(self, margin: float) -> float:
+        # a smaller one might become a zero, which has no sign for kernels
+        return -max(margin, SMALLEST) if self.keep_ties and margin < math.inf else margin
 
 
 def _margin(ratio: float | None) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi_offline import FastAPIOffline
 
 from pybeam import __version__
 from pybeam.decoder import Decoder
@@ -28,6 +29,7 @@ from pybeam.server.limits import BodyLimits, Places
 from pybeam.server.logs import AccessLog
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
+from pybeam.server.origins import KnownOrigins
 from pybeam.server.settings import Settings
 from pybeam.serving import Service
 
@@ -84,10 +86,13 @@ def build_app(
         tracer: of OpenTelemetry, begins a span for every request; None: there are no spans.
     """
     settings = Settings() if settings is None else settings
-    app = FastAPI(
+    # /docs and /redoc load the files of this package, so that they need no network
+    app = FastAPIOffline(
         title="pybeam",
         version=__version__,
         description="Exact beam search over HTTP. `/v1/decode` takes everything that a search has.",
+        # no site is asked whether the schema is right
+        swagger_ui_parameters={"validatorUrl": None},
     )
     keys = Keys() if keys is None else keys
     places = Places(settings.max_recordings)
@@ -106,6 +111,7 @@ def build_app(
             allow_headers=["Authorization", "Content-Type", "X-Request-Id", "traceparent"],
             expose_headers=["X-Request-Id", "traceparent", "Retry-After"],
         )
+    app.add_middleware(KnownOrigins, settings=settings)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Gated, gate=app.state.gate)
     app.add_middleware(AccessLog, metrics=metrics)

@@ -27,7 +27,6 @@ from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, together, unless_gone
 from pybeam.server.transcripts import Decode, ServedTranscripts
 from pybeam.serving import DeadlineExceeded, ServedResult, Service
-from pybeam.text.tokenizer import Tokenizer
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
@@ -40,6 +39,7 @@ OVERRIDES = (
     "max_candidates",
     "relative_threshold",
     "local_threshold",
+    "keep_ties",
     "ended_only",
 )
 
@@ -67,8 +67,8 @@ class Calls:
 
     async def encode(
         self, model: ServedModel, text: str, languages: tuple[str | None, str | None], field: str
-    ) -> tuple[list[int], Tokenizer]:
-        """Return the source ids of a text, and the tokenizer for these languages.
+    ) -> list[int]:
+        """Return the source ids of a text in these languages, with the prefix that they ask for.
 
         Raises:
             APIError: the model does not know the languages, or the text is too long.
@@ -77,11 +77,11 @@ class Calls:
         run: Any = asyncio.to_thread if model.has_tags else _at_once
         tokenizer = await run(model.tokenizer, *languages)
         if not text:
-            return [], tokenizer
+            return []
         run = asyncio.to_thread if len(text) > MAX_INLINE else _at_once
         tokens: list[int] = await run(tokenizer.encode, text)
         self.check_tokens(tokens, field)
-        return tokens, tokenizer
+        return tokens
 
     def check_tokens(self, tokens: Sequence[Any], field: str) -> None:
         """Raise APIError if a source is too long."""
@@ -204,6 +204,13 @@ class Calls:
                 400,
                 f"`timeout` must be at most {most:g} seconds, but is {body.timeout:g}",
                 "timeout",
+            )
+        if body.priority > self.settings.max_priority:
+            raise APIError(
+                400,
+                f"`priority` must be at most {self.settings.max_priority}, but is {body.priority}; the "
+                "server's --max-priority allows more",
+                "priority",
             )
         return {
             "model": model.name,

@@ -1,21 +1,26 @@
-"""The life of a server process: it stops without losing a request that it has taken."""
+"""The life of a server process: it listens at once, and stops without losing a request that it has taken."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pybeam.server.connections import impatient, raise_file_limit
+from pybeam.server.connections import bounded, raise_file_limit
 from pybeam.server.errors import RETRY_SECONDS, APIError, respond
 from pybeam.server.settings import Settings
-from pybeam.serving import Service
 
 logger = logging.getLogger(__name__)
 
@@ -65,37 +70,97 @@ class Gated:
             self._gate.num_active -= 1
 
 
-class Server(uvicorn.Server):
-    """A server that a signal stops in steps: not ready, no new requests, finish, cancel the rest, exit.
+class Front:
+    """The application from the first connection on: it says that the server is starting until it has another.
 
-    A second signal skips to the cancelling.
-
-    Args:
-        config: uvicorn's.
-        gate: of the app.
-        stop: closes the service, upon which the rest of the requests fails; called in another thread.
-        settings: say how long requests may come and finish.
+    Attributes:
+        app: which answers when all is warm; None: not yet.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, gate: Gate, stop: Callable[[], None], settings: Settings
-    ) -> None:
+    def __init__(self) -> None:
+        self.app: FastAPI | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.app is not None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _starting(scope["path"])(scope, receive, send)
+
+
+def _starting(path: str) -> JSONResponse:
+    if path == "/health":
+        return JSONResponse({"status": "ok"})
+    if path == "/ready":
+        return JSONResponse({"status": "starting"}, 503, {"Retry-After": str(RETRY_SECONDS)})
+    error = APIError(503, "the server is starting", retry_after=RETRY_SECONDS)
+    return respond(path, error, {"Connection": "close"})
+
+
+class Server(uvicorn.Server):
+    """A server that listens at once and answers when it is warm.
+
+    A signal stops it in steps: not ready, no new requests, finish, cancel the rest, exit. A second signal
+    skips to the cancelling.
+
+    Args:
+        start: makes the application, whose service has started; called in another thread.
+        settings: say where it listens, and how long requests may come and finish.
+
+    Attributes:
+        error: why it could not start.
+    """
+
+    def __init__(self, start: Callable[[], FastAPI], settings: Settings) -> None:
+        self._front = Front()
+        config = uvicorn.Config(
+            self._front,
+            settings.host,
+            settings.port,
+            http=bounded(settings),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=math.ceil(settings.keep_alive),
+            timeout_graceful_shutdown=int(LAST_SECONDS),
+        )
         super().__init__(config)
-        self._gate, self._stop, self._settings = gate, stop, settings
+        self._start, self._settings = start, settings
+        self.error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._is_hurried = asyncio.Event()
 
     async def startup(self, sockets: list | None = None) -> None:
-        """Start to listen, and say where."""
+        """Start to listen, say where, and begin to make the application."""
         self._loop = asyncio.get_running_loop()
-        patience = self._settings.body_timeout
-        self.config.http_protocol_class = impatient(self.config.http_protocol_class, patience)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
                 host, port = socket.getsockname()[:2]
                 logger.info("listening on http://%s:%d", host, port)
+        # nobody waits for it if the server is told to stop meanwhile
+        threading.Thread(target=self._make, name="pybeam start", daemon=True).start()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the application is still being made."""
+        return self._front.app is None and self.error is None
+
+    def _make(self) -> None:
+        assert self._loop is not None
+        try:
+            app = self._start()
+        except BaseException as error:
+            self.error, self.should_exit = error, True
+            return
+        # the loop is closed if the server has been told to stop
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._open, app)
+
+    def _open(self, app: FastAPI) -> None:
+        self._front.app = app
+        logger.info("ready")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; uvicorn calls this for SIGINT and SIGTERM."""
@@ -106,42 +171,47 @@ class Server(uvicorn.Server):
 
     def _begin_to_stop(self, name: str) -> None:
         logger.info("%s: the server stops", name)
-        if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._stop_in_steps())
+        if self._front.app is None:
+            self.should_exit = True
+        elif self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop_in_steps(self._front.app))
         else:
             self._is_hurried.set()
 
-    async def _stop_in_steps(self) -> None:
-        self._gate.is_open = False
-        finished = asyncio.ensure_future(
-            self._gate.wait_until_empty(self._settings.shutdown_timeout)
-        )
+    async def _stop_in_steps(self, app: FastAPI) -> None:
+        gate: Gate = app.state.gate
+        gate.is_open = False
+        finished = asyncio.ensure_future(gate.wait_until_empty(self._settings.shutdown_timeout))
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait({finished, hurried}, return_when=asyncio.FIRST_COMPLETED)
         finished.cancel()
         hurried.cancel()
-        if self._gate.num_active:
-            logger.warning("cancelling %d requests", self._gate.num_active)
-        await asyncio.to_thread(self._stop)
-        await self._gate.wait_until_empty(LAST_SECONDS)
+        if gate.num_active:
+            logger.warning("cancelling %d requests", gate.num_active)
+        # upon which the rest of the requests fails
+        await asyncio.to_thread(app.state.calls.service.close, timeout=0)
+        await gate.wait_until_empty(LAST_SECONDS)
         self.should_exit = True
 
 
-def serve(app: ASGIApp, service: Service, gate: Gate, settings: Settings) -> None:
+def serve(start: Callable[[], FastAPI], settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; returns when everything has been answered or cancelled.
+
+    Args:
+        start: makes the application, whose service has started. It is called in another thread when the
+            server listens, which meanwhile says that it is starting.
+        settings: of the server.
 
     Raises:
         SystemExit: it cannot listen there.
+        Exception: what `start` raises.
     """
-    config = uvicorn.Config(
-        app,
-        settings.host,
-        settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(LAST_SECONDS),
-    )
-    server = Server(config, gate, lambda: service.close(timeout=0), settings)
+    server = Server(start, settings)
     raise_file_limit()
     server.run()
+    if server.is_starting:
+        # the thread that loads models cannot be stopped, and would crash in a process that takes itself apart
+        logging.shutdown()
+        os._exit(0)
+    if server.error is not None:
+        raise server.error

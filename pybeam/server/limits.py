@@ -1,4 +1,4 @@
-"""Bodies that are too large or too slow, and recordings that are too many."""
+"""Bodies that are too large, too slow or never whole, and recordings that are too many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybeam.server.errors import RETRY_SECONDS, APIError, respond
+from pybeam.server.errors import RETRY_SECONDS, APIError, ClientGone, respond
 from pybeam.server.settings import Settings
 
 AUDIO_PATH = "/v1/audio/transcriptions"
@@ -65,7 +65,9 @@ class BodyLimits:
                 raise body.too_large()
             await self._app(scope, body.receive, watched)
         except _BodyError as error:
-            if not has_begun:
+            is_gone = isinstance(error.answer, ClientGone)
+            scope.setdefault("state", {})["client_has_gone"] = is_gone
+            if not (has_begun or is_gone):
                 response = respond(scope["path"], error.answer, {"Connection": "close"})
                 await response(scope, receive, send)
 
@@ -97,6 +99,8 @@ class _Body:
             raise _BodyError(
                 APIError(408, f"the body must come within {self._seconds:g} seconds")
             ) from None
+        if message["type"] == "http.disconnect":
+            raise _BodyError(ClientGone())
         self._size += len(message.get("body", b""))
         self._has_all = not message.get("more_body", False)
         if self._size > self._most:

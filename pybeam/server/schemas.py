@@ -44,7 +44,9 @@ class Serving(Body):
     on_deadline: Literal["raise", "best"] = Field(
         default="raise", description="At the deadline: answer 504, or with the best found so far."
     )
-    priority: int = Field(default=0, ge=-8, le=8, description="Higher goes first.")
+    priority: int = Field(
+        default=0, ge=-8, le=8, description="Higher goes first; the server says how high."
+    )
 
 
 class SourceLimit(Body):
@@ -83,6 +85,7 @@ class Search(Serving):
     max_candidates: float | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
+    keep_ties: bool | None = None
     length_penalty: FiniteFloat | None = Field(
         default=None, description="Divide scores by length ** this; the same as scoring.alpha."
     )

@@ -22,9 +22,13 @@ class Settings:
         max_width: beam width and number of outputs that a request may ask for.
         timeout: seconds after which a request without a result is given up; also the most it may ask for.
         body_timeout: seconds in which a body must have come.
+        keep_alive: seconds for which a connection without a request stays open.
         shutdown_timeout: seconds in which a server that is told to stop finishes what it has.
         otlp_endpoint: OpenTelemetry's collector, to which spans are sent; None: there are none.
         cors_origins: web pages that may ask from a browser.
+        allowed_hosts: names by which clients know the server; none: those of this machine if `host` is a
+            loopback address, else all.
+        max_priority: the highest priority that a request may ask for.
     """
 
     host: str = "127.0.0.1"
@@ -41,6 +45,9 @@ class Settings:
     max_width: int = 32
     timeout: float = 60.0
     body_timeout: float = 30.0
+    keep_alive: float = 75.0
     shutdown_timeout: float = 30.0
     otlp_endpoint: str | None = None
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_priority: int = 0

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
@@ -19,6 +18,8 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.server.sse import together
 from pybeam.serving import QueueFull, ServedResult
 from pybeam.speech.alignment import Aligner
+from pybeam.speech.long_features import LongFeatures
+from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
 from pybeam.speech.words import WordFinder
 from pybeam.transcription import Progress, Recording, TranscriptionOptions
@@ -68,7 +69,9 @@ class ServedTranscripts:
         self._front = Front.load(directory)
         self.sampling_rate = self._front.extract.sampling_rate
         self._asker = Asker(model, self._front, TranscriptionOptions(), search, NUM_LINES)
-        self.decoder = Decoder(model, self._asker.algorithm, schedule, backend)
+        # the options say what is suppressed, and each question how its answer begins and ends
+        plain = model.without(*model.settings.names)
+        self.decoder = Decoder(plain, self._asker.algorithm, schedule, backend)
         # words are aligned in the memory of one session
         self._lock = threading.Lock()
 
@@ -80,8 +83,16 @@ class ServedTranscripts:
         """
         return Listener(self._model, self._front, options, self._words if options.words else None)
 
+    def read(self, sound: SoundFile) -> LongFeatures:
+        """Read a recording once, and return what its windows are cut from.
+
+        Raises:
+            ImportError, OSError, ValueError: it cannot be read.
+        """
+        return LongFeatures(self._front.extract, sound)
+
     async def transcribe(
-        self, listener: Listener, samples: Tensor, decode: Decode
+        self, listener: Listener, features: LongFeatures, decode: Decode
     ) -> AsyncGenerator[Progress, None]:
         """Yield the news of a recording; the last one has its transcript.
 
@@ -89,7 +100,7 @@ class ServedTranscripts:
             Exception: what `decode` raises, or what is wrong with the recording.
         """
         news: list[Progress] = []
-        talk = listener.listen(0, Recording(samples), news.append)
+        talk = listener.listen(0, Recording(features), news.append)
         answers: list[Answer] | None = None
         is_first = True
         while True:

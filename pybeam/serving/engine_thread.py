@@ -16,6 +16,7 @@ from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
+from pybeam.serving.forecast import Forecast
 from pybeam.serving.lane import Lane
 from pybeam.serving.ticket import Ticket
 
@@ -53,6 +54,9 @@ class EngineThread(Arrivals):
         self._share = 0
         # when it was last between two steps
         self._beat_at = math.inf
+        self._forecast = Forecast()
+        # when its step began, and the requests that it has taken since
+        self._step_began, self._num_newcomers = math.inf, 0
         self.thread = threading.Thread(target=self._run, name=f"pybeam {lane.name}", daemon=True)
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
@@ -80,14 +84,32 @@ class EngineThread(Arrivals):
             now, late, ticket = self._beat(), [], None
             while self._share > 0:
                 ticket = lane.waiting.pop(now)
-                if ticket is None or not lane.is_hopeless(ticket, now):
+                if ticket is None or not self._is_hopeless(ticket, now):
                     break
                 late.append(ticket)
             if ticket is not None:
                 self._share -= 1
                 self._tickets[ticket.index] = lane.taken[ticket.index] = ticket
                 self._num_taken += 1
+                self._num_newcomers += 1
             return now, len(lane.waiting), late, ticket
+
+    def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
+        """Whether a request will certainly not meet its deadline if it begins now.
+
+        A request that is alone begins in any case: expectations come from others and may be wrong.
+        """
+        rows = self.load.rows + self._num_newcomers + 1
+        ticket.step_seconds = self._forecast.step_seconds(rows, now)
+        is_alone = not (self._lane.taken or self._lane.waiting)
+        if ticket.deadline is None or ticket.wants_best or is_alone:
+            return False
+        tokens = ticket.cost.source_tokens
+        least = self._forecast.least_seconds(tokens, ticket.step_seconds, ticket.most_steps)
+        lateness = now + least - ticket.deadline
+        if now < ticket.deadline:
+            ticket.lateness = max(0.0, lateness)
+        return lateness > 0
 
     def _sleep(self) -> None:
         """Sleep until a request waits or none will come. The watchdog knows of it."""
@@ -95,7 +117,7 @@ class EngineThread(Arrivals):
         while not lane.waiting and not lane.is_closed:
             self.is_idle, self.load = True, Load()
             lane.changed.wait()
-        self._beat()
+        self._step_began = self._beat()
         self.is_idle = False
 
     def _fair_share(self) -> int:
@@ -123,7 +145,11 @@ class EngineThread(Arrivals):
     def between_steps(self, load: Load) -> Mapping[int, Exception]:
         self._lane.expire()
         with self._lane.changed:
-            self._beat()
+            now = self._beat()
+            # each newcomer began with one row
+            rows = self.load.rows + self._num_newcomers
+            self._forecast.stepped(rows, now - self._step_began, now)
+            self._step_began, self._num_newcomers = now, 0
             self.load, self._share = load, self._fair_share()
             leaving = {}
             for index, ticket in self._tickets.items():
@@ -195,6 +221,10 @@ class EngineThread(Arrivals):
             with self._lane.changed:
                 del self._tickets[item.index]
             self._lane.done(ticket, item)
+            if item.error is None and item.stop_reason != "interrupted":
+                times, tokens = ticket.times(), ticket.cost.source_tokens
+                seconds = times.encoding + times.decoding
+                self._forecast.finished(tokens, ticket.step_seconds, seconds)
             return
         if len(item.tokens) > ticket.num_certain:
             ticket.num_certain = len(item.tokens)

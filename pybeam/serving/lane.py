@@ -184,18 +184,8 @@ class Lane:
                 # its caller need not wait until the step has ended
                 ticket.resolve(ticket.too_late())
 
-    def is_hopeless(self, ticket: Ticket, now: float) -> bool:
-        """Whether a request is not expected to meet its deadline if it begins now.
-
-        A request that is alone begins in any case: expectations come from others and may be wrong.
-        """
-        if ticket.deadline is None or ticket.wants_best or not (self.taken or self.waiting):
-            return False
-        seconds = self.pace.seconds_of(ticket.cost, 1 + len(self.taken))
-        return now + seconds > ticket.deadline
-
     def drop(self, expired: list[Ticket]) -> None:
-        """Tell the callers of requests that waited that it is too late."""
+        """Tell the callers of requests that waited that it is, or will be, too late."""
         for ticket in expired:
             self.left(ticket, "deadline")
             ticket.resolve(ticket.too_late())
@@ -205,7 +195,7 @@ class Lane:
         now = self.clock()
         ticket.enter("wait", now)
         with self.changed:
-            self.pace.done(ticket.cost, ticket.times(), now, len(self.taken))
+            self.pace.done(ticket.cost, now)
             del self.taken[ticket.index]
         reason, answer = _answer(ticket, result)
         self.left(ticket, reason, result)

@@ -228,8 +228,8 @@ class Service:
                 which it is to be done; None: no limit. `priority`: an int, higher ones first. `client`:
                 whom it counts for when clients take turns, such as a key or an address; None: all without
                 one count as one. `on_deadline`: what happens when the timeout passes: "raise" gives
-                `DeadlineExceeded`, and the request does not even begin if it is not expected to be done
-                in time while there are others; "best" gives the best so far, if there is any, see
+                `DeadlineExceeded`, and beside others the request does not even begin if hardly any of the
+                last ones would have been done in time; "best" gives the best so far, if there is any, see
                 `ServedResult`.
 
         The future raises `DeadlineExceeded`, `ServiceClosed` or `EngineStalled`; TypeError or ValueError if

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class Ticket:
         tag: its place in the fair order of clients.
         width: the width of its beam, when it has begun.
         leaves: why it must leave its engine before the next step; None: it may stay.
+        step_seconds: the time of a step that was expected when it began; None: unknown.
+        lateness: seconds by which it is expected to miss its deadline; 0: nothing says so.
     """
 
     request: Request
@@ -45,6 +48,8 @@ class Ticket:
     tag: float = 0.0
     width: int = 1
     leaves: Exception | None = None
+    step_seconds: float | None = None
+    lateness: float = 0.0
     _phase: Phase = "wait"
     _since: float = 0.0
     _seconds: dict[str, float] = field(
@@ -64,10 +69,24 @@ class Ticket:
         if self.leaves is None:
             self.leaves = error
 
+    @property
+    def most_steps(self) -> float:
+        """The steps that it can take, as far as it says so itself."""
+        request = self.request
+        if request.target is not None:
+            return len(request.target) + 1
+        return request.max_length if isinstance(request.max_length, int) else math.inf
+
     def too_late(self) -> DeadlineExceeded:
-        """The error of its caller when its time is over."""
+        """The error of its caller when its time is over, or too short."""
         assert self.deadline is not None
         seconds = self.deadline - self.submitted
+        if self.lateness:
+            return DeadlineExceeded(
+                f"the request is expected to take {self.lateness:.2g} seconds longer than its `timeout` of "
+                f"{seconds:g} seconds, beside those that run, and has not begun; send it later, or with "
+                "a longer `timeout`"
+            )
         return DeadlineExceeded(f"the request's `timeout` of {seconds:g} seconds has passed")
 
     def resolve(self, answer: ServedResult | BaseException) -> None:

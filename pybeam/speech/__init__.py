@@ -6,13 +6,14 @@ from pybeam.speech.features import (
     FireRedFeatureExtractor,
     WhisperFeatureExtractor,
     load_feature_extractor,
-    read_wav,
 )
-from pybeam.speech.formats import format_transcript
-from pybeam.speech.sound import read_sound, sound_seconds
+from pybeam.speech.formats import TranscriptWriter, format_transcript
+from pybeam.speech.long_features import LongFeatures
+from pybeam.speech.sound import SoundFile, read_sound, sound_seconds
 from pybeam.speech.transcript import Segment, Stretch, Transcript, Word
 from pybeam.speech.transcription import Transcription, load_transcription
 from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
+from pybeam.speech.wav import read_wav
 from pybeam.speech.words import WordFinder
 
 __all__ = [
@@ -20,11 +21,14 @@ __all__ = [
     "FeatureExtractor",
     "FireRedFeatureExtractor",
     "Heard",
+    "LongFeatures",
     "Segment",
+    "SoundFile",
     "SpeechRules",
     "Stretch",
     "TokenTimes",
     "Transcript",
+    "TranscriptWriter",
     "Transcription",
     "VoiceActivity",
     "WhisperFeatureExtractor",

@@ -1,10 +1,13 @@
-"""Say whether a sound file ends before its end, for formats that are readable up to any place."""
+"""Say whether a sound file ends before its end."""
 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+import struct
 from typing import Any, BinaryIO
+
+from pybeam.speech.containers import Damaged
+from pybeam.speech.wav import LARGEST_WAV
 
 # bytes in which the last page of an Ogg file begins, and of the first frame of an MP3 file
 NEAR, FRAME = 1 << 16, 256
@@ -12,15 +15,17 @@ NEAR, FRAME = 1 << 16, 256
 MP3_HEADERS = (b"Xing", b"Info", b"VBRI")
 OGG_PAGE, OGG_FLAGS, OGG_LAST = b"OggS", 5, 4
 # seconds by which a stated length may be wrong: tracks of a film may end apart
-TOLERANCE = 1.0
+TOLERANCE, EXACT_TOLERANCE = 1.0, 0.5
+# formats whose files say how long they are; of others the length is a guess
+EXACT_LENGTHS = {"flac", "mov"}
 
 
-def why_cut(container: Any, stream: Any, source: str | BinaryIO, seconds: float) -> str | None:
-    """Return why a file of `seconds` that was read seems to be cut; None: nothing says so.
+def why_cut(container: Any, stream: Any, source: BinaryIO, seconds: float) -> str | None:
+    """Return why a file that is readable up to any place seems to be cut; None: nothing says so.
 
     Args:
         container, stream: the package av's.
-        source: the file's name, or a stream that can seek.
+        source: the file.
         seconds: of the sound that was read.
     """
     forms = set(container.format.name.split(","))
@@ -36,7 +41,7 @@ def why_cut(container: Any, stream: Any, source: str | BinaryIO, seconds: float)
     return None
 
 
-def _has_length(source: str | BinaryIO) -> bool:
+def _has_length(source: BinaryIO) -> bool:
     """Whether the first frame of an MP3 file says how long it is. Otherwise its length is a guess."""
     kind, place = _piece(source, 0), 0
     if kind[:3] == b"ID3":
@@ -46,7 +51,7 @@ def _has_length(source: str | BinaryIO) -> bool:
     return any(header in first for header in MP3_HEADERS)
 
 
-def _ends(source: str | BinaryIO) -> bool:
+def _ends(source: BinaryIO) -> bool:
     """Whether the last page of an Ogg file says that it is the last one."""
     piece = _piece(source, -NEAR)
     flags = piece.rfind(OGG_PAGE) + OGG_FLAGS
@@ -54,9 +59,36 @@ def _ends(source: str | BinaryIO) -> bool:
     return flags < len(piece) and bool(piece[flags] & OGG_LAST)
 
 
-def _piece(source: str | BinaryIO, place: int) -> bytes:
+def check_length(container: Any, stream: Any, name: str, seconds: float) -> None:
+    """Refuse a file of `seconds` that says for certain that it has more."""
+    if stream.duration is None or not EXACT_LENGTHS & set(container.format.name.split(",")):
+        return
+    expected = float(stream.duration * stream.time_base)
+    if seconds < expected - EXACT_TOLERANCE:
+        raise Damaged(
+            f"{name} must have {expected:.1f} s, but ends after {seconds:.1f} s; fetch it again"
+        )
+
+
+def check_wav(file: BinaryIO, name: str) -> None:
+    """Refuse a WAV file, of any codec, that ends before its samples do. FFmpeg takes what is there."""
+    kind = file.read(12)
+    size = file.seek(0, os.SEEK_END)
+    place = 12 if kind[:4] == b"RIFF" and kind[8:] == b"WAVE" else size
+    while place < size:
+        file.seek(place)
+        chunk, num_bytes = struct.unpack("<4sI", file.read(8).ljust(8, b"\0"))
+        # chunks begin at even places
+        place += 8 + num_bytes + num_bytes % 2
+        if chunk == b"data":
+            if size < place - num_bytes % 2 and num_bytes < LARGEST_WAV:
+                raise Damaged(f"{name} is cut; fetch it again")
+            break
+    file.seek(0)
+
+
+def _piece(source: BinaryIO, place: int) -> bytes:
     """Return bytes from a place on, or the last ones."""
-    with open(source, "rb") if isinstance(source, str) else nullcontext(source) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(place if place >= 0 else max(0, size + place))
-        return file.read(NEAR)
+    size = source.seek(0, os.SEEK_END)
+    source.seek(place if place >= 0 else max(0, size + place))
+    return source.read(NEAR)

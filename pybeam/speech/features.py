@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import math
 import os
-import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from pybeam.text.model_files import blaming
 SMALLEST_DEVIATION = 1e-8  # for a bin that never changes, as in digital silence
 WHISPER_HIGHEST = 8000  # Hz, whatever the sampling rate
 FRAMES_AT_ONCE = 3000  # of a long recording, so that spectra need little memory
+SECONDS_AT_ONCE = 30  # of samples as Python's numbers, which are large
 # sizes by their names in the file, and their values if the file does not name them
 WHISPER_SIZES = {
     "feature_size": 80,
@@ -82,8 +84,9 @@ class FeatureExtractor:
     def __call__(self, samples: Tensor) -> Tensor:
         """Compute features [E, F] float32 of samples [n] from -1 to 1; E is 0 for less than 25 ms."""
         computer = self._fbank.OnlineFbank(self._options)
-        # Kaldi computes on 16-bit integers
-        computer.accept_waveform(self.sampling_rate, (samples * 2.0**15).tolist())
+        for part in samples.split(SECONDS_AT_ONCE * self.sampling_rate):
+            # Kaldi computes on 16-bit integers
+            computer.accept_waveform(self.sampling_rate, (part * 2.0**15).tolist())
         computer.input_finished()
         frames = [computer.get_frame(i) for i in range(computer.num_frames_ready)]
         if not frames:
@@ -194,20 +197,41 @@ class WhisperFeatureExtractor:
         The inner maximum is over the whole recording, as in openai-whisper and faster-whisper. Silence
         follows the end.
         """
+        parts = list(self.log_mels([samples]))
+        loudest = max((float(part.max()) for part in parts), default=-math.inf)
+        return self.scaled(torch.cat([torch.zeros(0, self.num_mel_bins), *parts]), loudest)
+
+    def log_mels(self, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield y, up to 3,000 frames [E, F] at a time, of a recording that comes in blocks of samples [n].
+
+        Any blocks of the same samples give the same numbers to the bit.
+        """
         hop, size = self.hop_length, len(self._window)
-        num = len(samples) // hop
-        if not num:
-            return torch.zeros(0, self.num_mel_bins)
-        filled = F.pad(samples.float(), (0, size))
-        mirrored = filled[1 : size // 2 + 1].flip(0)
-        frames = torch.cat((mirrored, filled)).unfold(0, size, hop)[:num]  # [E, n_fft]
-        log_mel = torch.empty(num, self.num_mel_bins)
-        for part, out in zip(
-            frames.split(FRAMES_AT_ONCE), log_mel.split(FRAMES_AT_ONCE), strict=True
-        ):
-            power = torch.fft.rfft(part * self._window).abs().square()
-            out.copy_((power @ self._filters.t()).clamp_min(1e-10).log10_())
-        return log_mel.clamp_(min=float(log_mel.max()) - 8).add_(4).div_(4)
+        whole = (FRAMES_AT_ONCE - 1) * hop + size
+        waiting, has_begun = torch.zeros(0), False
+        num_samples = num_done = 0
+        for block in itertools.chain(blocks, [None]):
+            if block is None:
+                waiting = F.pad(waiting, (0, size))
+            else:
+                num_samples += len(block)
+                waiting = torch.cat((waiting, block.float()))
+            if not has_begun and (block is None or len(waiting) > size // 2):
+                waiting = torch.cat((waiting[1 : size // 2 + 1].flip(0), waiting))
+                has_begun = True
+            while num := min(FRAMES_AT_ONCE, num_samples // hop - num_done):
+                if block is not None and (num < FRAMES_AT_ONCE or len(waiting) < whole):
+                    break
+                yield self._log_mel(waiting.unfold(0, size, hop)[:num])
+                num_done, waiting = num_done + num, waiting[num * hop :]
+
+    def _log_mel(self, frames: Tensor) -> Tensor:
+        power = torch.fft.rfft(frames * self._window).abs().square()
+        return (power @ self._filters.t()).clamp_min(1e-10).log10_()
+
+    def scaled(self, log_mel: Tensor, loudest: float) -> Tensor:
+        """Turn y [E, F], which is `log_mel`, into features in place; `loudest` is the inner maximum."""
+        return log_mel.clamp_(min=loudest - 8).add_(4).div_(4)
 
 
 def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
@@ -333,49 +357,6 @@ EXTRACTORS: dict[str, Callable[[Path, dict[str, Any]], Extractor]] = {
     "WhisperFeatureExtractor": _whisper,
     "FireRedFeatureExtractor": _firered,
 }
-
-
-# bytes of samples; a size from here on stands for one that is not known
-LARGEST_WAV = 0x7FFF0000
-CHUNK_FRAMES = 1 << 20
-
-
-def read_wav(path: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
-    """Read samples [n] float32, from -1 to 1, from a WAV file: 16-bit PCM, one channel, at this rate.
-
-    Args:
-        path: the file, or a binary stream with its content.
-        sampling_rate: the rate that it must have, in Hz, such as a feature extractor's.
-
-    Raises:
-        OSError: the file cannot be opened.
-        ValueError: it is not such a file.
-    """
-    source = str(path) if isinstance(path, str | os.PathLike) else path
-    name, given = (source, source) if isinstance(source, str) else ("the recording", "in.wav")
-    remedy = f"convert it: `ffmpeg -i {given} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav`"
-    try:
-        with wave.open(source, "rb") as file:
-            found = file.getframerate(), file.getnchannels(), 8 * file.getsampwidth()
-            num_frames = file.getnframes()
-            # a little at a time, as that number may be far too large
-            samples = b"".join(iter(lambda: file.readframes(CHUNK_FRAMES), b""))
-    # some of these errors have no message; RuntimeError: a part ends behind the file
-    except (wave.Error, EOFError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} must be a WAV file with PCM samples: {str(error) or 'it ends too early'}; {remedy}"
-        ) from error
-    names = ("Hz", "channels", "bits per sample")
-    for value, expected, unit in zip(found, (sampling_rate, 1, 16), names, strict=True):
-        if value != expected:
-            raise ValueError(f"{name} must have {expected} {unit}, but has {value}; {remedy}")
-    # a program that writes into a pipe claims the largest size
-    if len(samples) < 2 * num_frames < LARGEST_WAV:
-        raise ValueError(
-            f"{name} must have {num_frames} samples, but ends after {len(samples) // 2}; fetch it again"
-        )
-    whole = samples[: len(samples) // 2 * 2]
-    return torch.from_numpy(np.frombuffer(whole, dtype="<i2").astype(np.float32) / 2.0**15)
 
 
 def _fbank_package() -> Any:

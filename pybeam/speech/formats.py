@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from pybeam.arguments import ArgumentError
@@ -25,38 +25,58 @@ def format_transcript(transcript: Transcript, form: str) -> str:
     Raises:
         ValueError: there is no such form.
     """
-    if form not in FORMATS:
-        raise ArgumentError("form", f"must be one of {', '.join(FORMATS)}, but is {form!r}")
-    return FORMATS[form](transcript)
+    return TranscriptWriter(form).end(transcript)
 
 
-def _txt(transcript: Transcript) -> str:
-    return "".join(f"{_line(segment.text)}\n" for segment in transcript.segments)
+class TranscriptWriter:
+    """Write one transcript while it comes: segments as they are known, and the end.
 
+    What `more` and `end` return, one behind the other, is what `format_transcript` returns. JSON is one
+    object, which comes as a whole at the end.
 
-def _srt(transcript: Transcript) -> str:
-    cues = enumerate(_cues(transcript), start=1)
-    return "".join(
-        f"{i}\n{_time(start, ',', has_hours=True)} --> {_time(end, ',', has_hours=True)}\n{text}\n\n"
-        for i, (start, end, text) in cues
-    )
+    Args:
+        form: see `format_transcript`.
 
+    Raises:
+        ValueError: there is no such form.
+    """
 
-def _vtt(transcript: Transcript) -> str:
-    cues = [
-        f"{_time(start, '.')} --> {_time(end, '.')}\n{text}\n\n"
-        for start, end, text in _cues(transcript)
-    ]
-    return "".join(["WEBVTT\n\n", *cues])
+    def __init__(self, form: str) -> None:
+        if form not in FORMATS:
+            raise ArgumentError("form", f"must be one of {', '.join(FORMATS)}, but is {form!r}")
+        self._form = form
+        self._num_segments = self._num_cues = 0
 
+    def more(self, segments: Sequence[Segment]) -> str:
+        """Return what the next `segments` add, with what stands above all of them if they are the first."""
+        if self._form == "json":
+            return ""
+        title = HEADS.get(self._form, "") if segments and not self._num_segments else ""
+        self._num_segments += len(segments)
+        return title + "".join(map(self._text, segments))
 
-def _tsv(transcript: Transcript) -> str:
-    lines = [
-        f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t"
-        f"{_line(segment.text).replace(chr(9), ' ')}\n"
-        for segment in transcript.segments
-    ]
-    return "".join(["start\tend\ttext\n", *lines])
+    def end(self, transcript: Transcript) -> str:
+        """Return what is left of the whole `transcript`."""
+        if self._form == "json":
+            return _json(transcript)
+        if not transcript.segments:
+            return HEADS.get(self._form, "")
+        return self.more(transcript.segments[self._num_segments :])
+
+    def _text(self, segment: Segment) -> str:
+        if self._form == "txt":
+            return f"{_line(segment.text)}\n"
+        if self._form == "tsv":
+            text = _line(segment.text).replace("\t", " ")
+            return f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{text}\n"
+        start, end, text = _cue(segment)
+        if not text:
+            return ""
+        self._num_cues += 1
+        if self._form == "srt":
+            first, last = _time(start, ",", has_hours=True), _time(end, ",", has_hours=True)
+            return f"{self._num_cues}\n{first} --> {last}\n{text}\n\n"
+        return f"{_time(start, '.')} --> {_time(end, '.')}\n{text}\n\n"
 
 
 def _json(transcript: Transcript) -> str:
@@ -70,13 +90,9 @@ def _json(transcript: Transcript) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[Transcript], str]] = {
-    "txt": _txt,
-    "srt": _srt,
-    "vtt": _vtt,
-    "tsv": _tsv,
-    "json": _json,
-}
+FORMATS = ("txt", "srt", "vtt", "tsv", "json")
+# what stands above all segments
+HEADS = {"vtt": "WEBVTT\n\n", "tsv": "start\tend\ttext\n"}
 
 
 def _fields(number: int, segment: Segment) -> dict[str, Any]:
@@ -104,17 +120,14 @@ def _fields(number: int, segment: Segment) -> dict[str, Any]:
     return fields
 
 
-def _cues(transcript: Transcript) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and text of each subtitle."""
-    for segment in transcript.segments:
-        start, end, text = segment.start, segment.end, segment.text
-        if segment.words:
-            start, end = segment.words[0].start, segment.words[-1].end
-            text = "".join(word.text for word in segment.words)
-        # this arrow stands between the times of a subtitle
-        text = _line(text).replace("-->", "->")
-        if text:
-            yield start, end, text
+def _cue(segment: Segment) -> tuple[float, float, str]:
+    """Return start, end and text of a subtitle."""
+    start, end, text = segment.start, segment.end, segment.text
+    if segment.words:
+        start, end = segment.words[0].start, segment.words[-1].end
+        text = "".join(word.text for word in segment.words)
+    # this arrow stands between the times of a subtitle
+    return start, end, _line(text).replace("-->", "->")
 
 
 def _line(text: str) -> str:

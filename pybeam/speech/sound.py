@@ -1,13 +1,14 @@
-"""Read sound files of any kind at a model's sampling rate, with the package av (FFmpeg's libraries)."""
+"""Read sound files of many kinds at a model's sampling rate, with the package av (FFmpeg's libraries)."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import itertools
 import os
-import struct
 import warnings
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, BinaryIO
 
@@ -15,34 +16,203 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.speech.cut_files import why_cut
-from pybeam.speech.features import LARGEST_WAV, read_wav
+from pybeam.speech.containers import CONTAINERS, Damaged, check_form, opened, reason_of, sound_of
+from pybeam.speech.cut_files import check_length, check_wav, why_cut
+from pybeam.speech.film_tables import is_film
+from pybeam.speech.tags import Bytes, behind_tags, is_adts
+from pybeam.speech.wav import NOT_WAV, wav_blocks
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"
-# formats whose files say how long they are; of others the length is a guess
-EXACT_LENGTHS = {"flac", "mov"}
-# seconds by which such a length may be wrong
-TOLERANCE = 0.5
+# seconds of a recording, unless the caller says otherwise: a small file may hold years of silence
+DAY = 86400.0
+BLOCK_SECONDS = 10
+# no codec cuts a second into more packets; some that hold nothing are forgiven
+MOST_PACKETS, EMPTY_PACKETS = 3000, 10_000
 
-NOT_WAV = (EOFError, RuntimeError, wave.Error)
+
+class SoundFile:
+    """A sound file, or the sound of a film, that is read a block at a time: its length costs no memory.
+
+    WAV files with 16-bit samples, one channel and this rate are read as they are (`read_wav`). Other WAV
+    files, W64, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska and WebM are decoded, mixed down
+    to one channel and resampled, which needs the package av. It takes the first of several sound tracks.
+    Whatever is in a file, no other file and no connection is opened for it.
+
+    Args:
+        source: the file, or a binary stream with its content, which can seek. Nobody else may use the stream
+            meanwhile.
+        sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
+        max_seconds: a longer recording is refused when so much of it is decoded; None: no limit.
+        warn: is told once if the file seems to be cut; None: Python's warnings.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        sampling_rate: int,
+        *,
+        max_seconds: float | None = DAY,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._source, self.sampling_rate, self._max_seconds = source, sampling_rate, max_seconds
+        self.name = "the recording"
+        if isinstance(source, str | os.PathLike):
+            self.name = os.fspath(source)
+        self._warn: Callable[[str], None] | None = warn or warnings.warn
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield the samples [n] float32, from -1 to 1, some seconds at a time. Each call begins anew.
+
+        Raises:
+            OSError: the file cannot be opened.
+            ValueError: it has no sound, it is damaged, it is longer than `max_seconds`, or the package av is
+                missing; or it is cut, as far as its format tells for certain (WAV, FLAC, MP4), which is known
+                behind the last block.
+        """
+        with self._file() as file:
+            if _is_plain(file, self.sampling_rate):
+                yield from self._bounded(wav_blocks(file, self.sampling_rate, self.name))
+                return
+            try:
+                av = importlib.import_module("av")
+            except ImportError:
+                yield from self._refused(file)
+                return
+            check_wav(file, self.name)
+            try:
+                yield from self._decoded(av, file)
+            except Damaged:
+                raise
+            # the resampler raises ValueError for a recording that changes its form on the way
+            except (av.FFmpegError, ValueError) as error:
+                raise Damaged(f"{self.name} cannot be read as sound: {reason_of(error)}") from error
+
+    def _file(self) -> contextlib.AbstractContextManager[BinaryIO]:
+        if isinstance(self._source, str | os.PathLike):
+            return open(self._source, "rb")
+        self._source.seek(0)
+        return nullcontext(self._source)
+
+    def _bounded(self, blocks: Iterable[Tensor]) -> Iterator[Tensor]:
+        num_samples = 0
+        for block in blocks:
+            num_samples += len(block)
+            self._check_most(num_samples / self.sampling_rate)
+            yield block
+
+    def _check_most(self, seconds: float) -> None:
+        if self._max_seconds is not None and seconds > self._max_seconds:
+            raise Damaged(
+                f"{self.name} must have at most {self._max_seconds:g} s of sound; cut it into parts"
+            )
+
+    def _refused(self, file: BinaryIO) -> Iterator[Tensor]:
+        """Let `wav_blocks` say why it does not take the file, and how it could be read."""
+        try:
+            yield from wav_blocks(file, self.sampling_rate, self.name)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; or let pybeam decode it, with the package av: {INSTALL}"
+            ) from error
+
+    def _decoded(self, av: Any, file: BinaryIO) -> Iterator[Tensor]:
+        rate, num_samples = self.sampling_rate, 0
+        with _opened(av, file, self.name) as container:
+            stream = sound_of(container, self.name)
+            for block in _gathered(_resampled(av, self._frames(container, stream), rate), rate):
+                num_samples += len(block)
+                yield block
+            # FFmpeg takes the beginning of a file that its name describes for a whole one
+            if not num_samples:
+                raise Damaged(
+                    f"{self.name} has no sound, or is cut before it begins; fetch it again"
+                )
+            seconds = num_samples / rate
+            check_length(container, stream, self.name, seconds)
+            reason = why_cut(container, stream, file, seconds)
+        if reason is not None and self._warn is not None:
+            self._warn(f"{self.name} seems to be cut: {reason}")
+        self._warn = None
+
+    def _frames(self, container: Any, stream: Any) -> Iterator[Any]:
+        num_packets = num_samples = 0
+        seconds = 0.0
+        for packet in container.demux(stream):
+            if packet.is_corrupt:
+                raise Damaged(f"{self.name} is damaged or cut; fetch it again")
+            num_packets += 1
+            if num_packets > MOST_PACKETS * seconds + EMPTY_PACKETS:
+                raise Damaged(
+                    f"{self.name} must have at most {MOST_PACKETS} packets in a second of sound, but has "
+                    f"{num_packets} in {seconds:.1f} s"
+                )
+            for frame in packet.decode():
+                if not num_samples:
+                    check_form(frame, self.name)
+                # before it is resampled, when it is small still
+                num_samples += frame.samples
+                seconds = num_samples / frame.sample_rate
+                self._check_most(seconds)
+                yield frame
+
+
+def _opened(av: Any, file: BinaryIO, name: str) -> Any:
+    """Open a file whose kind is looked at first, since what FFmpeg does with some kinds has no bounds."""
+    if is_film(file, name):
+        return opened(av, Bytes(file, 0), name, ["mov"])
+    begin = behind_tags(file, name)
+    containers = ["aac"] if is_adts(file, begin, name) else CONTAINERS
+    return opened(av, Bytes(file, begin), name, containers)
+
+
+def _resampled(av: Any, frames: Iterable[Any], rate: int) -> Iterator[np.ndarray]:
+    # 16-bit samples, as openai-whisper and faster-whisper take; FFmpeg mixes floats down too loud
+    resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
+    for frame in itertools.chain(frames, [None]):
+        if frame is not None:
+            # gaps and jumps of its clock are no reason to refuse a recording
+            frame.pts = None
+        for one in resampler.resample(frame):
+            yield one.to_ndarray()[0]
+
+
+def _gathered(parts: Iterable[np.ndarray], rate: int) -> Iterator[Tensor]:
+    """Make blocks of samples [n] float32 of parts in 16 bits."""
+    held: list[np.ndarray] = []
+    num_samples = 0
+    for part in itertools.chain(parts, [None]):
+        if part is not None:
+            held.append(part)
+            num_samples += part.size
+        if num_samples >= BLOCK_SECONDS * rate or (part is None and num_samples):
+            yield torch.from_numpy(np.concatenate(held).astype(np.float32) / 2.0**15)
+            held, num_samples = [], 0
+
+
+def _is_plain(file: BinaryIO, sampling_rate: int) -> bool:
+    """Whether `wav_blocks` takes a file, which is at its beginning before and afterwards."""
+    try:
+        with wave.open(file, "rb") as sound:
+            form = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
+            return form == (sampling_rate, 1, 2)
+    except NOT_WAV:
+        return False
+    finally:
+        file.seek(0)
 
 
 def read_sound(
     source: str | os.PathLike[str] | BinaryIO,
     sampling_rate: int,
     *,
-    max_seconds: float | None = None,
+    max_seconds: float | None = DAY,
 ) -> Tensor:
     """Read samples [n] float32, from -1 to 1, from a sound file, or the sound of a film.
 
-    WAV files with 16-bit samples, one channel and this rate are read as they are (`read_wav`). Anything else
-    that FFmpeg knows is decoded, mixed down to one channel and resampled, which needs the package av. It
-    takes the first of several sound tracks.
+    They are those of all blocks of a `SoundFile`, which says what is read, and how.
 
     Args:
-        source: the file, or a binary stream with its content, which can seek.
-        sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
-        max_seconds: a longer recording is refused before all of it is decoded; None: no limit.
+        source, sampling_rate, max_seconds: those of `SoundFile`.
 
     Warns:
         UserWarning: it seems to be cut (MP3 with a header of its encoder, Ogg, Opus, Matroska, WebM). It is
@@ -50,28 +220,10 @@ def read_sound(
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it has no sound, it is damaged, it is longer than `max_seconds`, or the package av is
-            missing; or it is cut, as far as its format tells for certain (WAV, FLAC, MP4).
+        ValueError: it cannot be read, see `SoundFile.blocks`.
     """
-    name = str(source) if isinstance(source, str | os.PathLike) else "the recording"
-    plain_seconds = _plain_seconds(source, sampling_rate)
-    if plain_seconds is not None:
-        _check_most(name, plain_seconds, max_seconds)
-        return read_wav(source, sampling_rate)
-    try:
-        av = importlib.import_module("av")
-    except ImportError:
-        return _refused(source, sampling_rate)
-    given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
-    _check_wav(given, name)
-    try:
-        return _decoded(av, given, name, sampling_rate, max_seconds)
-    # the resampler raises ValueError for a recording that changes its form on the way
-    except (av.FFmpegError, ValueError) as error:
-        if isinstance(error, _Damaged):
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _Damaged(f"{name} cannot be read as sound: {reason}") from error
+    sound = SoundFile(source, sampling_rate, max_seconds=max_seconds)
+    return torch.cat([torch.zeros(0), *sound.blocks()])
 
 
 def sound_seconds(path: str | os.PathLike[str]) -> float:
@@ -88,111 +240,7 @@ def sound_seconds(path: str | os.PathLike[str]) -> float:
         pass
     try:
         av = importlib.import_module("av")
-    except ImportError:
-        return 0.0
-    try:
-        with av.open(os.fspath(path), metadata_errors="ignore") as container:
+        with open(path, "rb") as content, _opened(av, content, str(path)) as container:
             return float((container.duration or 0) / av.time_base)
-    except (av.FFmpegError, ValueError):
+    except (ImportError, OSError, ValueError):
         return 0.0
-
-
-class _Damaged(ValueError):
-    """Sound that cannot be read, with a message for the user."""
-
-
-def _plain_seconds(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> float | None:
-    """Return the length of a WAV file that `read_wav` takes; None: it is another.
-
-    A stream is at its beginning afterwards.
-    """
-    given = os.fspath(source) if isinstance(source, str | os.PathLike) else source
-    try:
-        with wave.open(given, "rb") as file:
-            form = file.getframerate(), file.getnchannels(), file.getsampwidth()
-            return file.getnframes() / sampling_rate if form == (sampling_rate, 1, 2) else None
-    except NOT_WAV:
-        return None
-    finally:
-        if not isinstance(given, str):
-            given.seek(0)
-
-
-def _refused(source: str | os.PathLike[str] | BinaryIO, sampling_rate: int) -> Tensor:
-    """Let `read_wav` say why it does not take the file, and how it could be read."""
-    try:
-        return read_wav(source, sampling_rate)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; or let pybeam decode it, with the package av: {INSTALL}"
-        ) from error
-
-
-def _check_most(name: str, seconds: float, most: float | None) -> None:
-    if most is not None and seconds > most:
-        raise _Damaged(f"{name} must have at most {most:g} s of sound; cut it into parts")
-
-
-def _decoded(
-    av: Any, source: str | BinaryIO, name: str, sampling_rate: int, max_seconds: float | None
-) -> Tensor:
-    # a temporary file can be written, too, and would be
-    with av.open(source, "r", metadata_errors="ignore") as container:
-        if not container.streams.audio:
-            raise _Damaged(f"{name} has no sound")
-        stream = container.streams.audio[0]
-        # 16-bit samples, as openai-whisper and faster-whisper take; FFmpeg mixes floats down too loud
-        resampler = av.AudioResampler(format="s16", layout="mono", rate=sampling_rate)
-        parts, num_samples = [np.zeros(0, np.int16)], 0
-        for frame in _frames(container, stream, name):
-            # gaps and jumps of its clock are no reason to refuse a recording
-            frame.pts = None
-            parts += [one.to_ndarray()[0] for one in resampler.resample(frame)]
-            num_samples += parts[-1].size
-            _check_most(name, num_samples / sampling_rate, max_seconds)
-        parts += [one.to_ndarray()[0] for one in resampler.resample(None)]
-        samples = np.concatenate(parts)
-        # FFmpeg takes the beginning of a file that its name describes for a whole one
-        if not samples.size:
-            raise _Damaged(f"{name} has no sound, or is cut before it begins; fetch it again")
-        seconds = len(samples) / sampling_rate
-        _check_length(container.format.name, stream, name, seconds)
-        reason = why_cut(container, stream, source, seconds)
-    if reason is not None:
-        warnings.warn(f"{name} seems to be cut: {reason}", stacklevel=3)
-    return torch.from_numpy(samples.astype(np.float32) / 2.0**15)
-
-
-def _frames(container: Any, stream: Any, name: str) -> Iterator[Any]:
-    for packet in container.demux(stream):
-        if packet.is_corrupt:
-            raise _Damaged(f"{name} is damaged or cut; fetch it again")
-        yield from packet.decode()
-
-
-def _check_wav(source: str | BinaryIO, name: str) -> None:
-    """Refuse a WAV file, of any codec, that ends before its samples do. FFmpeg takes what is there."""
-    with open(source, "rb") if isinstance(source, str) else nullcontext(source) as file:
-        kind = file.read(12)
-        size = file.seek(0, os.SEEK_END)
-        place = 12 if kind[:4] == b"RIFF" and kind[8:] == b"WAVE" else size
-        while place < size:
-            file.seek(place)
-            chunk, num_bytes = struct.unpack("<4sI", file.read(8).ljust(8, b"\0"))
-            # chunks begin at even places
-            place += 8 + num_bytes + num_bytes % 2
-            if chunk == b"data":
-                if size < place - num_bytes % 2 and num_bytes < LARGEST_WAV:
-                    raise _Damaged(f"{name} is cut; fetch it again")
-                break
-        file.seek(0)
-
-
-def _check_length(form: str, stream: Any, name: str, seconds: float) -> None:
-    if stream.duration is None or not EXACT_LENGTHS & set(form.split(",")):
-        return
-    expected = float(stream.duration * stream.time_base)
-    if seconds < expected - TOLERANCE:
-        raise _Damaged(
-            f"{name} must have {expected:.1f} s, but ends after {seconds:.1f} s; fetch it again"
-        )

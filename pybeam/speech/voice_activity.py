@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from pybeam.arguments import ArgumentError
+from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Stretch
 
 RATE = 16000
@@ -84,24 +85,37 @@ class VoiceActivity:
         self.rules = rules or SpeechRules()
         self._session = _session()
 
-    def __call__(self, samples: Tensor) -> list[Stretch]:
-        """Return the stretches of samples [n] float32, from -1 to 1, at 16 kHz."""
-        return stretches(self.probabilities(samples), len(samples), self.rules)
+    def __call__(self, samples: Tensor | SoundFile) -> list[Stretch]:
+        """Return the stretches of samples [n] float32, from -1 to 1, at 16 kHz, or of a file."""
+        probabilities, num_samples = self._hear(samples)
+        return stretches(probabilities, num_samples, self.rules)
 
-    def probabilities(self, samples: Tensor) -> np.ndarray:
+    def probabilities(self, samples: Tensor | SoundFile) -> np.ndarray:
         """Return the probability [ceil(n / 512)] that somebody speaks in each 512 samples."""
-        num_frames = math.ceil(len(samples) / FRAME)
-        sound = np.zeros(CONTEXT + num_frames * FRAME, np.float32)
-        sound[CONTEXT : CONTEXT + len(samples)] = samples.numpy()
-        # each frame, and the end of the one before it
-        frames = [sound[i * FRAME : (i + 1) * FRAME + CONTEXT] for i in range(num_frames)]
+        return self._hear(samples)[0]
+
+    def _hear(self, samples: Tensor | SoundFile) -> tuple[np.ndarray, int]:
+        """Return the probabilities, and how many samples there are."""
+        blocks = [samples] if isinstance(samples, Tensor) else samples.blocks()
+        # each frame is judged with the end of the one before it
+        waiting = np.zeros(CONTEXT, np.float32)
         hidden = cell = np.zeros((1, 1, 128), np.float32)
-        found = [np.zeros(0, np.float32)]
-        for i in range(0, num_frames, FRAMES_AT_ONCE):
-            given = {"input": np.stack(frames[i : i + FRAMES_AT_ONCE]), "h": hidden, "c": cell}
-            values, hidden, cell = self._session.run(["speech_probs", "hn", "cn"], given)
-            found.append(values.reshape(-1))
-        return np.concatenate(found)
+        found, num_samples = [np.zeros(0, np.float32)], 0
+        for block in itertools.chain(blocks, [None]):
+            if block is None:
+                waiting = np.pad(waiting, (0, (CONTEXT - len(waiting)) % FRAME))
+            else:
+                num_samples += len(block)
+                waiting = np.concatenate((waiting, block.numpy()))
+            while num := min(FRAMES_AT_ONCE, (len(waiting) - CONTEXT) // FRAME):
+                if block is not None and num < FRAMES_AT_ONCE:
+                    break
+                frames = [waiting[i * FRAME : (i + 1) * FRAME + CONTEXT] for i in range(num)]
+                given = {"input": np.stack(frames), "h": hidden, "c": cell}
+                values, hidden, cell = self._session.run(["speech_probs", "hn", "cn"], given)
+                found.append(values.reshape(-1))
+                waiting = waiting[num * FRAME :]
+        return np.concatenate(found), num_samples
 
 
 def stretches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,33 @@ def positive(path: Path, config: dict[str, Any], name: str, most: int = LARGEST)
     return value
 
 
-def eos_ids(path: Path, given: Any, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens that end a hypothesis. Raises ValueError if `given`, from a config, names none."""
+def read_generation(directory: Path, eos_id: int | Sequence[int] | None = None) -> dict[str, Any]:
+    """Read `generation_config.json`, or nothing without it. `eos_id` takes the place of what it names."""
+    path = directory / "generation_config.json"
+    generation = read_json(path) if path.exists() else {}
+    return generation if eos_id is None else {**generation, "eos_token_id": eos_id}
+
+
+def eos_ids(
+    path: Path,
+    config: dict[str, Any],
+    generation: dict[str, Any],
+    vocab_size: int,
+    default: int | None = None,
+) -> tuple[int, ...]:
+    """Return the tokens that end a hypothesis: those of the generation config, or else of the config.
+
+    Raises ValueError if they name none.
+    """
+    given = generation.get("eos_token_id")
+    given = config.get("eos_token_id", default) if given is None else given
     try:
         return arguments.eos_ids(given, vocab_size)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"`eos_token_id` of {path.parent} must be one token id or up to "
-            f"{arguments.MAX_EOS} below `vocab_size` = {vocab_size}, but is {given!r}; write those to use "
-            "into generation_config.json"
+            f"{arguments.MAX_EOS} below `vocab_size` = {vocab_size}, but is {given!r}; give those to use as "
+            "`eos_id` of `load_model`, or write them into generation_config.json"
         ) from error
 
 
@@ -70,7 +89,6 @@ def token_id(
         return default
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    # a source ends in one EOS as well, so there must be one alone
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(
             f"`{name}` of {path.parent} must be one token id, but is {value!r}; "

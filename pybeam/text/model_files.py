@@ -16,6 +16,8 @@ from pybeam.arguments import ArgumentError
 
 # far more than any tokenizer or index of shards that is known; parsed JSON takes ten times as much memory
 MAX_TEXT_BYTES = 1 << 28
+# how a file begins that git-lfs has left in the place of a large one, and how long it may be
+POINTER, MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
 def regular_file(path: Path, most_bytes: int | None = None) -> Path:
@@ -23,17 +25,27 @@ def regular_file(path: Path, most_bytes: int | None = None) -> Path:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is a folder, a pipe or a device, which may never end, or has more than `most_bytes`.
+        ValueError: it is a folder, a pipe or a device, which may never end, has more than `most_bytes`, or
+            stands for a file that has not been downloaded.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
         raise ValueError(f"{path} must be a regular file, but is {kind}")
+    if found.st_size <= MAX_POINTER_BYTES and _is_pointer(path):
+        raise ValueError(
+            f"{path} must hold the file itself, but is a pointer of git-lfs; in the clone run `git lfs pull`"
+        )
     if most_bytes is not None and found.st_size > most_bytes:
         raise ValueError(
             f"{path} must have at most {most_bytes:,} bytes, but has {found.st_size:,}; is it the right file?"
         )
     return path
+
+
+def _is_pointer(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(POINTER)) == POINTER
 
 
 def named_file(directory: Path, name: Any, where: str) -> Path:

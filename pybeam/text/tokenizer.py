@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, whole
 from pybeam.text.characters import CharacterPieces
+from pybeam.text.encoded import Encoded
 from pybeam.text.json_files import LARGEST, read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.subwords import JsonPieces, MappedPieces, Pieces, SentencePieces, Vocabularies
@@ -38,8 +39,8 @@ class Tokenizer:
         pieces: splits a text into the tokens of a vocabulary.
         before: ids in front of every source.
         after: ids behind every source, EOS among them.
-        prefix: ids that every hypothesis must begin with (`pybeam.Request.prefix`): the target
-            language's tag, where the model wants one there.
+        prefix: ids that every hypothesis must begin with: the target language's tag, where the model wants
+            one there. What `encode` returns has them with it.
 
     Attributes:
         prefix: see above.
@@ -53,6 +54,10 @@ class Tokenizer:
         self.prefix = list(prefix)
         self.unk_id = pieces.target_id("<unk>")
 
+    def __repr__(self) -> str:
+        parts = f"before={self._before}, after={self._after}, prefix={self.prefix}"
+        return f"Tokenizer({type(self._pieces).__name__}, {parts})"
+
     @overload
     def encode(self, text: str) -> list[int]: ...
     @overload
@@ -60,7 +65,8 @@ class Tokenizer:
     def encode(self, text: str | Texts) -> list[int] | list[list[int]]:
         """Return the source ids of a text, tags and EOS included, or a list of them for several texts.
 
-        The text of a decoder-only model is a prompt, which has none of these.
+        The text of a decoder-only model is a prompt, which has none of these. Where hypotheses must begin
+        with `prefix`, the ids are an `Encoded`, a list that says so to a `pybeam.Decoder`.
 
         Args:
             text: a text, or a list or tuple of texts.
@@ -69,7 +75,8 @@ class Tokenizer:
             TypeError: it is neither.
         """
         if isinstance(text, str):
-            return [*self._before, *self._pieces.encode(text), *self._after]
+            ids = [*self._before, *self._pieces.encode(text), *self._after]
+            return Encoded(ids, self.prefix) if self.prefix else ids
         return [self.encode(one) for one in _texts(text)]
 
     @overload
@@ -122,7 +129,11 @@ def _as_id(token: int) -> int:
 
 
 def load_tokenizer(
-    path: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
+    path: str | os.PathLike[str],
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    *,
+    eos_id: int | None = None,
 ) -> Tokenizer:
     """Load the tokenizer of a model directory.
 
@@ -139,6 +150,8 @@ def load_tokenizer(
         source_lang, target_lang: languages as the model's files name them ("en" or "eng_Latn" or
             "en_XX"), for models with language tags; by default those of `tokenizer_config.json`.
             A Marian model's target language is a tag before the source.
+        eos_id: the token behind every source; None: EOS of the files, and of several that of the tokenizer's
+            own files.
 
     Raises:
         FileNotFoundError: no such directory, or no tokenizer file that can be read in it.
@@ -157,13 +170,30 @@ def load_tokenizer(
             _refuse_languages(files, source_lang, target_lang)
             before, after = pieces.frame
             return Tokenizer(pieces, before, after, [])
-        eos_id = files.setting("eos_token_id")
-        if not isinstance(eos_id, int):
-            raise ValueError(
-                f"`eos_token_id` of {directory} must be one token id, but is {eos_id!r}; "
-                "write the one to use into generation_config.json"
-            )
+        if eos_id is None:
+            eos_id = _source_eos(files, pieces)
+        else:
+            whole("eos_id", eos_id, 0, LARGEST)
         return _framed(files, pieces, eos_id, source_lang, target_lang)
+
+
+def _source_eos(files: _Files, pieces: Pieces) -> int:
+    """Return the token that ends a source, of several that end hypotheses. Raises ValueError if none does."""
+    named = files.setting("eos_token_id")
+    if isinstance(named, int) and not isinstance(named, bool):
+        return named
+    listed = named if isinstance(named, list) else []
+    token = files.tokenizer_config.get("eos_token")
+    own = pieces.token_id(token["content"] if isinstance(token, dict) else token) if token else None
+    if own is not None and (named is None or own in listed):
+        return own
+    if len(listed) == 1 and isinstance(listed[0], int):
+        return listed[0]
+    raise ValueError(
+        f"`eos_token_id` of {files.directory} must be one token id, or several with the `eos_token` of "
+        f"tokenizer_config.json among them, but is {named!r}; give the one to use as `eos_id` of "
+        "`load_tokenizer`"
+    )
 
 
 def load_vocabularies(path: str | os.PathLike[str]) -> Vocabularies | None:

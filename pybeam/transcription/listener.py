@@ -7,14 +7,8 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from pybeam.engine.failures import kept
 from pybeam.models.base import Model
-from pybeam.models.transformer.sources import SharedFeatures
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.transcription.found import Found, best_of_failed
@@ -23,33 +17,11 @@ from pybeam.transcription.hallucinations import WindowOfWords
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
+from pybeam.transcription.sound import Sound
 from pybeam.transcription.talks import Answer, Question, Talk
 
 # what a `WordFinder` does
 FindWords = Callable[..., list[Segment]]
-
-
-class Sound:
-    """The features of a recording, cut into windows.
-
-    Args:
-        features: [E, F].
-        window: frames of a window.
-        is_shared: whether the model can keep the encoder's states of a window for its next request.
-    """
-
-    def __init__(self, features: Tensor, window: int, *, is_shared: bool) -> None:
-        self._features, self._window, self._is_shared = features, window, is_shared
-        self.num_frames = len(features)
-        self._last: tuple[tuple[int, int], Any] | None = None
-
-    def window(self, start: int, size: int) -> Any:
-        """Return `size` frames as a source. Zeros fill the window, which are neither loud nor silent."""
-        if self._last is None or self._last[0] != (start, size):
-            features = self._features[start : start + size]
-            filled = F.pad(features, (0, 0, 0, self._window - len(features)))
-            self._last = (start, size), SharedFeatures(filled) if self._is_shared else filled
-        return self._last[1]
 
 
 class Listener:
@@ -112,7 +84,8 @@ class Listener:
             tell(Progress(index, recording.id, 0.0, 0.0, error=kept(error)))
 
     def _listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
-        sound = self._sound(recording)
+        is_shared = isinstance(self._model, SpeechTransformer)
+        sound = Sound.of(recording, self._extract, self._window, is_shared=is_shared)
         duration = sound.num_frames / self._rate
         stretches = self._stretches(recording, sound)
         language, probability = yield from self._detect(recording, sound, stretches)
@@ -126,28 +99,10 @@ class Listener:
 
         walk = self._batched if self._options.windows == "batched" else self._sequential
         segments = yield from walk(sound, stretches, language, report)
+        sound.close()
         code = language if self._tokens.languages else "en"
         transcript = Transcript(code, probability, duration, tuple(segments))
         tell(Progress(index, recording.id, duration, duration, transcript=transcript))
-
-    def _sound(self, recording: Recording) -> Sound:
-        samples = recording.samples() if callable(recording.samples) else recording.samples
-        if isinstance(samples, np.ndarray):
-            samples = torch.from_numpy(samples)
-        if not isinstance(samples, Tensor) or not samples.dtype.is_floating_point:
-            found = samples.dtype if isinstance(samples, Tensor) else type(samples).__name__
-            raise TypeError(
-                f"a recording must be a float tensor, samples [n] from -1 to 1 or features [E, "
-                f"{self._extract.num_mel_bins}], but is {found}"
-            )
-        is_features = samples.ndim == 2 and samples.shape[1] == self._extract.num_mel_bins
-        if samples.ndim != 1 and not is_features:
-            raise ValueError(
-                f"a recording must have samples [n] or features [E, {self._extract.num_mel_bins}], but has "
-                f"the shape {list(samples.shape)}; mix channels down, for example with `.mean(0)`"
-            )
-        features = samples.float() if is_features else self._extract.recording(samples)
-        return Sound(features, self._window, is_shared=isinstance(self._model, SpeechTransformer))
 
     def _stretches(self, recording: Recording, sound: Sound) -> list[tuple[int, int]]:
         """The stretches in frames, cut to the recording."""
@@ -233,22 +188,31 @@ class Listener:
         language: str | None,
         report: Callable[[int, list[Segment]], None],
     ) -> Generator[list[Any], list[Any], list[Segment]]:
-        """Transcribe windows that are cut beforehand, all at a time."""
+        """Transcribe windows that are cut beforehand, all at a time. Their news come in the order of time."""
+        ready: dict[int, tuple[int, list[Segment]]] = {}
+        num_told = 0
 
-        def one(start: int, end: int) -> Generator[list[Any], list[Any], list[Segment]]:
+        def tell(place: int, frames: int, segments: list[Segment]) -> None:
+            nonlocal num_told
+            ready[place] = frames, segments
+            while num_told in ready:
+                report(*ready.pop(num_told))
+                num_told += 1
+
+        def one(place: int, start: int, end: int) -> Generator[list[Any], list[Any], list[Segment]]:
             source = sound.window(start, end - start)
             window = yield from self._transcribe(source, start, self._first_prompt, language)
             segments, _ = self._segments(window, start, end - start, keeps_rest=True)
             last_end = start / self._rate
             segments = self._with_words(segments, source, start, end - start, language, last_end)
             segments = lasting(segments)
-            report(end - start, segments)
+            tell(place, end - start, segments)
             return segments
 
         windows = windows_of(stretches, self._window)
         if not windows:
             return []
-        parts = yield [one(start, end) for start, end in windows]
+        parts = yield [one(place, *window) for place, window in enumerate(windows)]
         return [segment for part in parts for segment in part]
 
     def _with_words(

@@ -90,6 +90,8 @@ class Transcriber:
             raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
         front = Front.load(path)
         front.tokens.check(model)
+        # the options say what is suppressed, and each question how its answer begins and ends
+        model = model.without(*model.settings.names)
         self.sampling_rate = front.extract.sampling_rate
         self.languages = tuple(front.tokens.languages)
         schedule = Fifo(16) if schedule is None else schedule

@@ -1,1 +1,1 @@
-"""Triton kernels: one op per file, kernel and launcher."""
+"""Triton kernels, and the functions that launch them."""

@@ -165,10 +165,17 @@ def prune(
     """Say which candidates of the next beam are within both margins."""
     m_compared = m_next | (m_finished & (finishing == HELD))
     best = tl.max(tl.where(m_compared, b_score, -float("inf")), 0)
-    floor = tl.maximum(best, best_finished) - margin
+    m_near = within(b_score, tl.maximum(best, best_finished), margin)
     best_log_prob = tl.max(tl.where(m_next & ~m_held, b_log_prob, -float("inf")), 0)
-    local_floor = best_log_prob - local_margin
-    return m_next & (b_score > floor) & (m_held | (b_log_prob > local_floor))
+    return m_next & m_near & (m_held | within(b_log_prob, best_log_prob, local_margin))
+
+
+@triton.jit
+def within(b_value, best, margin):
+    """Say which numbers are less than the margin below the best; a negative margin keeps ties."""
+    keeps_ties = margin < 0
+    floor = best - tl.where(keeps_ties, -margin, margin)
+    return tl.where(keeps_ties, b_value >= floor, b_value > floor)
 
 
 @triton.jit

@@ -1,9 +1,8 @@
-"""The one driver of the benchmarks: systems take turns, rows are kept, every case runs on next to nothing."""
+"""The one driver of the benchmarks: systems take turns, and rows are kept."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import weakref
@@ -19,7 +18,6 @@ from benchmarks.journal import Journal  # noqa: E402
 from benchmarks.setup import Setup  # noqa: E402
 from benchmarks.tasks import IDENTITY, Task, in_turn  # noqa: E402
 from pybeam.backends.machine import ISAS  # noqa: E402
-from support.tiny_corpus import write_corpus  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,58 +203,6 @@ def test_the_cases_of_the_readme_exist(tmp_path):
     names = [found[0].case for found in __main__.cases_of(name, setup)]
     assert names[: len(wanted)] == wanted
     assert len(set(names)) == len(names)
-
-
-SKIPPED_WITHOUT = {
-    "translate": "ctranslate2",
-    "one-request": "ctranslate2",
-    "onnx": "onnxruntime",
-    "huggingface": "transformers",
-    "causal": "ctranslate2",
-    "whisper": "transformers",
-    "transcription": "ctranslate2",
-    "t5": "transformers",
-    "processors": "transformers",
-    "service": "ctranslate2",
-    "pipelines": "sentencex",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in __main__.BENCHMARKS if n not in ("e2e", "stopping")])
-def test_dry_run(name, tmp_path):
-    if name in SKIPPED_WITHOUT:
-        pytest.importorskip(SKIPPED_WITHOUT[name])
-    if name in ("speech", "onnx", "quality"):
-        pytest.importorskip("jiwer")
-    data = tmp_path
-    if name in ("parsing", "quality", "retrieval"):
-        data = ROOT.parent / "shared" / "data"
-        if not data.exists():
-            pytest.skip("needs the parsing data: `make data`")
-    write_corpus(tmp_path, "dev", "test")
-    command_line = [sys.executable, "-m", "benchmarks", name, "--dry-run", "--repeats", "1"]
-    if name == "huggingface":
-        # the others have one size, which takes minutes
-        command_line += ["--only", "translation, k = 5"]
-    if name == "one-request":
-        # every system of a case starts a process
-        command_line += ["--only", "greedy", "widened-fixed-5", "one-row-step", "--threads", "1"]
-    if name == "service":
-        # every system starts a server
-        command_line += ["--only", "peer-5/CTranslate2 int8, 1", "offline-5/pybeam int8, v"]
-    run = subprocess.run(
-        [*command_line, "--data", str(data)],
-        cwd=ROOT,
-        env={**os.environ, "OUT": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    kept = Journal(tmp_path, f"{name}-cpu", IDENTITY)
-    errors = [row["error"] for row in kept.rows if "error" in row]
-    assert all("espeak-ng" in error or "flite" in error for error in errors), errors
-    assert kept.rows
 
 
 @pytest.mark.slow

@@ -61,6 +61,19 @@ def test_progress(run, source, monkeypatch):
     assert re.fullmatch(first, said[0]) and said[1].startswith("part 1: 4 lines")
 
 
+def test_a_line_that_is_too_long_keeps_its_place(run, tmp_path, expected, monkeypatch):
+    monkeypatch.setattr("pybeam.corpus.readers.MAX_LINE_BYTES", 200)
+    path, options = tmp_path / "in.es", ["--part-lines", "2", "--quiet"]
+    path.write_text("\n".join([*LINES[:2], "largo" * 100, LINES[2]]), "utf-8")
+    code, files, said = run("translate", "--input", str(path), *options)
+    assert (code, text(files)) == (0, [*expected[:2], "", expected[2]])
+    assert said == "pybeam: 1 lines failed; errors.jsonl says why\n"
+    problem = json.loads(files["errors.jsonl"])
+    assert problem["line"] == 3 and "found 500; is this text?" in problem["error"]
+    (tmp_path / "out" / "part-00001.txt").unlink()  # the run goes on behind the first part
+    assert run("translate", "--input", str(path), *options)[:2] == (code, files)
+
+
 @pytest.mark.parametrize("processes", ["1", "2", "auto"])
 def test_processes(run, source, expected, processes):
     options = ["--part-lines", "1", "--processes", processes, "--cache", "2", "--quiet"]

@@ -23,6 +23,9 @@ SEARCHES = {
     "--algorithm variable --width 9 --threshold 2 --max-candidates 3": pybeam.variable_beam(
         9, **PRUNED, scoring=NORMALISED
     ),
+    "--algorithm variable --threshold 1 --keep-ties": pybeam.variable_beam(
+        5, 1.0, keep_ties=True, scoring=NORMALISED
+    ),
     "--algorithm shrinking --width 3 --cut-too --max-length 4": pybeam.shrinking_beam(
         3, scoring=NORMALISED, ended_only=False, max_length=4
     ),

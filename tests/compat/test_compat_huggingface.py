@@ -27,7 +27,7 @@ OPTIONS = dict(
     forced_bos_token_id=[None, 7],
     forced_eos=[False, True],
     exponential_decay_length_penalty=[None, (2, 1.2)],
-    # generated padding shifts the positions behind it, and its end cannot be seen in a result
+    # the end of generated padding cannot be seen in a result
     suppress_tokens=[[PAD], [PAD, 20, 33]],
     begin_suppress_tokens=[[], [EOS, 34, 17]],
     renormalize_logits=[False, True],

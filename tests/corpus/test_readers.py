@@ -3,11 +3,12 @@
 import gzip
 import json
 import sys
+import tracemalloc
 
 import pytest
 
-from pybeam.corpus import Corpus, CorpusError, Unreadable
-from pybeam.corpus.readers import MAX_LINE_BYTES, Names, recordings_in
+from pybeam.corpus import Corpus, CorpusError, Unreadable, readers
+from pybeam.corpus.readers import Names, recordings_in
 
 TEXT = "uno\ndos\n\n tres \r\n¿cuatro?".encode()
 LINES = [(b"uno",), (b"dos",), (b"",), (b" tres \r",), ("¿cuatro?".encode(),)]
@@ -71,9 +72,45 @@ def test_what_is_not_packed_at_all(write, name):
         list(Corpus([write(name, b"uno dos tres cuatro cinco")]))
 
 
-def test_a_line_without_end(write):
-    with pytest.raises(CorpusError, match="is this text"):
-        list(Corpus([write("a.txt", b"x" * MAX_LINE_BYTES)]))
+@pytest.fixture
+def short(monkeypatch):
+    """Lines of 16 bytes are too long."""
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 16)
+    monkeypatch.setattr(readers, "SKIPPED_BYTES", 4)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\ndos\n"])
+@pytest.mark.parametrize("num", [15, 16, 17, 19, 20, 21])
+def test_a_line_that_is_too_long_fails_alone(write, short, num, end):
+    lines = list(Corpus([write("a.txt", b"uno\n" + b"x" * num + end)]))
+    found = lines[1][0]
+    if num < 16:
+        assert found == b"x" * num
+    else:
+        assert found.reason == (
+            f"expected a line of less than 16 bytes, but found {num}; is this text?"
+        )
+    assert [lines[0], *lines[2:]] == [(b"uno",)] + [(b"dos",)] * (len(end) > 1)
+
+
+def test_a_record_that_is_too_long_fails_alone(write, short):
+    path = write("a.jsonl", b'{"es": "%s"}\n{"es": "b"}\n' % (b"a" * 20))
+    (first,), second = Corpus([path], column="es")
+    assert "found 30" in first.reason and second == (b"b",)
+
+
+def test_of_a_line_without_end_a_piece_is_kept(write, monkeypatch):
+    most, num = 1 << 18, 1 << 24
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", most)
+    monkeypatch.setattr(readers, "SKIPPED_BYTES", most)
+    path = write("a.txt.gz", gzip.compress(b"x" * num + b"\ndos", 1))
+    tracemalloc.start()
+    try:
+        (first,), second = Corpus([path])
+        assert tracemalloc.get_traced_memory()[1] < num / 4
+    finally:
+        tracemalloc.stop()
+    assert f"found {num:,}" in first.reason and second == (b"dos",)
 
 
 def test_json_lines(write):

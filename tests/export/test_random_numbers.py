@@ -28,6 +28,7 @@ def eager(algorithm):
 RULES = {
     "held": pybeam.variable_beam(4, 2.0, 3, n_best=2, min_length=1, processors=EAGER),
     "held, local": pybeam.variable_beam(4, None, None, 0.1, 0.1, n_best=2, processors=EAGER),
+    "held, ties stay": pybeam.variable_beam(4, 2.0, 3, 0.1, 0.1, True, n_best=2, processors=EAGER),
     "held, the best": pybeam.variable_beam(
         4, 2.0, n_best=2, stop=stopping.Stop(patience=1.5), processors=EAGER
     ),

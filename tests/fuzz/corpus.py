@@ -25,7 +25,10 @@ from support.tiny_rnn import save_tiny_rnn
 SPOKEN = ROOT / "examples" / "models" / "spoken-numbers-en"
 RATE = 16000
 # sounds by what FFmpeg calls their codecs
-CODECS = {"mp3": "libmp3lame", "ogg": "libopus", "flac": "flac", "m4a": "aac"}
+CODECS = {
+    **{"mp3": "libmp3lame", "ogg": "libopus", "flac": "flac"},
+    **{"m4a": "aac", "aac": "aac", "mkv": "aac"},
+}
 TEXTS = ("txt.gz", "jsonl", "jsonl.zst", "parquet")
 LINES = ["Y dijo Dios: Sea la luz", "y fué la luz.", "Jesús lloró."] * 40
 

@@ -26,6 +26,7 @@ KINDS = ("function", "rnn", "m2m_100", "causal-llama")
 OPTIONS = (
     *("width", "threshold", "max_candidates", "relative_threshold", "local_threshold", "n_best"),
     *(
+        "keep_ties",
         "min_length",
         "max_length",
         "scoring",
@@ -41,6 +42,7 @@ OPTIONS = (
 PLAIN: dict[str, list[Any]] = {
     "width": [1, 2, 5, 9, [2, 5]],
     "threshold": [0.5, 3.0],
+    "keep_ties": [True, False],
     "max_candidates": [1, 3],
     "n_best": [1, 2],
     "min_length": [0, 2],

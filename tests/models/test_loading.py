@@ -243,11 +243,6 @@ def test_start_falls_back_to_bos(tmp_path):
     assert load_model(tmp_path).start_id == 4
 
 
-def test_one_eos_in_a_list_is_accepted(directory):
-    edit_json(directory / "generation_config.json", eos_token_id=[6])
-    assert load_model(directory).eos_id == 6
-
-
 def test_missing_directory(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none is at .*/nowhere"):
         load_model(tmp_path / "nowhere")
@@ -284,8 +279,11 @@ def test_wrong_configs(directory, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"eos_token_id": [2, 3]}, r"`eos_token_id` of .* one token id, but is \[2, 3\]"),
-        ({"eos_token_id": 45}, "`eos_token_id` must be a token below vocab_size = 45, but is 45"),
+        (
+            {"eos_token_id": []},
+            r"`eos_token_id` of .* up to 8 below .* = 45, but is \[\]; give those",
+        ),
+        ({"eos_token_id": 45}, "`eos_token_id` of .* up to 8 below `vocab_size` = 45, but is 45"),
         ({"decoder_start_token_id": "x"}, "`decoder_start_token_id` of .* but is 'x'"),
     ],
 )

@@ -225,6 +225,41 @@ def test_a_held_entry_does_not_raise_the_local_threshold(kernel, device):
     assert int(survivors.num_finished) == 0
 
 
+# best, margin: their difference is exact, rounded, zero, denormal, below all numbers
+TIES = [
+    (0.0, 1.0),
+    (-1000.1, 1.5),
+    (-0.0, 1e-38),
+    (1e-39, 2.0**-126),
+    (-3e38, 3e38),
+    (1.5, 1.5),
+    (2.0, INF),
+]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_ties_at_a_margin(kernel, device, keeps):
+    """A negative margin keeps what is exactly at the floor, and drops the next smaller number."""
+    best, margin = (torch.tensor(numbers) for numbers in zip(*TIES, strict=True))
+    floor = best - margin
+    num = len(TIES)
+    below, above = (torch.nextafter(floor, torch.full((num,), end)) for end in (-INF, INF))
+    case = dict(
+        logits=torch.stack((best, above, floor, below), 1),
+        score=torch.zeros(num),
+        offset=offsets([1] * num),
+        width=ints([4] * num),
+        normalise=False,
+    )
+    signed = -margin.where(margin < INF, -margin) if keeps else margin
+    for name in ("margin", "local_margin"):
+        survivors = check({**case, name: signed}, kernel, device)
+        above_all = torch.stack((best, above, floor, below), 1) > floor[:, None]
+        is_tie = torch.stack((best, above, floor, below), 1) == floor[:, None]
+        stays = above_all | (is_tie & (floor > -INF)[:, None] if keeps else False)
+        assert survivors.count.tolist() == stays.sum(1).tolist()
+
+
 def test_empty(kernel, device):
     case = dict(logits=torch.empty(0, 5), score=torch.empty(0), offset=offsets([]), width=ints([]))
     assert check(case, kernel, device).token.shape == (0, 0)

@@ -53,3 +53,24 @@ def test_a_rule_that_leaves_the_best_token_alone(backend, rule):
     assert {token for found in free.hypotheses for token in found.tokens} == {2, 3}
     assert [found.tokens for found in pruned.hypotheses] == [[2, 2, 2]]
     assert same.hypotheses == pruned.hypotheses
+
+
+@pytest.mark.parametrize("rule", [{"threshold": 1.0}, {"local_threshold": math.exp(-1)}], ids=str)
+def test_ties_at_a_threshold(backend, rule):
+    """Token 3 is always exactly at the threshold; the option is the algorithm's, or the request's."""
+    model = constant_model([-9.0, -9.0, 0.0, -1.0])
+    raw = dict(n_best=4, max_length=1)
+    build = lambda **more: pybeam.variable_beam(4, **rule, **raw, **more)  # noqa: E731
+    request = pybeam.Request([1], keep_ties=True)
+    first = lambda algorithm, source: {  # noqa: E731
+        found.tokens[0]
+        for found in pybeam.Decoder(model, algorithm, backend=backend)
+        .decode([source])[0]
+        .hypotheses
+    }
+    assert (
+        first(build(), [1])
+        == first(build(keep_ties=True), pybeam.Request([1], keep_ties=False))
+        == {2}
+    )
+    assert first(build(keep_ties=True), [1]) == first(build(), request) == {2, 3}

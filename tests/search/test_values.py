@@ -105,6 +105,18 @@ def test_margins_of_thresholds():
     assert off.margin == off.local_margin == INF
 
 
+def test_margins_that_keep_ties_are_negative():
+    """A margin that float32 would round to zero keeps its sign; a rule that is off stays off."""
+    kept = Pruning(threshold=2.0, local_threshold=0.25, keep_ties=True)
+    assert (kept.margin, kept.local_margin) == (-2.0, -math.log(4))
+    assert Pruning(threshold=1e-60, keep_ties=True).margin == -(2.0**-126)
+    off = Pruning(threshold=INF, keep_ties=True)
+    assert off.margin == off.local_margin == INF
+    for value in (None, 1, "yes"):
+        with pytest.raises(TypeError, match="`keep_ties` must be True or False"):
+            Pruning(keep_ties=value)
+
+
 def test_stop_rules():
     for value in ("1", [1]):
         refused(Stop, "patience", value)

@@ -3,12 +3,17 @@
 import httpx
 import pytest
 
-from support.server_process import running
+from support.server_process import running, wait_until
 
 
 @pytest.fixture(scope="session")
 def server():
-    with running("--max-body", "20000", "--body-timeout", "0.5") as process:
+    with running("--max-body", "20000", "--body-timeout", "0.5", is_ready=False) as process:
+        wait_until(lambda: process.url, seconds=60)
+        # what it says while it starts
+        paths = ("/health", "/ready", "/metrics", "/translate", "/v1/models")
+        process.early = {path: httpx.get(process.url + path, timeout=60) for path in paths}
+        process.until_ready()
         yield process
         assert process.process.poll() is None, "".join(process.lines)[-5000:]
         assert process.stop() == 0

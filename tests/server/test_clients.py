@@ -158,9 +158,9 @@ def test_keys_of_clients():
     async def test():
         async with app_client(keys=("good",)) as inner:
             transport = httpx.ASGITransport(inner.app)
-            async with AsyncClient("http://test", "good", transport=transport) as client:
+            async with AsyncClient("http://localhost", "good", transport=transport) as client:
                 assert await client.translate(LINES[0]) == translations()[0]
-            async with AsyncClient("http://test", "bad", transport=transport) as client:
+            async with AsyncClient("http://localhost", "bad", transport=transport) as client:
                 with pytest.raises(ServerError, match="401"):
                     await client.translate(LINES[0])
 

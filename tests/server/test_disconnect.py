@@ -15,7 +15,7 @@ LONG = " ".join(LINES * 4)
 def send(server, body: dict) -> socket.socket:
     connection = socket.create_connection(server.address)
     content = json.dumps(body).encode()
-    head = "POST /v1/translations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/translations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
     return connection
 
@@ -81,14 +81,14 @@ def test_a_body_that_stops_in_the_middle(server):
     connection = socket.create_connection(server.address, timeout=20)
     with connection:
         connection.sendall(
-            b"POST /v1/translations HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{"
+            b"POST /v1/translations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
         )
         assert b" 408 " in connection.recv(1000)
 
 
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
-    "head", [b"", b"POST /v1/trans", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET"]
+    "head", [b"", b"POST /v1/trans", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
 )
 def test_a_connection_that_says_nothing_more_is_closed(server, head):
     with socket.create_connection(server.address, timeout=20) as connection:

@@ -1,6 +1,7 @@
 """Every endpoint answers what the library does."""
 
 import json
+import re
 
 import pytest
 
@@ -276,6 +277,12 @@ def test_operations(http):
 
 
 def test_the_pages_for_programmers(http):
-    assert "swagger" in http.get("/docs").text
+    pages = {path: http.get(path).text for path in ("/docs", "/redoc")}
+    assert "swagger" in pages["/docs"]
+    for page in pages.values():
+        # they work without a network
+        assert not re.search(r"(\w+:)?//[\w-]+\.", page)
+        files = re.findall(r'(?:src|href)="([^"]+)"', page)
+        assert files and {http.get(file).status_code for file in files} == {200}
     paths = answer(http.get("/openapi.json"))["paths"]
     assert {"/translate", "/v1/decode", "/v1/completions", "/metrics"} <= paths.keys()

@@ -36,6 +36,7 @@ def check(response, status, field=None):
         ("translations", {"text": "a", "withd": 3}, "withd"),
         ("translations", {"text": "a", "timeout": -1}, "timeout"),
         ("translations", {"text": "a", "timeout": 1e9}, "timeout"),
+        ("translations", {"text": "a", "priority": 1}, "priority"),
         ("translations", {"text": "a", "length_penalty": 1, "scoring": {}}, "length_penalty"),
         ("translations", {"text": "a", "source_lang": "de"}, "source_lang"),
         ("translations", {"text": ["a", "b"], "stream": True}, "text"),
@@ -221,6 +222,15 @@ def test_504(http):
     body = {"text": LINES[3], "width": 32, "timeout": 1e-6}
     check(http.post("/v1/translations", json=body), 504, "timeout")
     check(http.post("/v1/translations", json={**body, "stream": True}), 504, "timeout")
+
+
+def test_priorities_are_bounded():
+    async def statuses(client):
+        bodies = [{"text": LINES[0], "priority": one} for one in (-8, 0, 3, 4)]
+        return [(await client.post("/v1/translations", json=one)).status_code for one in bodies]
+
+    assert run(statuses) == [200, 200, 400, 400]
+    assert run(statuses, max_priority=3) == [200, 200, 200, 400]
 
 
 def test_not_ready_before_the_start():

@@ -1,6 +1,7 @@
 """Models choose themselves by languages, those of their files or of their names."""
 
 import json
+import pickle
 import shutil
 
 import pytest
@@ -76,6 +77,38 @@ def test_results_are_those_of_the_library_with_tags(tagged):
     request = pybeam.Request(tokenizer.encode(LINE), tokenizer.prefix)
     [best] = decoder().decode([request])[0].hypotheses
     assert (found["text"], found["score"]) == (tokenizer.decode(best.tokens), best.score)
+
+
+def test_a_target_language_reaches_the_decoder(tagged):
+    """What README says: `decode(tokenizer.encode(lines))`. It holds for parts of sources too."""
+    tokenizer = pybeam.load_tokenizer(tagged.directory, "es", "fr")
+    sources = tokenizer.encode([LINE, "Yo soy la luz del mundo."])
+    sources.append(pickle.loads(pickle.dumps(sources[0][:3] + sources[0][-1:])))
+    found = decoder().decode(sources)
+    assert [one.hypotheses[0].tokens[:1] for one in found] == [tokenizer.prefix] * 3
+    expected = decoder().decode([pybeam.Request(list(one), tokenizer.prefix) for one in sources])
+    assert [one.hypotheses for one in found] == [one.hypotheses for one in expected]
+    plain = pybeam.Request(sources[0], prefix=[])
+    assert (
+        decoder().decode([plain])[0].hypotheses
+        == decoder().decode([list(sources[0])])[0].hypotheses
+    )
+
+
+def test_a_tag_counts_as_generate_counts_it(tagged):
+    """As a token that the search generates in the recipe of transformers, and nowhere in others."""
+    tokenizer = pybeam.load_tokenizer(tagged.directory, "es", "fr")
+    source, model = tokenizer.encode(LINE), decoder().model
+    search = pybeam.compat.huggingface.beam_search(3, max_new_tokens=9)
+    forced = pybeam.compat.huggingface.beam_search(
+        3, max_new_tokens=9, forced_bos_token_id=tokenizer.prefix[0]
+    )
+    [own] = pybeam.Decoder(model, search).decode([source])
+    [first] = pybeam.Decoder(model, forced).decode([list(source)])
+    assert own.hypotheses[0].tokens == first.hypotheses[0].tokens
+    assert own.hypotheses[0].final_score == pytest.approx(first.hypotheses[0].final_score)
+    [plain] = pybeam.Decoder(model, search).decode([pybeam.Request(source, tokenizer.prefix)])
+    assert plain.hypotheses[0].final_score < own.hypotheses[0].final_score
 
 
 def test_a_model_without_a_tokenizer_takes_ids(tmp_path):

@@ -18,6 +18,31 @@ def own_server():
         yield server
 
 
+def test_it_listens_before_it_has_loaded_its_models(server):
+    early = server.early
+    assert early["/health"].status_code == 200
+    assert early["/ready"].json() == {"status": "starting"}
+    for path in ("/ready", "/metrics", "/translate", "/v1/models"):
+        assert early[path].status_code == 503, path
+        assert int(early[path].headers["retry-after"]) > 0
+    assert "starting" in early["/translate"].json()["error"]
+    assert httpx.get(f"{server.url}/ready").status_code == 200
+
+
+@pytest.mark.slow
+def test_it_may_be_stopped_before_it_is_ready():
+    with running(models=[MODEL], is_ready=False) as server:
+        wait_until(lambda: server.url, seconds=60)
+        assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_it_ends_if_its_models_cannot_be_loaded(tmp_path):
+    with running(models=[tmp_path], is_ready=False) as server:
+        assert server.wait() == 1
+        assert "config.json" in server.lines[-1]
+
+
 def test_sigterm_under_load_loses_no_request(own_server):
     statuses: dict[str, int | None] = {}
     server = own_server

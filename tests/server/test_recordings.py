@@ -192,3 +192,14 @@ def test_a_client_that_goes_takes_its_windows_along(served):
         assert (await send(client)).json() == {"text": expected(served).text}
 
     run(test, model=served, max_recordings=1)
+
+
+def test_an_upload_that_names_hosts_or_lasts_too_long_is_refused(served):
+    session = (
+        b"v=0\no=- 0 0 IN IP4 0.0.0.0\ns=x\nc=IN IP4 0.0.0.0\nt=0 0\nm=audio 45678 RTP/AVP 0\n"
+    )
+    for form in ({}, {"stream": "true"}):
+        found = sent(served, session, **form)
+        assert found.status_code == 422 and "cannot be read as sound" in found.text
+        found = sent(served, LONG, settings={"max_audio_seconds": 1.0}, **form)
+        assert found.status_code == 422 and "must have at most 1 s of sound" in found.text

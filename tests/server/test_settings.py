@@ -7,7 +7,7 @@ import torch
 
 from pybeam.cli import main
 from pybeam.cli import pybeam as commands
-from pybeam.server import app
+from pybeam.server import app, lifecycle
 from pybeam.server.settings import Settings
 from support.paths import MODEL
 
@@ -22,6 +22,7 @@ def settings(monkeypatch):
         raise _Stop
 
     monkeypatch.setattr(app, "build_service", build_service)
+    monkeypatch.setattr(lifecycle, "serve", lambda start, settings: start())
 
     def run(*arguments):
         with pytest.raises(_Stop):

@@ -16,20 +16,14 @@ import pytest
 from support.example_lines import LINES, translations
 from support.faulty_server import FAULTS
 from support.paths import MODEL, ROOT
-from support.server_process import gauge, running, wait_until
+from support.server_process import gauge, memory, needs_proc, running, wait_until
 
 MEGA = 1 << 20
 PYTHONPATH = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 
 
 def descriptors(server) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
-
-
-def resident_bytes(server) -> int:
-    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 def check_it_still_works(http: httpx.Client) -> None:
@@ -88,8 +82,8 @@ def test_the_wall_clock_jumps(faulty):
 
 @needs_proc
 def test_bodies_of_10_mb_are_not_kept(server, http):
-    before = resident_bytes(server)
-    head = b"POST /v1/translations HTTP/1.1\r\nHost: a\r\n"
+    before = memory(server)
+    head = b"POST /v1/translations HTTP/1.1\r\nHost: localhost\r\n"
     for _ in range(12):
         with socket.create_connection(server.address, timeout=20) as connection:
             # of no declared length, so that the server has to count
@@ -102,7 +96,7 @@ def test_bodies_of_10_mb_are_not_kept(server, http):
             connection.sendall(head + b"Content-Length: 10000000\r\n\r\n")
             assert b" 413 " in connection.recv(1000)
     check_it_still_works(http)
-    assert resident_bytes(server) < before + 20 * MEGA
+    assert memory(server) < before + 20 * MEGA
 
 
 @needs_proc
@@ -110,7 +104,9 @@ def test_connections_of_clients_that_went_are_closed(server, http):
     check_it_still_works(http)
     before = descriptors(server)
     body = json.dumps({"text": " ".join(LINES), "stream": True, "best_so_far": True}).encode()
-    head = b"POST /v1/translations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = (
+        b"POST /v1/translations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
     content = b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
     connections = [socket.create_connection(server.address) for _ in range(48)]
     for i, connection in enumerate(connections):
@@ -195,11 +191,11 @@ def test_steady_load_leaves_nothing_behind(server, http, seconds):
     # allocators keep what the first load needed
     steady_load(server, http, seconds / 5)
     check_it_still_works(http)
-    before = descriptors(server), resident_bytes(server)
+    before = descriptors(server), memory(server)
     steady_load(server, http, seconds)
     wait_until(lambda: descriptors(server) <= before[0])
     check_it_still_works(http)
-    assert resident_bytes(server) < before[1] + 16 * MEGA
+    assert memory(server) < before[1] + 16 * MEGA
 
 
 def free_port() -> int:

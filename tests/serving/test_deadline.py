@@ -6,8 +6,8 @@ import pytest
 
 import pybeam
 from pybeam.serving import DeadlineExceeded
-from pybeam.serving.answers import Cost, Times
-from pybeam.serving.pace import MARGIN, Pace
+from pybeam.serving.answers import Cost
+from pybeam.serving.pace import Pace
 from support.gates import WAIT_SECONDS, Clock
 from support.served import REQUESTS, answers, expected, gated, wait_for
 
@@ -113,39 +113,69 @@ def test_there_is_no_best_so_far_of_what_has_not_begun():
     service.close()
 
 
-def test_what_is_not_expected_to_be_done_in_time_does_not_begin_beside_others():
+def ticking(clock, schedule, **options):
+    """A gated model whose steps take a hundredth of a second, and a millisecond more for each row."""
+    model, service = gated(schedule=schedule, clock=clock, **options)
+    call = model.fn
+
+    def slow(prefixes, lengths, source_ids):
+        clock.now += 0.01 + 0.001 * len(prefixes)
+        return call(prefixes, lengths, source_ids)
+
+    model.fn = slow
+    return model, service
+
+
+def test_what_is_expected_to_be_late_does_not_begin_beside_others():
     clock = Clock()
-    model, service = gated(clock=clock)
-    [slow] = at_the_gate(model, service, REQUESTS[:1])
-    clock.now += 8  # for a source of one token
-    model.open()
-    answers([slow])
+    model, service = ticking(clock, pybeam.Fifo(4))
+    for _ in range(2):
+        answers([service.submit(request) for request in REQUESTS])
     wait_for(lambda: service.status().num_running == 0)
     # alone, it begins: expectations may be wrong, and are never corrected otherwise
-    assert answers([service.submit(REQUESTS[5], timeout=1)]) == expected()[5:6]
+    with pytest.raises(DeadlineExceeded, match="has passed"):
+        service.submit(REQUESTS[5], timeout=0.011).result(WAIT_SECONDS)
     [other] = at_the_gate(model, service, REQUESTS[6:7])
-    hopeless = service.submit(REQUESTS[7], timeout=0.1)
+    num_calls = len(model.calls)
+    hopeless = service.submit(REQUESTS[7], timeout=0.02)
     hopeful = service.submit(REQUESTS[8], timeout=1000)
     model.open()
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match=r"expected to take .* longer than its `timeout` of"):
         hopeless.result(WAIT_SECONDS)
     assert answers([other, hopeful]) == [expected()[6], expected()[8]]
-    assert not [calls for calls in model.calls if 7 in calls]
+    assert not [calls for calls in model.calls[num_calls:] if 7 in calls]
     service.close()
+
+
+def test_a_burst_after_lonely_requests_is_answered():
+    """The times of lonely requests say nothing about the crowd, in which all take longer."""
+
+    def burst(timeout):
+        clock = Clock()
+        model, service = ticking(clock, pybeam.Fifo(32))
+        for i in range(40):
+            answers([service.submit(REQUESTS[i % 17])])
+        model.shut()
+        began = clock.now
+        futures = [service.submit(REQUESTS[i % 17], timeout=timeout) for i in range(128)]
+        model.until_a_step_waits()
+        model.open()
+        found = answers(futures)
+        service.close()
+        return found, clock.now - began
+
+    found, seconds = burst(None)
+    assert burst(1.05 * seconds) == (found, pytest.approx(seconds, rel=0.04))
 
 
 def test_the_pace_forgets():
     pace = Pace()
-    assert (pace.seconds_for(100), pace.seconds_of(Cost(9, 5), 1)) == (1.0, 0.0)
+    assert pace.seconds_for(100) == 1.0
     pace.begin(0.0)
     for i in range(1, 50):
-        pace.done(Cost(10, 4), Times(5.0, 0.5, 1.5), 2.0 * i, 4)
+        pace.done(Cost(10, 4), 2.0 * i)
     assert pace.seconds_for(80) == pytest.approx(4.0)
-    # four ran then; fewer make no request faster, more make all slower
-    for number, seconds in ((1, 4.0), (4, 4.0), (6, 6.0)):
-        assert pace.seconds_of(Cost(20, 1), number) == pytest.approx(MARGIN * seconds)
     pace.begin(1000.0)
     for i in range(1, 200):
-        pace.done(Cost(10, 4), Times(0.0, 0.0, 1.0), 1000.0 + i, 8)
+        pace.done(Cost(10, 4), 1000.0 + i)
     assert pace.seconds_for(80) == pytest.approx(2.0, rel=0.01)
-    assert pace.seconds_of(Cost(20, 1), 16) == pytest.approx(MARGIN * 4.0, rel=0.01)

@@ -10,6 +10,7 @@ import pytest
 import pybeam
 from pybeam.models import FunctionModel
 from pybeam.serving import DeadlineExceeded, EngineStalled, Listener
+from pybeam.serving.forecast import Forecast
 from support.gates import WAIT_SECONDS, GatedModel
 from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
@@ -132,22 +133,14 @@ def test_cancelled_requests_leave_the_engine_that_has_them():
     service.close()
 
 
-def test_a_lonely_hopeless_request_ends_no_engine():
-    """An idle engine that finds nothing but a request that is too late goes on waiting."""
-    now = [0.0]
-    model, service = started(2, clock=lambda: now[0])
-    model.shut()
-    slow = service.submit(REQUESTS[0])
-    # a request that is taken but has not begun would seem to need no time
-    model.until_a_step_waits()
-    now[0] = 100.0
-    model.open()
-    slow.result(WAIT_SECONDS)
-    # requests are known to take long, and one is running
+def test_a_lonely_hopeless_request_ends_no_engine(monkeypatch):
+    """An idle engine that finds nothing but a request that is expected to be late goes on waiting."""
+    monkeypatch.setattr(Forecast, "least_seconds", lambda *_: 50.0)
+    model, service = started(2)
     model.shut()
     slow = service.submit(REQUESTS[0])
     wait_for(lambda: service.status().num_running == 1)
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match="expected"):
         service.submit(REQUESTS[1], timeout=1.0).result(WAIT_SECONDS)
     more = [service.submit(request) for request in REQUESTS[:5]]
     # the other engine is there, and takes some of them

@@ -11,30 +11,10 @@ import pytest
 import torch
 
 from pybeam.speech import read_sound, read_wav, sound_seconds
+from support.sound_files import sine, write_sound
 from support.speech_models import tone, write_wav
 
 RATE = 16000
-
-
-def sine(seconds: float, rate: int, hertz: float = 440.0) -> np.ndarray:
-    return 0.5 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)
-
-
-def write_sound(path, samples: np.ndarray, rate: int, codec: str, form: str | None = None) -> None:
-    """Encode samples [channels, n] from -1 to 1."""
-    layout = "mono" if len(samples) == 1 else "stereo"
-    with av.open(str(path), "w", format=form) as container:
-        stream = container.add_stream(codec, rate=rate, layout=layout)
-        frame = av.AudioFrame.from_ndarray(
-            np.ascontiguousarray(samples.T.reshape(1, -1), np.float32), "flt", layout
-        )
-        frame.sample_rate = rate
-        resampler = av.AudioResampler(
-            stream.format, layout, rate, frame_size=stream.codec_context.frame_size or 1024
-        )
-        for one in (*resampler.resample(frame), *resampler.resample(None)):
-            container.mux(stream.encode(one))
-        container.mux(stream.encode(None))
 
 
 def likeness(found: torch.Tensor, expected: np.ndarray) -> float:
@@ -61,7 +41,7 @@ def test_any_kind_is_read(tmp_path, name, codec, rate):
     """The left channel has the sine, the right one nothing: the mean of both is half of it."""
     samples = sine(1.5, rate)
     path = tmp_path / name
-    write_sound(path, np.stack([samples, np.zeros_like(samples)]), rate, codec)
+    write_sound(path, np.stack([samples, np.zeros_like(samples)]), rate, codec=codec)
     found = read_sound(path, RATE)
     assert found.dtype == torch.float32 and abs(len(found) / RATE - 1.5) < 0.1
     assert likeness(found, sine(1.5, RATE)) > 0.99
@@ -86,7 +66,7 @@ def test_the_same_rate_and_one_channel_change_no_sample(tmp_path):
     """FFmpeg's path gives the numbers of the other one."""
     samples = tone(5000, seed=4)
     write_wav(tmp_path / "a.wav", samples, RATE)
-    write_sound(tmp_path / "a.flac", samples[None] / 2.0**15, RATE, "flac")
+    write_sound(tmp_path / "a.flac", samples[None] / 2.0**15, RATE, codec="flac")
     assert torch.equal(read_sound(tmp_path / "a.flac", RATE), read_wav(tmp_path / "a.wav", RATE))
 
 
@@ -97,7 +77,7 @@ def test_the_same_rate_and_one_channel_change_no_sample(tmp_path):
 @pytest.mark.parametrize("rate", [16000, 44100])
 def test_a_cut_file_is_refused_by_name(tmp_path, name, codec, rate):
     path = tmp_path / name
-    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec)
+    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec=codec)
     assert len(read_sound(path, RATE)) == pytest.approx(4 * RATE, abs=0.1 * RATE)
     content = path.read_bytes()
     for share in (0.3, 0.5001, 0.7):
@@ -117,7 +97,7 @@ def test_a_cut_file_is_refused_by_name(tmp_path, name, codec, rate):
 )
 def test_a_cut_file_of_other_kinds_is_read_with_a_warning(tmp_path, name, codec, reason):
     path = tmp_path / name
-    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec)
+    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec=codec)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         whole = read_sound(path, RATE)
@@ -134,7 +114,7 @@ def test_a_cut_file_of_other_kinds_is_read_with_a_warning(tmp_path, name, codec,
 @pytest.mark.parametrize("rate", [RATE, 44100])
 def test_a_long_recording_is_refused(tmp_path, name, codec, rate):
     path = tmp_path / name
-    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec)
+    write_sound(path, np.stack([sine(4.0, rate)]), rate, codec=codec)
     assert len(read_sound(path, RATE, max_seconds=4.1)) == pytest.approx(4 * RATE, abs=0.1 * RATE)
     with pytest.raises(ValueError, match=f"{name} must have at most 3.5 s of sound; cut it"):
         read_sound(path, RATE, max_seconds=3.5)
@@ -144,7 +124,7 @@ def test_a_long_recording_is_refused(tmp_path, name, codec, rate):
 def test_a_file_that_is_cut_between_packets_is_refused(tmp_path, name, codec):
     """No packet is damaged then, and FFmpeg takes what is there."""
     path = tmp_path / name
-    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec)
+    write_sound(path, np.stack([sine(4.0, 48000)]), 48000, codec=codec)
     with av.open(str(path)) as container:
         packets = container.demux(container.streams.audio[0])
         ends = [packet.pos + packet.size for packet in packets if packet.size]

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from pybeam.speech import SpeechRules, VoiceActivity, read_sound
+from pybeam.speech import SoundFile, SpeechRules, VoiceActivity, read_sound
 from pybeam.speech.transcript import Stretch
 from pybeam.speech.voice_activity import FRAME, RATE, stretches
 from support.paths import ROOT
+from support.speech_models import write_wav
 
 HAS_MODEL = importlib.util.find_spec("silero_vad") is not None
 needs_model = pytest.mark.skipif(not HAS_MODEL, reason="needs the package silero-vad")
@@ -155,3 +156,14 @@ def test_probabilities_do_not_depend_on_what_follows():
     whole = activity.probabilities(sound)
     part = activity.probabilities(sound[: 20 * FRAME])
     assert len(whole) == math.ceil(len(sound) / FRAME) and whole[:20].tolist() == part.tolist()
+
+
+@needs_model
+def test_a_file_is_judged_in_blocks(tmp_path):
+    sound = read_sound(ROOT / "examples" / "speech" / "first.wav", RATE)
+    whole = torch.cat([sound, torch.zeros(3 * RATE + 77), sound, sound.flip(0), sound] * 4)
+    write_wav(tmp_path / "a.wav", (whole * 2**15).round().numpy(), RATE)
+    activity, file = VoiceActivity(), SoundFile(tmp_path / "a.wav", RATE)
+    assert len(whole) > 20 * RATE
+    assert activity.probabilities(file).tolist() == activity.probabilities(whole).tolist()
+    assert activity(file) == activity(whole) != []

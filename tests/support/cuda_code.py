@@ -16,6 +16,8 @@ from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.sources import measured_by
+
 from .paths import ROOT
 
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
@@ -169,6 +171,7 @@ def main() -> None:
         "command": "python -m tests.support.cuda_code",
         "date": date.today().isoformat(),
         "nvcc": re.findall(r"release (\S+),", version)[0],
+        "measures": list(measured_by(RECORD.stem)),
         "unit": "lane-instructions per logit",
         "rows": rows,
     }

@@ -134,6 +134,7 @@ class Searches:
             prefix=[3 + self.random(VOCAB - 4) for _ in range(self.random(4))],
             max_candidates=1 + self.random(4),
             threshold=0.5 + self.random(4),
+            keep_ties=bool(self.random(2)),
             ended_only=bool(self.random(2)),
         )
         chosen = {name: value for name, value in choices.items() if self.random(3) == 0}

@@ -122,7 +122,7 @@ def problems(draw) -> Problem:
     return Problem(table, algorithm, schedule, requests, rules, reads_late, eos_ids)
 
 
-PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold", "keep_ties")
 
 
 @st.composite
@@ -136,10 +136,11 @@ def limits(draw, most: float, by_step: bool) -> dict:
     early = draw(st.lists(widths, max_size=3)) if by_step else []
     max_length = draw(st.sampled_from([1, 2, 5, 8]))
     pruning = {
-        "threshold": [None, INF, 0.75, 2.0],
+        "threshold": [None, INF, 0.75, BIT, 2.0, 2 * BIT],
         "max_candidates": [None, INF, 1, 2, 50],
         "relative_threshold": [None, None, 0.3, 0.05],
-        "local_threshold": [None, None, 0.3, 0.02],
+        "local_threshold": [None, None, 0.3, 0.5, 0.02],
+        "keep_ties": [False, False, True],
     }
     return {
         "width": [*early, width] if early else width,
@@ -187,6 +188,7 @@ def rules_of(
         max_candidates=limits["max_candidates"] or INF,
         margin=min(limits["threshold"] or INF, -math.log(relative) if relative else INF),
         local_margin=-math.log(local) if local else INF,
+        keep_ties=limits["keep_ties"],
         scale=scale,
         stop_at=stop_at,
         keeps_best=stop.keeps_best,

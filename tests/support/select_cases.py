@@ -133,7 +133,7 @@ def cases(draw) -> dict:
     if draw(st.booleans()):
         case["max_candidates"] = ints(per_beam([0, 1, 2, vocab_size, 1000]))
     if draw(st.booleans()):
-        case["margin"] = torch.tensor(per_beam([0.3, 1.7, 11.0, INF]))
+        case["margin"] = torch.tensor(per_beam([0.3, -0.5, 1.7, -1.0, 11.0, INF]))
     if draw(st.booleans()):
         case["ban_eos"] = torch.tensor(per_beam([False, True]))
     return case

@@ -50,7 +50,7 @@ async def client(
         service.start(warm_up=False)
     try:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as found:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
             found.app = app  # type: ignore[attr-defined]
             yield found
     finally:

@@ -11,11 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from support.paths import MODEL, ROOT
 
 SPEECH_MODEL = ROOT / "examples" / "models" / "spoken-numbers-en"
 START_SECONDS = 120
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 
 
 class ServerProcess:
@@ -26,6 +30,7 @@ class ServerProcess:
         *options: str,
         models=(MODEL, SPEECH_MODEL),
         module: str = "pybeam",
+        is_ready: bool = True,
         **environment: str,
     ) -> None:
         named = [part for model in models for part in ("--model", str(model))]
@@ -38,13 +43,12 @@ class ServerProcess:
         )
         self.lines: list[str] = []
         self.url = ""
-        self._listens = threading.Event()
+        self.early: dict = {}
+        self._is_ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        if not self._listens.wait(START_SECONDS) or not self.url:
-            self.process.kill()
-            self.wait()
-            raise AssertionError("".join(self.lines))
+        if is_ready:
+            self.until_ready()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -52,8 +56,16 @@ class ServerProcess:
             self.lines.append(line.decode())
             if "listening on" in self.lines[-1]:
                 self.url = json.loads(line)["message"].split()[-1]
-                self._listens.set()
-        self._listens.set()
+            elif '"message": "ready"' in self.lines[-1]:
+                self._is_ready.set()
+        self._is_ready.set()
+
+    def until_ready(self) -> None:
+        """Return when it answers requests."""
+        if not self._is_ready.wait(START_SECONDS) or self.process.poll() is not None:
+            self.process.kill()
+            self.wait()
+            raise AssertionError("".join(self.lines))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -97,6 +109,12 @@ def wait_until(holds, seconds: float = 10.0) -> None:
     while not holds():
         assert time.monotonic() < end, "it has not come true in time"
         time.sleep(0.02)
+
+
+def memory(server: ServerProcess) -> int:
+    """Return the resident bytes of a server."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 def gauge(metrics: str, name: str) -> float:

@@ -121,16 +121,22 @@ def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedMo
 
 
 @torch.no_grad()
+def favour(model: transformers.PreTrainedModel, token: int, nats: float) -> None:
+    """Raise the logits of a token."""
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias[:, token] += nats
+    elif hasattr(model, "encoder"):  # T5's norms have no bias
+        model.lm_head.weight[token] *= nats
+    else:  # every state that the last norm gives has its bias in it
+        decoder = model.model.decoder
+        norm = getattr(decoder, "layer_norm", None) or decoder.layers[-1].final_layer_norm
+        output = getattr(decoder, "output_projection", None) or model.get_output_embeddings()
+        output.weight[token] += nats * norm.bias / (norm.bias @ norm.bias)
+
+
 def favour_eos(model: transformers.PreTrainedModel, nats: float) -> None:
     """Raise the logits of EOS, so that hypotheses end at many lengths."""
-    eos = model.config.eos_token_id
-    if hasattr(model, "final_logits_bias"):
-        model.final_logits_bias[:, eos] += nats
-    elif hasattr(model, "encoder"):  # T5's norms have no bias
-        model.lm_head.weight[eos] *= nats
-    else:  # every state that the last norm gives has its bias in it
-        bias = model.model.decoder.layer_norm.bias
-        model.get_output_embeddings().weight[eos] += nats * bias / (bias @ bias)
+    favour(model, model.config.eos_token_id, nats)
 
 
 def save_tiny_model(

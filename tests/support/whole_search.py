@@ -55,6 +55,7 @@ class Rules:
     max_candidates: float = INF
     margin: float = INF
     local_margin: float = INF
+    keep_ties: bool = False
     scale: Scale = Scale()
     stop_at: float = INF
     keeps_best: bool = True
@@ -195,10 +196,12 @@ class Search:
         last = [c.log_prob for c in goes_on if c.log_prob is not None]
         floor = np.float32(max(scores, default=-INF)) - np.float32(self.rules.margin)
         local_floor = np.float32(max(last, default=-INF)) - np.float32(self.rules.local_margin)
+        passes = np.greater_equal if self.rules.keep_ties else np.greater
         return [
             c
             for c in goes_on
-            if c.entry.score > floor and (c.log_prob is None or c.log_prob > local_floor)
+            if passes(c.entry.score, floor)
+            and (c.log_prob is None or passes(c.log_prob, local_floor))
         ]
 
     def finish(self, entry: Entry, *, is_cut: bool = False) -> None:

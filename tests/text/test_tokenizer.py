@@ -246,5 +246,18 @@ def test_a_model_of_sentencepiece_may_have_three_names(tmp_path, name):
 def test_eos_must_be_one_id(tmp_path, eos):
     shutil.copy(SPM, tmp_path / "spm.model")
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": eos}))
-    with pytest.raises(ValueError, match=r"`eos_token_id` .* must be one token id, but is"):
+    with pytest.raises(
+        ValueError, match=r"`eos_token_id` .* must be one token id, .* but is .*give"
+    ):
         load_tokenizer(tmp_path)
+    assert load_tokenizer(tmp_path, eos_id=3).encode("En")[-1] == 3
+
+
+@pytest.mark.parametrize("eos", [None, [7, 2, 3]])
+def test_the_tokenizers_own_eos_ends_sources(tmp_path, eos):
+    """Where several tokens end a hypothesis, or the model's files name none."""
+    shutil.copy(SPM, tmp_path / "spm.model")
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": eos}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    [end] = load_tokenizer(tmp_path).encode("")
+    assert end == sentencepiece.SentencePieceProcessor(model_file=SPM).piece_to_id("</s>")

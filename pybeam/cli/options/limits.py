@@ -57,6 +57,13 @@ LIMITS = Section(
             "worse; answers say their width. May be given many times, such as 16:3 and 64:1.",
         ),
         option(
+            "--max-priority",
+            default=0,
+            type=click.IntRange(0, 8),
+            metavar="N",
+            help="Highest priority that a request may ask for. All may ask for less, down to -8.",
+        ),
+        option(
             "--max-sources",
             default=64,
             type=click.IntRange(1),
@@ -96,7 +103,7 @@ LIMITS = Section(
             default=1800.0,
             type=click.FloatRange(0, min_open=True),
             metavar="SECONDS",
-            help="Length of a recording, which is held in memory.",
+            help="Length of a recording. A longer one is refused when so much of it is decoded.",
         ),
         option(
             "--max-recordings",

@@ -84,6 +84,13 @@ PROCESSORS = Section(
             help="Never write this token, or these tokens in a row; may be given many times.",
         ),
         option("--no-unk", is_flag=True, help="Never write the token for unknown words."),
+        option(
+            "--without",
+            multiple=True,
+            metavar="SETTING",
+            help="Leave out this setting of the model's generation_config.json, such as bad_words_ids or "
+            "min_length; may be given many times.",
+        ),
     ],
 )
 
@@ -98,6 +105,7 @@ class ProcessorOptions:
     no_repeat_ngram: int | None
     suppress: tuple[tuple[int, ...], ...]
     no_unk: bool
+    without: tuple[str, ...]
 
     def build(self, unk_id: int | None) -> list[Processor]:
         """Build the processors that the options ask for. Raises UsageError for an invalid value."""

@@ -66,16 +66,9 @@ ARGUMENTS = {
         "no_unk": "ban_unk_token",
     },
 }
-# options that the recipe "huggingface" reads from generation_config.json, as `generate` does
-GENERATION_SETTINGS = (
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "max_new_tokens",
-)
+# options that the recipe "huggingface" reads from generation_config.json, as `generate` does; what is not the
+# search's own is among the model's settings
+GENERATION_SETTINGS = ("num_beams", "length_penalty", "early_stopping", "max_new_tokens")
 # the recipe has no default width, and that of `generate` is greedy search
 DEFAULT_NUM_BEAMS = 5
 
@@ -170,9 +163,7 @@ def _defaults(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         key: config[key] for key in GENERATION_SETTINGS if config.get(key) not in (None, False)
     }
-    # these two count the start token
+    # it counts the start token
     if config.get("max_length") and "max_new_tokens" not in found:
         found["max_new_tokens"] = config["max_length"] - 1
-    if config.get("min_length"):
-        found["min_new_tokens"] = max(config["min_length"] - 1, 0)
     return {"num_beams": DEFAULT_NUM_BEAMS, **found}

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 DEFAULT_ALGORITHM, DEFAULT_WIDTH, DEFAULT_DIVERSITY_PENALTY = "fixed", 5, 0.5
 # the library has the same number, but it is slow to import
 MAX_WIDTH = 4096
-THRESHOLDS = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+THRESHOLDS = (
+    *("threshold", "max_candidates", "relative_threshold", "local_threshold"),
+    "keep_ties",
+)
 STOPPING = ("stop", "patience")
 GROUPS = ("groups", "diversity_penalty")
 # arguments of each algorithm, without lengths, scores and processors, which all take
@@ -158,6 +161,12 @@ PRUNING = Section(
             help="Drop it if its last token is less than RATIO times as probable as the best last "
             "token (0 to 1).",
         ),
+        option(
+            "--keep-ties/--drop-ties",
+            default=None,
+            show_default="drop",
+            help="Whether a hypothesis exactly at a threshold stays.",
+        ),
     ],
 )
 VARIETY = Section(
@@ -236,6 +245,7 @@ class SearchOptions:
     max_candidates: int | None = None
     relative_threshold: float | None = None
     local_threshold: float | None = None
+    keep_ties: bool | None = None
     ended_only: bool | None = None
     samples: int | None = None
     seed: int | None = None

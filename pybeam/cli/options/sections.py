@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from pybeam.cli.options.peers import near
+
 Kind = TypeVar("Kind")
 
 
@@ -35,6 +37,16 @@ class SectionCommand(click.Command):
             "help_option_names", ["-h", "--help"]
         )
         super().__init__(name, params=[*(params or ()), *options], **settings)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            ours = near(error.option_name, self)
+            if not ours:
+                raise
+            said = f"{error.message} Did you mean {' or '.join(ours)}?"
+            raise click.NoSuchOption(error.option_name, said, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = {option.name for section in self.sections for option in section.options}

@@ -39,12 +39,12 @@ class CausalAssembly:
         config, reader = self.config, self.reader
         tokens, table = self._tables()
         output = reader.linear(table, None)
-        token_table: TokenTable
+        token_table: TokenTable = tokens
         if tokens is not table:
             token_table = reader.looked_up(TOKENS, tokens)
-        else:
-            # a packed layer is looked up in, instead of a second copy
-            token_table = output if isinstance(output, PackedLinear) else tokens
+        elif isinstance(output, PackedLinear) and output.shares_weights:
+            # it is looked up in, instead of a second copy
+            token_table = output
         stack = CausalStack(
             token_table=token_table,
             embedding_scale=config.embedding_scale,

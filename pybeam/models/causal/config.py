@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pybeam.models.causal.fields import Fields
 from pybeam.models.causal.frequencies import Frequencies, read_frequencies
 from pybeam.models.linear import ACTIVATIONS
-from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_json
+from pybeam.text.json_files import MAX_LAYERS, eos_ids, read_generation, read_json
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # frequencies are made before the weights show how many there should be
@@ -117,7 +117,7 @@ def is_causal(directory: Path) -> bool:
     return isinstance(model_type, str) and model_type in FAMILIES
 
 
-def read_config(directory: Path) -> CausalConfig:
+def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> CausalConfig:
     """Read `config.json` and, if there is one, `generation_config.json`, which may name several EOS.
 
     Fields that transformers does not read for this `model_type` are ignored.
@@ -127,8 +127,7 @@ def read_config(directory: Path) -> CausalConfig:
     """
     path = directory / "config.json"
     config = read_json(path)
-    generation_path = directory / "generation_config.json"
-    generation = read_json(generation_path) if generation_path.exists() else {}
+    generation = read_generation(directory, eos_id)
     model_type = config["model_type"]
     family, fields = FAMILIES[model_type], Fields(path, config)
     _refuse(fields)
@@ -177,7 +176,7 @@ def read_config(directory: Path) -> CausalConfig:
         else None,
         embedding_scale=hidden_size**0.5 if family.is_gemma else 1.0,
         max_positions=max_positions,
-        eos_ids=_eos_ids(fields, generation, vocab_size),
+        eos_ids=eos_ids(path, config, generation, vocab_size),
         pad_id=fields.optional_size("pad_token_id", 0),
     )
 
@@ -246,10 +245,3 @@ def _soft_cap(fields: Fields, family: Family) -> float | None:
         # transformers reads it and applies nothing
         fields.expect("attn_logit_softcapping", (None,))
     return None
-
-
-def _eos_ids(fields: Fields, generation: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    given = generation.get("eos_token_id")
-    if given is None:
-        given = fields.config.get("eos_token_id")
-    return eos_ids(fields.path, given, vocab_size)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.layer_program import CausalProgram, CausalShape
 from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
-from pybeam.models.linear import Linear, PackedLinear
+from pybeam.models.linear import Linear, PackedLinear, has_program
 from pybeam.models.transformer.layers import token_table
 
 NONE = torch.empty(0)
@@ -28,7 +28,7 @@ def fused(backend: Backend, stack: CausalStack, output: Linear | None) -> Causal
         output: its output layer; None: the object computes states [R, d].
     """
     make, layers = backend.causal_program, stack.layers
-    if make is None or not isinstance(layers[0].qkv, PackedLinear):
+    if make is None or not has_program(layers, output):
         return None
     shape = CausalShape(
         inner_size=_packed(layers[0].gate_up).num_columns // 2,

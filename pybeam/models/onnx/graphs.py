@@ -127,7 +127,7 @@ class ExportedModel(InProcess, Model):
         self.device = torch.device("cpu")
         self.dtype = self.weight_dtype = torch.float32
         self.vocab_size, self.start_id = config.vocab_size, config.start_id
-        self.eos_id = config.eos_id
+        self.eos_id, self.other_eos_ids = config.eos_id, config.other_eos_ids
 
 
 def padded(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,12 @@ from pybeam.models.transformer.layers import (
     TokenTable,
 )
 from pybeam.models.transformer.model import Transformer, Weights
-from pybeam.models.transformer.positions import position_offset, sinusoidal_table
+from pybeam.models.transformer.positions import (
+    position_offset,
+    sinusoidal_table,
+    skips_padding,
+    with_padding,
+)
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
 from pybeam.models.weights import WeightReader
 
@@ -42,7 +47,9 @@ class Assembly:
         *tables, output_table = self._tables(names)
         self.output = reader.linear(output_table, self._logit_bias())
         # a packed layer is looked up in, instead of a second copy
-        tied = self.output if isinstance(self.output, PackedLinear) else output_table
+        tied: TokenTable = output_table
+        if isinstance(self.output, PackedLinear) and self.output.shares_weights:
+            tied = self.output
         own: dict[int, TokenTable] = {id(output_table): tied}
         for (name, _), table in zip(names, tables, strict=False):
             if id(table) not in own:
@@ -177,7 +184,7 @@ class Assembly:
         return self._norm(f"{stack}.layer_norm") if has_one else None
 
     def _positions(self, stack: str) -> Tensor:
-        """Return the position table [positions, d] of a stack: the file's, or else the formula's."""
+        """Return the position table of a stack: the file's, or else the formula's."""
         config = self.config
         offset = position_offset(config)
         is_encoder = stack == "encoder"
@@ -196,7 +203,9 @@ class Assembly:
             if has_formula:
                 num = max(num, self.checkpoint.num_rows(name))
             table = self._take(name, num, config.hidden_size)
-        return table[offset : offset + num_positions]
+        table = table[offset : offset + num_positions]
+        is_padded = not is_encoder and skips_padding(config)
+        return with_padding(config, table) if is_padded else table
 
     def _encoder_layer(self, prefix: str, inner_size: int) -> EncoderLayer:
         d = self.config.hidden_size

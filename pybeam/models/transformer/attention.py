@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pybeam.backends.transfer import to_device
 from pybeam.models.base import Alignment
+from pybeam.models.transformer.positions import decoder_rows
 
 
 class Pass(Protocol):
@@ -89,7 +90,7 @@ def _layers(
     position = torch.arange(longest, dtype=torch.int32, device=model.device).repeat(num)
     # as they were when the outputs were found
     key_value = session.cross_keys_and_values(state).to(model.dtype)  # [E, layers, 2, H, D]
-    x = decoder.embed(token, position)  # [B * T, d]
+    x = decoder.embed(token, decoder_rows(model.config, token, position))  # [B * T, d]
     for i, layer in enumerate(decoder.layers):
         qkv = layer.qkv(session.before(layer.self_norm, x)).view(num, longest, 3, heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each

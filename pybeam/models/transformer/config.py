@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,15 @@ from typing import Any
 from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.models.causal.fields import Fields
 from pybeam.models.conformer.config import MAX_FEATURES, ConformerConfig, read_conformer
-from pybeam.text.json_files import LARGEST, MAX_LAYERS, eos_ids, positive, read_json, token_id
+from pybeam.text.json_files import (
+    LARGEST,
+    MAX_LAYERS,
+    eos_ids,
+    positive,
+    read_generation,
+    read_json,
+    token_id,
+)
 
 
 @dataclass(frozen=True)
@@ -159,11 +167,11 @@ class TransformerConfig:
         return self.front
 
 
-def read_config(directory: Path) -> TransformerConfig:
+def read_config(directory: Path, eos_id: int | Sequence[int] | None = None) -> TransformerConfig:
     """Read `config.json` and, if there is one, `generation_config.json`.
 
-    Start and EOS come from the generation config if it names them, as in `generate`. Tokens that `generate`
-    would force (such as `forced_bos_token_id`) are ignored.
+    Start and EOS come from the generation config if it names them, as in `generate`. `eos_id` takes the place
+    of EOS.
 
     Raises:
         FileNotFoundError: there is no such directory.
@@ -175,8 +183,7 @@ def read_config(directory: Path) -> TransformerConfig:
             f"`path` must be a directory with a Hugging Face model, but none is at {directory}"
         )
     config = read_json(path)
-    generation_path = directory / "generation_config.json"
-    generation = read_json(generation_path) if generation_path.exists() else {}
+    generation = read_generation(directory, eos_id)
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None or model_type is None:
@@ -240,8 +247,7 @@ def _build(
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     if start_id is None:
         start_id = token_id("bos_token_id", path, config, generation, None)
-    eos_id = token_id("eos_token_id", path, config, generation, None)
-
+    eos_id, *others = eos_ids(path, config, generation, vocab_size)
     known = partial(_known, path, vocab_size, target_name=target_name)
     pad_id = config.get("pad_token_id")
     if pad_id is not None and (type(pad_id) is not int or not 0 <= pad_id <= LARGEST):
@@ -269,7 +275,8 @@ def _build(
         ties_embeddings=config.get("tie_word_embeddings", family.ties_embeddings),
         pad_id=1 if pad_id is None else pad_id,
         start_id=known("decoder_start_token_id", start_id),
-        eos_id=known("eos_token_id", eos_id),
+        eos_id=eos_id,
+        other_eos_ids=tuple(others),
         front=FRONTS[model_type](path, config, size) if family.hears else None,
     )
 
@@ -287,9 +294,7 @@ def _build_relative(
     has_own = config.get("num_decoder_layers") is not None
     is_gated, activation = _inner_activation(path, config, family)
     vocab_size = size("vocab_size")
-    named = generation.get("eos_token_id")
-    named = config.get("eos_token_id", 1) if named is None else named
-    eos_id, *others = eos_ids(path, named, vocab_size)
+    eos_id, *others = eos_ids(path, config, generation, vocab_size, default=1)
     start_id = token_id("decoder_start_token_id", path, config, generation, family.start_id)
     # T5 scales what its output layer reads if that is the token table, and mT5 never does
     scales = config.get("scale_decoder_outputs")

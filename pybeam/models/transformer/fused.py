@@ -11,7 +11,7 @@ from pybeam.backends import Backend
 from pybeam.backends.layer_program import LayerProgram, StackShape
 from pybeam.backends.torch_layers import Activation
 from pybeam.models.cells import Cells
-from pybeam.models.linear import ACTIVATIONS, GatedLinear, Linear, PackedLinear
+from pybeam.models.linear import ACTIVATIONS, GatedLinear, Linear, PackedLinear, has_program
 from pybeam.models.transformer.layers import (
     AnyNorm,
     DecoderLayer,
@@ -77,7 +77,7 @@ def fused(
         is_pre_norm: whether a sublayer is ``x + f(norm(x))``, and not ``norm(x + f(x))``.
     """
     make, layers, relative = backend.layer_program, stack.layers, stack.relative
-    if make is None or not layers or not isinstance(layers[0].qkv, PackedLinear):
+    if make is None or not layers or not has_program(layers, output):
         return None
     # the program has one table of biases
     if any(own is not relative[0] for own in relative):

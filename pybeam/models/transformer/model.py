@@ -25,6 +25,7 @@ from pybeam.models.transformer.attention import cross_attention
 from pybeam.models.transformer.config import TransformerConfig
 from pybeam.models.transformer.fused import FusedStack, fused
 from pybeam.models.transformer.layers import AnyNorm, DecoderLayer, EncoderLayer, Layer, Stack
+from pybeam.models.transformer.positions import decoder_rows
 from pybeam.models.transformer.sources import SharedFeatures, TextSources
 
 
@@ -44,8 +45,8 @@ class Weights(NamedTuple):
 class Transformer(InProcess, TextSources):
     """M2M100, NLLB, mBART, BART, Marian, FSMT, or T5 and its kin; made by `pybeam.load_model`.
 
-    A source is a sequence of token ids, used as it is. Every position counts, whatever the token:
-    a padding token inside a hypothesis is a token like any other.
+    A source is a sequence of token ids, used as it is. Every position counts, whatever the token. Padding
+    inside a hypothesis has the position that `pybeam.models.transformer.positions.with_padding` gives it.
     """
 
     can_capture = True
@@ -182,7 +183,7 @@ class TransformerSession(Session):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        self._cross.forget_pages(self._source.release(slots))
 
     def buffers(self) -> Sequence[Tensor]:
         pools = self._own.first, self._cross.first, self._cell_position
@@ -194,6 +195,7 @@ class TransformerSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         model, own = self.model, Cells.of_tree(rows)
+        self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
         out = None if rows.token.is_cuda else self._logits_of(rows.token.shape[0])  # [R, V]
         if self._fused_decoder is None:
             return model.output(self._states_of(rows, own), out)  # [R, V]
@@ -203,13 +205,15 @@ class TransformerSession(Session):
         return model.output.some(self._states_of(rows, own), rows.wanted, out)
 
     def read(self, rows: Rows) -> None:
+        self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
         self._states_of(rows, Cells.of_path(rows))
 
     def _run(self, stack: FusedStack, out: Tensor, rows: Rows, own: Cells) -> Tensor:
         """Send rows through a fused decoder. Returns `out`, its logits or its states."""
         if self.model.decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        inputs, cross = (rows.token, rows.position), Cells.of_encoder(rows, self._source)
+        place = decoder_rows(self.model.config, rows.token, rows.position)
+        inputs, cross = (rows.token, place), Cells.of_encoder(rows, self._source)
         pools, cells = (self._own.memory, self._cross.memory), (own, cross)
         return stack.decode(out, inputs, pools, rows.cell, cells, self._cell_position)
 
@@ -227,7 +231,8 @@ class TransformerSession(Session):
         places = rows.position, self._cell_position
         if decoder.relative:
             self._backend.scatter_rows(self._cell_position, rows.cell, rows.position)
-        x = decoder.embed(rows.token, rows.position)  # [R, d]
+        place = decoder_rows(self.model.config, rows.token, rows.position)
+        x = decoder.embed(rows.token, place)  # [R, d]
         y = self.first(decoder, x)
         for i, (layer, next_norm) in enumerate(self.seams(decoder)):
             qkv = layer.qkv(y).view(-1, 3, heads, size)  # [R, 3, H, D]

@@ -25,6 +25,31 @@ def position_offset(config: TransformerConfig) -> int:
     return offsets[config.family.positions]
 
 
+def skips_padding(config: TransformerConfig) -> bool:
+    """Whether a padding token inside a hypothesis has no position, or another one than other tokens."""
+    return config.family.positions == "sinusoidal"
+
+
+def with_padding(config: TransformerConfig, table: Tensor) -> Tensor:
+    """Return a decoder's table [positions, d] with the rows of padding tokens behind those of all others.
+
+    The original models, decoding token by token, add nothing to a padding token, or in FSMT the position of
+    the token before it. All other tokens count every token before them, padding too.
+    """
+    padded = torch.zeros_like(table)
+    if config.model_type == "fsmt":
+        padded[1:] = table[:-1]
+    return torch.cat((table, padded))
+
+
+def decoder_rows(config: TransformerConfig, token: Tensor, position: Tensor) -> Tensor:
+    """Return which rows of that table belong to tokens at these positions, all of one shape."""
+    if not skips_padding(config):
+        return position
+    assert config.max_positions is not None
+    return torch.add(position, token == config.pad_id, alpha=config.max_positions)
+
+
 def sinusoidal_table(config: TransformerConfig, num_positions: int | None = None) -> Tensor:
     """Compute the family's table [offset + num_positions, hidden_size], float32; None: those of the decoder.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
-from typing import Annotated, Any, Literal
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Form, UploadFile
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import Field
-from torch import Tensor
 
 from pybeam.request import Request
 from pybeam.server.answers import best_text
@@ -22,7 +22,7 @@ from pybeam.server.schemas import Body, Serving
 from pybeam.server.sse import Event, event_of, streamed, unless_gone
 from pybeam.server.transcripts import ServedTranscripts
 from pybeam.serving import Certain, ServedResult
-from pybeam.speech import Segment, Transcript, format_transcript, read_sound
+from pybeam.speech import Segment, SoundFile, Transcript, format_transcript, read_sound
 from pybeam.text.deltas import TextDeltas
 from pybeam.transcription import Progress, TranscriptionOptions
 from pybeam.transcription.pieces import compression_ratio
@@ -33,7 +33,7 @@ MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
 
 
 class TranscriptionForm(Body):
-    """A recording, in any format that FFmpeg knows, and how to write it down."""
+    """A recording, in any format that `pybeam.speech.SoundFile` reads, and how to write it down."""
 
     file: UploadFile
     model: str | None = None
@@ -97,11 +97,13 @@ def _known(name: str | None) -> str | None:
     return None if name == "whisper-1" else name
 
 
-async def _samples(form: TranscriptionForm, calls: Calls, rate: int) -> Tensor:
-    """Read the recording, in a thread."""
-    most = calls.settings.max_audio_seconds
+Read = TypeVar("Read")
+
+
+async def _read(read: Callable[..., Read], *args: Any, **options: Any) -> Read:
+    """Read a recording, in a thread."""
     try:
-        return await asyncio.to_thread(read_sound, form.file.file, rate, max_seconds=most)
+        return await asyncio.to_thread(read, *args, **options)
     except (ImportError, OSError, ValueError) as error:
         raise refused(error) from error
 
@@ -120,9 +122,13 @@ async def _news(
         except ValueError as error:
             raise refused(error) from error
         decode = calls.windows(http, model, transcripts)
-        samples = await _samples(form, calls, transcripts.sampling_rate)
-        async for one in transcripts.transcribe(listener, samples, decode):
-            yield one
+        # FastAPI may close its own file before an answer that is a stream has come to its end
+        with open(os.dup(form.file.file.fileno()), "rb") as file:
+            most = calls.settings.max_audio_seconds
+            sound = SoundFile(file, transcripts.sampling_rate, max_seconds=most)
+            features = await _read(transcripts.read, sound)
+            async for one in transcripts.transcribe(listener, features, decode):
+                yield one
 
 
 async def _last(news: AsyncGenerator[Progress, None]) -> Transcript:
@@ -152,7 +158,8 @@ async def _one_source(
     assert model.extractor is not None
     rate = model.extractor.sampling_rate
     with calls.recordings.one():
-        samples = await _samples(form, calls, rate)
+        most = calls.settings.max_audio_seconds
+        samples = await _read(read_sound, form.file.file, rate, max_seconds=most)
         try:
             transcription = await asyncio.to_thread(model.transcription, form.language, form.task)
             features = await asyncio.to_thread(model.extractor, samples)

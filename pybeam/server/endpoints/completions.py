@@ -62,13 +62,11 @@ async def _requests(calls: Calls, model: ServedModel, body: CompletionsBody) -> 
     }
     requests = []
     for prompt in prompts:
-        prefix: list[int] = []
         if isinstance(prompt, str):
-            prompt, tokenizer = await calls.encode(model, prompt, (None, None), "prompt")
-            prefix = list(tokenizer.prefix)
+            prompt = await calls.encode(model, prompt, (None, None), "prompt")
         else:
             calls.check_tokens(prompt, "prompt")
-        requests.append(Request(prompt, prefix or None, **overrides))
+        requests.append(Request(prompt, **overrides))
     return requests
 
 

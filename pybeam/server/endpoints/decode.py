@@ -17,6 +17,7 @@ from pybeam.server.schemas import DecodeBody, Decoded, ScoreBody
 from pybeam.server.sse import Event, event_of
 from pybeam.serving import BestSoFar, Certain
 from pybeam.text.deltas import TextDeltas
+from pybeam.text.encoded import Encoded
 
 router = APIRouter(prefix="/v1", tags=["decoding"], dependencies=[Depends(authorised)])
 
@@ -33,9 +34,12 @@ async def decode(http: HTTPRequest, body: DecodeBody, calls: TheCalls) -> Decode
         isinstance(body.source, list) and bool(body.source) and isinstance(body.source[0], list)
     )
     model = calls.models.pick(body.model, *languages, takes_sound=is_sound)
-    source, prefix = await _source(calls, model, body.source, languages)
+    source = await _source(calls, model, body.source, languages)
+    prefix = None
     if body.prefix is not None:
-        prefix += _target_ids(calls, model, body.prefix, languages, "prefix")
+        # what the languages ask for stands before it
+        own = source.prefix if isinstance(source, Encoded) else ()
+        prefix = [*own, *_target_ids(calls, model, body.prefix, languages, "prefix")]
     target = body.target
     request = Request(
         source,
@@ -56,10 +60,9 @@ async def score(http: HTTPRequest, body: ScoreBody, calls: TheCalls) -> Decoded:
     """Score an output: the log-probability of each of its tokens and of its end."""
     languages = (body.source_lang, body.target_lang)
     model = calls.models.pick(body.model, *languages, takes_sound=False)
-    source, prefix = await _source(calls, model, body.source, languages)
+    source = await _source(calls, model, body.source, languages)
     request = Request(
         source,
-        prefix or None,
         target=_target_ids(calls, model, body.target, languages, "target"),
         scoring=scoring_of(body.length_penalty, body.scoring),
     )
@@ -72,15 +75,14 @@ async def _source(
     model: ServedModel,
     source: str | list[int] | list[list[float]],
     languages: tuple[str | None, str | None],
-) -> tuple[Any, list[int]]:
-    """Return the source and the prefix that the languages ask for; ids are used exactly as given."""
+) -> Any:
+    """Return the source, with the prefix that the languages ask for; ids are used exactly as given."""
     if isinstance(source, str):
-        tokens, tokenizer = await calls.encode(model, source, languages, "source")
-        return tokens, list(tokenizer.prefix)
+        return await calls.encode(model, source, languages, "source")
     calls.check_tokens(source, "source")
     if source and isinstance(source[0], list):
-        return features_of(source), []
-    return source, []
+        return features_of(source)
+    return source
 
 
 def _target_ids(

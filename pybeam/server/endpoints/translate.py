@@ -104,11 +104,9 @@ async def _translate(
     requests = []
     for one in found:
         for line in one.lines:
-            tokens, tokenizer = await calls.encode(
-                model, line.strip(), (body.source, body.target), "q"
-            )
+            tokens = await calls.encode(model, line.strip(), (body.source, body.target), "q")
             more: dict[str, Any] = {} if n_best == 1 else {"n_best": n_best}
-            requests.append(Request(tokens, tokenizer.prefix, **more))
+            requests.append(Request(tokens, **more))
     served = iter(await calls.decode(http, model, requests, schemas.Serving()))
     for one in found:
         for _ in one.lines:
@@ -127,6 +125,11 @@ async def _given(http: HTTPRequest) -> dict[str, Any]:
         if kind == "multipart/form-data":
             async with http.form(max_files=0, max_fields=20) as parts:
                 return dict(parts)
+        if kind != "application/json":
+            # what a page of any site could send without being asked for its origin
+            raise APIError(
+                415, "the body must be JSON or a form, which the header `Content-Type` must say"
+            )
         given = await http.json()
     except (ValueError, RecursionError):
         raise APIError(400, "the body must be JSON in UTF-8, or a form") from None

@@ -37,10 +37,8 @@ async def translations(
     overrides = calls.overrides(body)
     requests = []
     for text in texts:
-        tokens, tokenizer = await calls.encode(
-            model, text, (body.source_lang, body.target_lang), "text"
-        )
-        requests.append(Request(tokens, tokenizer.prefix, **overrides))
+        tokens = await calls.encode(model, text, (body.source_lang, body.target_lang), "text")
+        requests.append(Request(tokens, **overrides))
     if body.stream:
         if len(requests) > 1:
             raise APIError(400, "`text` must be one text with `stream`", "text")

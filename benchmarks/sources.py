@@ -1,0 +1,52 @@
+"""The source files that each result file measures, as paths of the checkout that git understands."""
+
+from __future__ import annotations
+
+# what a search runs on a CPU
+SEARCH = (
+    *("csrc", ":!csrc/cuda", "pybeam/backends", "pybeam/engine", "pybeam/kvcache", "pybeam/models"),
+    *("pybeam/processors", "pybeam/search", "pybeam/state", "pybeam/decoder.py"),
+)
+# result file, without the device behind its name -> what it measures
+MEASURES: dict[str, tuple[str, ...]] = {
+    "catalogue": (*SEARCH, "pybeam/catalogue"),
+    "causal": SEARCH,
+    "corpus": (*SEARCH, "pybeam/corpus"),
+    "e2e": SEARCH,
+    "ensemble": SEARCH,
+    "forecast": (*SEARCH, "pybeam/triton_kernels", "benchmarks/gpu"),
+    "gpu-bench": (*SEARCH, "pybeam/triton_kernels", "csrc/cuda"),
+    "host": SEARCH,
+    "huggingface": SEARCH,
+    "import-time": ("pybeam",),
+    "jacobi": SEARCH,
+    "launches": (*SEARCH, "pybeam/triton_kernels"),
+    "linear": ("csrc/cpu/*linear*", "csrc/cpu/pairs*", "csrc/cpu/tiles*", "csrc/cpu/bytes*"),
+    "makespan": ("pybeam/ray", "pybeam/corpus"),
+    "one-request": SEARCH,
+    "onnx": (*SEARCH, "pybeam/export"),
+    "parsing": SEARCH,
+    "pipelines": (*SEARCH, "pybeam/text", "pybeam/reranking"),
+    "processors": ("pybeam/processors",),
+    "profile": SEARCH,
+    "quality": SEARCH,
+    "ray-overhead": (*SEARCH, "pybeam/ray", "pybeam/corpus"),
+    "retrieval": (*SEARCH, "pybeam/catalogue"),
+    "select": ("csrc/cpu/select*", "csrc/cpu/log-inl.h", "csrc/cpu/exp-inl.h", "csrc/ops/select.h"),
+    "select-cuda-instructions": ("csrc/cuda",),
+    "select-instructions": ("csrc/cpu/select*", "csrc/cpu/log-inl.h", "csrc/cpu/exp-inl.h"),
+    "service": (*SEARCH, "pybeam/server", "pybeam/serving"),
+    "speech": (*SEARCH, "pybeam/speech"),
+    "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
+    "t5": SEARCH,
+    "transcription": (*SEARCH, "pybeam/speech", "pybeam/transcription"),
+    "translate": SEARCH,
+    "triton-code": ("pybeam/triton_kernels",),
+    "wheel": ("csrc", "setup.py", "pyproject.toml", "release"),
+    "whisper": (*SEARCH, "pybeam/speech"),
+}
+
+
+def measured_by(name: str) -> tuple[str, ...]:
+    """Return the sources that a result file measures; `name` is the file's, without its ending."""
+    return MEASURES.get(name.removesuffix("-cpu").removesuffix("-gpu"), ())

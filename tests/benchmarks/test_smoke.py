@@ -1,0 +1,63 @@
+"""Every case of every benchmark starts, and so does every command."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tabulate")
+
+from benchmarks import smoke
+from support.paths import ROOT
+
+# processes that others start, and what builds, downloads or draws
+OTHERS = {
+    *("catalogue", "corpus_runs", "gpu.ctranslate2_process", "memory", "offline", "peer_server"),
+    *("worker", "wrapped", "data", "gpu.cross_build", "gpu.pack", "gpu.unpack", "plots"),
+}
+
+
+def test_every_command_is_tried():
+    folder = ROOT / "benchmarks"
+    found = {
+        ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__main__")
+        for path in folder.rglob("*.py")
+        if '__name__ == "__main__"' in path.read_text("utf-8")
+    }
+    assert found - {"__main__"} == OTHERS | set(smoke.COMMANDS)
+
+
+def program(monkeypatch, code: str) -> None:
+    monkeypatch.setattr(smoke, "COMMANDS", {})
+    monkeypatch.setattr(
+        smoke.subprocess,
+        "run",
+        lambda *_, run=subprocess.run, **more: run([sys.executable, "-c", code], **more),
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "failed", "said"),
+    [
+        ("", 0, "a (0 s): starts"),
+        ("raise ImportError('No module named x')", 0, "left out: ImportError: No module named x"),
+        ("raise KeyError('models')", 1, "FAILED: "),
+        (
+            "import os; open(os.environ['OUT'] + '/a.json', 'w').write("
+            '\'{"rows": [{"case": "b", "error": "ValueError: 5"}]}\')',
+            1,
+            "FAILED: b: ValueError: 5",
+        ),
+    ],
+)
+def test_what_fails_is_told_from_what_is_missing(monkeypatch, tmp_path, capsys, code, failed, said):
+    program(monkeypatch, code)
+    assert smoke.smoke(["a"], tmp_path) == failed
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_everything_starts():
+    command = [sys.executable, "-m", "benchmarks", "--smoke"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,101 @@
+"""Folders as they are published: read with the outputs of `generate`, or refused with the reason."""
+
+import json
+import logging
+import re
+
+import pytest
+import torch
+
+import pybeam
+from pybeam import compat
+from support.folder_layouts import READ, REFUSED, shards
+from support.paths import ROOT
+from support.tiny_models import favour_eos, save_tiny_model, tiny_model
+
+SOURCES = [[11, 30, 17, 2], [25, 14, 33, 20, 12, 2]]
+LENGTH = 9
+
+
+def assert_generates(directory, network) -> None:
+    """Compare beams of a folder with those of the network."""
+    search = compat.huggingface.beam_search(3, max_new_tokens=LENGTH)
+    results = pybeam.Decoder(pybeam.load_model(directory, device="cpu"), search).decode(SOURCES)
+    for source, result in zip(SOURCES, results, strict=True):
+        [line] = network.generate(
+            torch.tensor([source]), num_beams=3, do_sample=False, max_new_tokens=LENGTH
+        ).tolist()
+        eos = network.generation_config.eos_token_id
+        line = line[1 : line.index(eos, 1)] if eos in line[1:] else line[1:]
+        assert result.hypotheses[0].tokens == line
+
+
+@pytest.mark.parametrize("layout", READ)
+def test_a_published_layout_is_read(tmp_path, layout):
+    kind, rewrite = READ[layout]
+    network = tiny_model(kind, seed=8)
+    favour_eos(network, 2.0)
+    if kind == "marian":
+        network.generation_config.bad_words_ids = [[network.config.pad_token_id]]
+    network.save_pretrained(tmp_path)
+    rewrite(tmp_path)
+    assert_generates(tmp_path, network)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision(tmp_path, dtype):
+    network = tiny_model("bart", seed=5).to(dtype)
+    network.save_pretrained(tmp_path)
+    assert_generates(tmp_path, network.float())
+
+
+@pytest.mark.parametrize("layout", REFUSED)
+def test_another_layout_is_refused_with_a_remedy(tmp_path, layout):
+    message, rewrite = REFUSED[layout]
+    save_tiny_model(tmp_path, "m2m_100")
+    rewrite(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        pybeam.load_model(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_pointer_in_the_place_of_a_vocabulary(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(
+        ValueError, match=r"tokenizer.json must hold the file itself, but is a pointer"
+    ):
+        pybeam.load_tokenizer(tmp_path)
+
+
+def test_the_page_lists_these_layouts():
+    page = (ROOT / "docs" / "reference" / "file-formats.md").read_text("utf-8")
+    section = page.split("## Layouts of folders")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \| (read|refused)", section, re.MULTILINE)
+    assert rows == [*((name, "read") for name in READ), *((name, "refused") for name in REFUSED)]
+
+
+def test_the_log_says_what_was_loaded(tmp_path, caplog):
+    network = save_tiny_model(tmp_path, "marian")
+    shards(tmp_path)
+    with caplog.at_level(logging.INFO, logger="pybeam"):
+        model = pybeam.load_model(tmp_path, device="cpu")
+        decoder = pybeam.Decoder(model, pybeam.greedy(), backend="reference")
+    loaded, decodes = [record.getMessage() for record in caplog.records]
+    num = sum(
+        weight.numel() for name, weight in network.named_parameters() if "positions" not in name
+    )
+    assert re.match(rf"loaded Transformer\(marian, 2\+3 .* from {tmp_path}: ", loaded)
+    assert int(re.search(r"([\d,]+) parameters", loaded)[1].replace(",", "")) >= num
+    assert "Settings(forced_eos_token_id=(0,))" in loaded
+    assert decodes == "decoding on cpu with pybeam.backends.reference"
+    assert re.match(
+        r"Decoder\(Transformer\(.*, Algorithm\(width=1, .*, Fifo\(.*, 'ref", repr(decoder)
+    )
+
+
+def test_what_is_no_model_names_the_way(tmp_path):
+    with pytest.raises(TypeError, match=r"wrap a network of transformers: .*huggingface.wrap\(net"):
+        pybeam.Decoder(tiny_model("t5"), pybeam.greedy())
+    with pytest.raises(TypeError, match=r"load the folder: pybeam.load_model\('here'\)"):
+        pybeam.Decoder("here", pybeam.greedy())
