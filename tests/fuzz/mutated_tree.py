@@ -26,10 +26,13 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("benchmarks", "examples", "pybeam", "pyproject.toml", "tests")
-# what a mutant may take beside the same tests without a change
+# what a mutant may take beside the same tests without a change; seconds are the processor's, as other
+# programs that share the machine must kill no mutant
 TIMES, SECONDS, BYTES = 4, 20, 4 << 30
-# of a file of tests without a change, on a machine that has other work
-BASELINE_SECONDS = 900
+# of a file of tests without a change
+BASELINE_SECONDS = 600
+# a test that waits for ever takes nothing of the processor; by the clock a mutant may take so many times as long
+PATIENCE = 8
 # of the fastest tests that run a line; slower ones are left out
 ENOUGH_SECONDS = 40
 
@@ -58,7 +61,7 @@ class Tree:
         path = self.folder / module
         path.write_text(code, "utf-8")
         try:
-            limit = TIMES * sum(chosen.values()) + SECONDS
+            limit = int(TIMES * sum(chosen.values()) + SECONDS)
             files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
             return self._fork(lambda: self._test(files, Chosen(chosen)), limit)
         finally:
@@ -94,12 +97,13 @@ class Tree:
             self._known.write_text(json.dumps(self._watched), "utf-8")
         return self._watched[digest]
 
-    def _fork(self, call: Callable[[], int], limit: float) -> bool:
-        """Whether this call returns 0 in a process of its own, within so many seconds."""
+    def _fork(self, call: Callable[[], int], limit: int) -> bool:
+        """Whether this call returns 0 in a process of its own, within so many seconds of the processor."""
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            os.setsid()
+            os.setpgrp()
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, -1))
             status = 1
             try:
                 status = call()
@@ -109,7 +113,7 @@ class Tree:
                 sys.stdout.flush()
                 os._exit(status)
         # what a test has started and left behind ends with it
-        timer = threading.Timer(limit, os.killpg, (child, signal.SIGKILL))
+        timer = threading.Timer(PATIENCE * limit, os.killpg, (child, signal.SIGKILL))
         timer.start()
         _, status = os.waitpid(child, 0)
         timer.cancel()
@@ -144,14 +148,14 @@ class Watcher:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._lines, start = defaultdict(set), time.monotonic()
+        self._lines, start = defaultdict(set), time.process_time()
         sys.settrace(self._on_call)
         try:
             return (yield)
         finally:
             sys.settrace(None)
             lines = {module: sorted(lines) for module, lines in self._lines.items()}
-            self._seen[item.nodeid] = {"seconds": time.monotonic() - start, "lines": lines}
+            self._seen[item.nodeid] = {"seconds": time.process_time() - start, "lines": lines}
 
     def pytest_sessionfinish(self) -> None:
         self._report.write_text(json.dumps(self._seen), "utf-8")
