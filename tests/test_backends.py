@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,7 +61,9 @@ def test_a_decoder_asks():
 
 
 def test_triton_cannot_decode_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(backends, "load", lambda name: object())
+    monkeypatch.setattr(
+        backends, "load", lambda name: SimpleNamespace(__name__=f"pybeam.backends.{name}")
+    )
     monkeypatch.setattr(backends, "is_interpreting", lambda: False)
     with pytest.raises(ValueError, match="decodes on cpu, but is 'triton'"):
         backends.for_decoding("triton", torch.device("cpu"))

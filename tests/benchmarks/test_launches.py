@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pybeam.backends import poison
 from pybeam.models import load_model
 from support.paths import ROOT
 from support.tiny_models import save_tiny_model
@@ -15,6 +16,8 @@ triton = pytest.importorskip("triton", reason="kernels are counted by Triton's l
 @pytest.fixture
 def launches(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
+    # who poisons memory launches kernels
+    monkeypatch.setattr(poison, "IS_ON", False)
     return pytest.importorskip("benchmarks.gpu.launches")
 
 

@@ -117,8 +117,8 @@ def test_stored_positions_are_preferred(directory):
     table = torch.randn(40, 24)
     edit_weights(directory, lambda w: w.update({"model.decoder.embed_positions.weights": table}))
     model = load_model(directory)
-    assert torch.equal(model.decoder.position_table, table[2:34])
-    assert not torch.equal(model.encoder.position_table, table[2:34])
+    assert torch.equal(model.decoder.position_table[:32], table[2:34])
+    assert not torch.equal(model.encoder.position_table[:32], table[2:34])
 
 
 @pytest.mark.parametrize("shape", [(33, 24), (34, 25)])

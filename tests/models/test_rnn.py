@@ -112,7 +112,10 @@ class _Nothing:
         ({"hidden_size": 32}, "`encoder.lstm.bias_ih_l0` in .* must be .128., but is .96."),
         ({"num_layers": 1}, "`.*_l1` in .* is not part of this model"),
         ({"reverses_source": 1}, "`reverses_source` in .* must be true or false, but is 1"),
-        ({"eos_token_id": VOCAB}, "`eos_token_id` in .* must be a token below vocab_size = 45"),
+        (
+            {"eos_token_id": VOCAB},
+            "`eos_token_id` of .* must be one token id or up to 8 below `vocab_size` = 45",
+        ),
         ({"decoder_start_token_id": None}, "`decoder_start_token_id` in .* but is None"),
         ({"model_type": "lstm"}, "`model_type` in .* must be one of attentional_lstm, bart"),
     ],

@@ -57,8 +57,9 @@ class OnnxRnnSession(LstmSession):
         length = self._source.length[slot]  # [A]
         cell = self._source.cell[slot, : max(1, int(length.max()))].long()  # [A, E]
         mask = counted(cell.shape[1], length)
-        # unused places must name a cell too
-        known = torch.where(mask, cell, 0), mask, self._pool[:, 0]
+        # unused places must name a cell, too, whose numbers count 0 times, and so must be numbers
+        own = torch.where(length[:, None] > 0, cell[:, :1], cell[length.argmax(), 0])
+        known = torch.where(mask, cell, own), mask, self._pool[:, 0]
         token, place = rows.token[:num_rows].long(), places(rows.offset, num_rows)
         inputs = token, old[:num_rows], *place, *known
         self._model.decoder(inputs, logits=logits[:num_rows], new_state=new[:num_rows])
