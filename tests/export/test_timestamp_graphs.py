@@ -25,6 +25,7 @@ NO_TIMESTAMPS, VOCAB, SPECIAL = 34, 52, range(29, 34)
 def test_timestamps(stage, max_initial, seed, tmp_path):
     save_tiny_whisper(tmp_path / "original", seed, eos_nats=1.0, vocab_size=VOCAB)
     model = pybeam.load_model(tmp_path / "original", device="cpu")
+    model = model.without(*model.settings.names)
     rules = [
         processors.suppress_tokens(SPECIAL, stage=stage),
         processors.whisper_timestamps(NO_TIMESTAMPS, max_initial=max_initial, stage=stage),

@@ -31,7 +31,7 @@ COPIED = ("benchmarks", "examples", "pybeam", "pyproject.toml", "tests")
 TIMES, SECONDS, BYTES = 4, 20, 4 << 30
 # of a file of tests without a change
 BASELINE_SECONDS = 600
-# a test that waits for ever takes nothing of the processor; by the clock a mutant may take so many times as long
+# the clock ends a test that waits for ever, after so many times as long
 PATIENCE = 8
 # of the fastest tests that run a line; slower ones are left out
 ENOUGH_SECONDS = 40

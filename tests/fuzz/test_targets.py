@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 
 import pytest
@@ -95,7 +96,9 @@ def test_the_core_is_mutated_and_its_laws_are_there():
     for name in ("engine", "processors", "search", "state"):
         core += (ROOT / "pybeam" / name).glob("*.py")
     found = {
-        path.relative_to(ROOT).as_posix() for path in core if "def " in path.read_text("utf-8")
+        path.relative_to(ROOT).as_posix()
+        for path in core
+        if re.search("^ *(def|class) ", path.read_text("utf-8"), re.M)
     }
     assert set(laws) == found
     assert all((ROOT / test).is_file() for tests in laws.values() for test in tests)
