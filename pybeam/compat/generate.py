@@ -2,95 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.compat import huggingface
+from pybeam.compat.generate_options import (
+    algorithm_of,
+    as_ids,
+    check_processors,
+    check_sampling,
+    eos_ids,
+    refuse_others,
+    without_ngrams,
+)
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.models.huggingface import wrap
 from pybeam.request import Request, Result
-from pybeam.search.algorithms import Algorithm
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
+    from transformers.generation.streamers import BaseStreamer
     from transformers.utils import ModelOutput
 
 __all__ = ["generate"]
 
-# options about speed or memory, which do not change the result: any value will do
-NO_MATTER = {
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "compile_config",
-    "continuous_batching_config",
-    "decoder_start_token_id",
-    "disable_compile",
-    "is_assistant",
-    "max_cache_len",
-    "pad_token_id",
-    "prefill_chunk_size",
-    "return_dict_in_generate",
-    "transformers_version",
-    "use_cache",
-}
-# options read in this file, or passed to `huggingface.beam_search` under other names
-READ_HERE = {"eos_token_id", "forced_eos_token_id", "max_length", "min_length", "output_scores"}
-# options of sampling; `generate` ignores them without `do_sample`
-OF_SAMPLING = {
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "min_p",
-    "temperature",
-    "top_h",
-    "top_k",
-    "top_p",
-    "typical_p",
-}
-# options of draft models; `generate` ignores them without one
-OF_DRAFTS = {
-    "assistant_confidence_threshold",
-    "assistant_ensemble_weight",
-    "assistant_lookbehind",
-    "max_matching_ngram_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "speculation_type",
-    "target_lookbehind",
-}
-# options that 1 switches off; None, False, 0 and () switch off all but `length_penalty`
-OFF_AT_ONE = {
-    "encoder_repetition_penalty",
-    "guidance_scale",
-    "num_beam_groups",
-    "repetition_penalty",
-}
-# the option of the config that makes each of them; the option is then understood or refused
-PROCESSORS = {
-    "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
-    "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
-    "ForcedEOSTokenLogitsProcessor": "forced_eos_token_id",
-    "LogitNormalization": "renormalize_logits",
-    "MinLengthLogitsProcessor": "min_length",
-    "MinNewTokensLengthLogitsProcessor": "min_new_tokens",
-    "NoBadWordsLogitsProcessor": "bad_words_ids",
-    "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
-    "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
-    "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
-    "SuppressTokensLogitsProcessor": "suppress_tokens",
-}
 CRITERIA = {"EosTokenCriteria", "MaxLengthCriteria"}
 INPUTS = {
     "attention_mask",
     "cache_params",
     "encoder_outputs",
     "logits_to_keep",
+    "mm_encoder_outputs",
     "past_key_values",
     "position_ids",
     "use_cache",
@@ -104,6 +50,8 @@ def generate(
     stopping_criteria: Sequence[Any] = (),
     generation_config: GenerationConfig | None = None,
     schedule: Schedule | None = None,
+    streamer: BaseStreamer | None = None,
+    inputs_tensor: Tensor | None = None,
     **model_kwargs: Any,
 ) -> ModelOutput | Tensor:
     """Greedy and beam search for ``model.generate(…, custom_generate=pybeam.generate, num_beams=…)``.
@@ -116,10 +64,19 @@ def generate(
 
     The config may set the options of `pybeam.compat.huggingface.beam_search`.
 
+    ``generate(…, streamer=…)`` works for one input: the streamer is told a token as soon as no later step can
+    take it back, and it is always told the end. With beams, transformers itself would hand `TextStreamer` a
+    prompt per beam, which it refuses. So there give the streamer to this function:
+    ``custom_generate=functools.partial(pybeam.generate, streamer=streamer)``.
+
+    A `do_sample` of the checkpoint's generation_config is left out, with all that it brings, and the logger
+    "pybeam" says so. The caller's own is refused.
+
     Args:
-        model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: the
-            arguments that `generate` passes. All of them are checked.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs:
+            the arguments that `generate` passes. All of them are checked.
         schedule: see `Decoder`; it may be passed to `generate`.
+        streamer: is told the prompt and the best hypothesis; see above.
 
     Raises:
         ValueError: an option, processor, stopping criterion or model input is not understood; the
@@ -127,52 +84,43 @@ def generate(
     """
     if generation_config is None:
         raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
-    config, num_beams = generation_config, generation_config.num_beams or 1
-    _refuse_others("stopping criterion", [type(c).__name__ for c in stopping_criteria], CRITERIA)
-    used = [name for name, value in model_kwargs.items() if value is not None]
-    _refuse_others("model input", used, INPUTS)
-    for name in ("past_key_values", "cache_params"):
-        if _holds_tokens(model_kwargs.get(name)):
-            raise ValueError(f"`{name}` must be empty, but holds tokens; give them as a prompt")
+    from pybeam.compat.generate_call import decoded, ending, running
+
+    config, num_beams, call = generation_config, generation_config.num_beams or 1, running()
     # `generate` has repeated each input for every beam
     step = max(num_beams, config.num_return_sequences or 1)
     given = input_ids[::step]
-    start_id, requests = _requests(model, given, model_kwargs, step)
-    algorithm = _algorithm(model, config, input_ids.shape[1])
-    made = {name for name, option in PROCESSORS.items() if _is_on(config, option)}
-    _refuse_others("logits processor", [type(p).__name__ for p in logits_processor], made)
-    wrapped = wrap(model, start_id=start_id, eos_id=_eos_ids(config))
-    decoder = Decoder(wrapped, algorithm, schedule)
-    results = decoder.decode(requests)
+    listener = call.streamer if streamer is None else streamer
+    with ending(listener):
+        if streamer is not None:
+            streamer.put(given.cpu())
+        refuse_others("stopping criterion", [type(c).__name__ for c in stopping_criteria], CRITERIA)
+        _check_inputs(model_kwargs)
+        check_sampling(model, config, call.options)
+        start_id, requests = _requests(model, given, model_kwargs, step)
+        algorithm = algorithm_of(config, input_ids.shape[1])
+        if config.encoder_no_repeat_ngram_size and inputs_tensor is not None:
+            algorithm, requests = without_ngrams(config, algorithm, requests, inputs_tensor)
+        check_processors(config, logits_processor)
+        wrapped = wrap(model, start_id=start_id, eos_id=eos_ids(config))
+        decoder = Decoder(wrapped, algorithm, schedule)
+        results = decoded(decoder, requests, listener)
     return _output(model, config, given, results)
 
 
-def _algorithm(model: PreTrainedModel, config: GenerationConfig, prompt_length: int) -> Algorithm:
-    understood = inspect.signature(huggingface.beam_search).parameters
-    options = {}
-    # models keep other facts in the config too, so only its own names are options
-    for name in vars(type(config)()):
-        if name.startswith("_") or not _is_on(config, name):
-            continue
-        value = getattr(config, name)
-        if name in understood:
-            options[name] = value
-        elif name not in NO_MATTER | READ_HERE | OF_SAMPLING | OF_DRAFTS:
-            raise ValueError(f"`{name}` = {value!r} is not understood by pybeam; leave it out")
-    least = max(options.pop("min_new_tokens", 0), (config.min_length or 0) - prompt_length)
-    most = config.max_length - prompt_length
-    if config.forced_eos_token_id is not None:
-        if _ids(config.forced_eos_token_id) != _eos_ids(config):
-            raise ValueError(
-                f"`forced_eos_token_id` = {config.forced_eos_token_id} is not understood by pybeam; "
-                "set it to None"
-            )
-        options["forced_eos"] = True
-    # transformers forces it only behind a prompt of one token
-    if prompt_length > 1:
-        options.pop("forced_bos_token_id", None)
-    options |= dict(max_new_tokens=most, min_new_tokens=least)
-    return huggingface.beam_search(options.pop("num_beams", 1), **options)
+def _check_inputs(inputs: dict[str, Any]) -> None:
+    """Raise ValueError for inputs of the model that this search does not use."""
+    encoded = inputs.get("mm_encoder_outputs")
+    if encoded and any(states is not None for states in encoded.values()):
+        raise ValueError(
+            f"pybeam searches multimodal models with text alone, but the input has {sorted(encoded)}; leave "
+            "it out, or let transformers search"
+        )
+    used = [name for name, value in inputs.items() if value is not None]
+    refuse_others("model input", used, INPUTS)
+    for name in ("past_key_values", "cache_params"):
+        if _holds_tokens(inputs.get(name)):
+            raise ValueError(f"`{name}` must be empty, but holds tokens; give them as a prompt")
 
 
 def _requests(
@@ -186,7 +134,9 @@ def _requests(
         positions = inputs.get("position_ids")
         if positions is not None:
             counted = (mask.cumsum(1) - 1)[mask]
-            if not torch.equal(positions[::step].expand_as(mask)[mask], counted):
+            # some models have a line of positions per axis of an image; for text all are the same
+            axes = positions.view(-1, *positions.shape[-2:])[:, ::step]
+            if any(not torch.equal(axis.expand_as(mask)[mask], counted) for axis in axes):
                 raise ValueError("`position_ids` must count the prompts' tokens; leave them out")
         return None, [Request(ids[own]) for ids, own in zip(given, mask, strict=True)]
     from pybeam.models.huggingface.model import EncoderStates
@@ -198,11 +148,29 @@ def _requests(
             "behind it"
         )
     states = inputs["encoder_outputs"].last_hidden_state[::step]
-    if mask is None or mask.shape != states.shape[:2]:
-        mask = states.new_ones(states.shape[:2], dtype=torch.bool)
+    known = inputs["encoder_outputs"].get("attention_mask")
+    mask = _mask_of_states(model, states, mask if known is None else known[::step].bool())
     sources = [EncoderStates(own[real]) for own, real in zip(states, mask, strict=True)]
     pairs = zip(sources, given[:, 1:], strict=True)
     return starts[0], [Request(source, prefix) for source, prefix in pairs]
+
+
+def _mask_of_states(model: PreTrainedModel, states: Tensor, mask: Tensor | None) -> Tensor:
+    """Return which encoder states [A, E] are real, by a mask of the inputs."""
+    size = states.shape[:2]
+    if mask is None or bool(mask.all()) or model.config.model_type == "whisper":
+        return states.new_ones(size, dtype=torch.bool)
+    if mask.shape == size:
+        return mask
+    for part in (model, model.get_encoder()):
+        shorten = getattr(part, "_get_feature_vector_attention_mask", None)
+        if shorten is not None:
+            found: Tensor = shorten(size[1], mask.long())
+            return found.bool()
+    raise ValueError(
+        f"`attention_mask` {list(mask.shape)} leaves inputs out, and pybeam does not know which of the "
+        f"encoder's states {list(size)} those are; give one input at a time, without padding"
+    )
 
 
 def _output(
@@ -213,12 +181,12 @@ def _output(
     num, has_beams = config.num_return_sequences or 1, (config.num_beams or 1) > 1
     pad = config._pad_token_tensor
     # as in transformers: with beams a padding token 0 counts as none
-    fill = int(pad) if pad is not None and (int(pad) or not has_beams) else _eos_ids(config)[0]
+    fill = int(pad) if pad is not None and (int(pad) or not has_beams) else eos_ids(config)[0]
     lines, scores = [], []
     for prompt, result in zip(given, results, strict=True):
         start = prompt[:1] if model.config.is_encoder_decoder else prompt
         for found in result.hypotheses:
-            ids = torch.tensor([*found.tokens, *_ids(found.eos_id)], dtype=torch.long)
+            ids = torch.tensor([*found.tokens, *as_ids(found.eos_id)], dtype=torch.long)
             lines.append(torch.cat((start.cpu(), ids)))
             scores.append(found.final_score)
         # transformers fills up with the prompt where it has found too few
@@ -236,35 +204,8 @@ def _output(
     return output(sequences=sequences, sequences_scores=found_scores)
 
 
-def _is_on(config: GenerationConfig, name: str) -> bool:
-    value = getattr(config, name)
-    if name == "length_penalty":
-        return value is not None
-    return not (value in (None, False, (), []) or (name in OFF_AT_ONE and value == 1))
-
-
-def _eos_ids(config: GenerationConfig) -> list[int]:
-    ids = config._eos_token_tensor
-    if ids is None:
-        raise ValueError("`eos_token_id` must be a token id or several, but is None; give it")
-    found: list[int] = ids.view(-1).tolist()
-    return found
-
-
-def _ids(given: int | list[int] | None) -> list[int]:
-    if given is None:
-        return []
-    return [given] if isinstance(given, int) else list(given)
-
-
 def _holds_tokens(cache: Any) -> bool:
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
     return any(
         getattr(layer, "is_initialized", False) and layer.keys is not None for layer in layers
     )
-
-
-def _refuse_others(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    others = sorted(set(names) - set(known))
-    if others:
-        raise ValueError(f"{what} `{others[0]}` is not understood by pybeam; leave it out")
