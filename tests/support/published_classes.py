@@ -18,7 +18,6 @@ from transformers.models.auto import modeling_auto
 
 MAPPINGS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT")
 LARGEST = 300_000_000  # parameters of a network that is built
-WIDTH = 256
 FEED_FORWARD = 64
 NUM_EXPERTS = 16
 
@@ -52,10 +51,18 @@ class Size(NamedTuple):
 
     layers: int
     heads: int
+    width: int
 
 
-# from the smallest on; some networks need a layer of every kind, and some need more heads
-SIZES = (Size(2, 2), Size(4, 2), Size(10, 2), Size(2, 4), Size(10, 8))
+# from the smallest on; some networks need wider heads or more of them, and some a layer of every kind
+SIZES = (
+    Size(2, 2, 64),
+    Size(2, 2, 256),
+    Size(4, 2, 64),
+    Size(10, 2, 64),
+    Size(2, 4, 512),
+    Size(10, 8, 512),
+)
 
 
 def generative_classes() -> list[str]:
@@ -120,7 +127,7 @@ def _shrunk(values: dict[str, Any], size: Size) -> dict[str, Any]:
     sizes = {name: value for name, value in values.items() if _is_size(value)}
     widths = [sizes[name] for name in ("hidden_size", "d_model", "n_embd") if name in sizes]
     old = Old(
-        ratio=min(1.0, WIDTH / widths[0]) if widths else 1.0,
+        ratio=min(1.0, size.width / widths[0]) if widths else 1.0,
         heads=max((value for name, value in sizes.items() if HEADS.fullmatch(name)), default=0),
         depths=[value for name, value in sizes.items() if LAYERS.fullmatch(name)],
         # heads of a state-space layer have a size of their own
@@ -130,7 +137,7 @@ def _shrunk(values: dict[str, Any], size: Size) -> dict[str, Any]:
 
 
 class Old(NamedTuple):
-    """What a config says before it is shrunk."""
+    """Facts of a config before it is shrunk."""
 
     ratio: float  # of the new width to the old
     heads: int
@@ -158,7 +165,7 @@ def _value(name: str, value: Any, size: Size, old: Old) -> Any:
         return max(1, int(value * old.ratio))
     for pattern, most in (
         (HEADS, size.heads),
-        (WIDTHS, WIDTH * size.heads // 2),
+        (WIDTHS, size.width),
         (FEED_FORWARDS, FEED_FORWARD),
         (EXPERTS, NUM_EXPERTS),
     ):

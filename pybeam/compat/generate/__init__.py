@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.compat.generate_options import (
+from pybeam.compat.generate.options import (
     algorithm_of,
     as_ids,
     check_processors,
@@ -84,7 +84,7 @@ def generate(
     """
     if generation_config is None:
         raise ValueError("`generate` of transformers calls this: pass it as `custom_generate`")
-    from pybeam.compat.generate_call import decoded, ending, running
+    from pybeam.compat.generate.call import decoded, ending, running
 
     config, num_beams, call = generation_config, generation_config.num_beams or 1, running()
     # `generate` has repeated each input for every beam

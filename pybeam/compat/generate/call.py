@@ -1,4 +1,4 @@
-"""What a caller gave to transformers' `generate` that it keeps from a custom search, and its streamer."""
+"""Arguments of transformers' `generate` that it keeps from a custom search, and streamers."""
 
 from __future__ import annotations
 

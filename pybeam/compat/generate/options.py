@@ -1,4 +1,4 @@
-"""What the options of a transformers `GenerationConfig` ask of a search, and which of them it refuses."""
+"""Options of a transformers `GenerationConfig`: which search they ask for, and which are refused."""
 
 from __future__ import annotations
 
