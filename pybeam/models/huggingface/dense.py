@@ -181,14 +181,14 @@ class DenseSession(Session):
         else:
             cache = cache or DynamicCache(config=model.network.config)
             inputs["input_ids"] = ids
+            length = torch.tensor(lengths, device=ids.device)[:, None]
+            place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
             if self._takes_mask:
-                inputs["attention_mask"] = ids.new_ones(len(ids), max(lengths))
-            if self._pads:
-                length = torch.tensor(lengths, device=ids.device)[:, None]
-                place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
-                inputs["attention_mask"] = (place >= 0).long()  # [R, longest]
-                if self._takes_positions:
-                    inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
+                is_real = place >= 0 if self._pads else torch.ones_like(place)
+                inputs["attention_mask"] = is_real.long()  # [R, longest]
+            # some networks count from what they remember of another call
+            if self._takes_positions:
+                inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
             if self._skips_logits:
                 inputs["logits_to_keep"] = 1
         out = model.network(**inputs, **{self._cache_name: cache})

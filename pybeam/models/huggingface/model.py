@@ -77,7 +77,10 @@ class HuggingFaceModel(Model):
         config, generation = network.config, network.generation_config
         self.is_encoder_decoder = config.is_encoder_decoder
         text = config.get_text_config(decoder=True)
-        self.vocab_size = network.get_output_embeddings().weight.shape[0]
+        head = network.get_output_embeddings()
+        self.vocab_size = text.vocab_size if head is None else head.weight.shape[0]
+        # some networks cut off what only pads their output layer
+        self.vocab_size = getattr(text, "unpadded_vocab_size", None) or self.vocab_size
         named = eos_id, generation.eos_token_id, getattr(text, "eos_token_id", None)
         self.eos_id, *others = _eos_ids(self.vocab_size, *named)
         self.other_eos_ids = tuple(others)

@@ -98,9 +98,10 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
             if obstacle is None:
                 return model.memory, next(iter(obstacles), None)
         obstacles.append(str(obstacle))
-    if not model.is_encoder_decoder and not _is_causal(model):
+    are_wrong = "logits are wrong" in obstacles[-1]
+    if are_wrong and not model.is_encoder_decoder and not _is_causal(model):
         obstacles = [
-            "its logits change with the tokens behind them, so as configured it predicts no next token"
+            "without a cache its logits change with the tokens behind them; does its config lack `is_decoder`?"
         ]
     raise ValueError(
         f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"

@@ -69,6 +69,19 @@ def test_a_model_that_can_do_neither_is_refused_by_name():
         wrap(network)
 
 
+def test_an_encoder_is_refused_as_one_and_works_as_a_decoder():
+    sizes = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2)
+    config = transformers.BertConfig(vocab_size=VOCAB, **sizes)
+    torch.manual_seed(0)
+    network = transformers.BertLMHeadModel(config).eval()
+    with pytest.raises(ValueError, match="logits change with the tokens behind them"):
+        wrap(network, eos_id=EOS)
+    config.is_decoder = True
+    torch.manual_seed(0)
+    network = transformers.BertLMHeadModel(config).eval()
+    assert wrap(network, eos_id=EOS).memory.keeps == "tree"
+
+
 def test_a_wrong_cache_is_noticed(monkeypatch):
     """A model's addition to its scores shows in its logits."""
     network = tiny_network("bart")
