@@ -101,7 +101,8 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
     are_wrong = "logits are wrong" in obstacles[-1]
     if are_wrong and not model.is_encoder_decoder and not _is_causal(model):
         obstacles = [
-            "without a cache its logits change with the tokens behind them; does its config lack `is_decoder`?"
+            "without a cache its logits change with the tokens behind them; does its config lack "
+            "`is_decoder`?"
         ]
     raise ValueError(
         f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
