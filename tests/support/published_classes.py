@@ -113,6 +113,8 @@ def _culprit(kind: type[transformers.PreTrainedModel]) -> str:
 
 def _make_ends_likely(network: transformers.PreTrainedModel) -> None:
     """EOS would hardly come from random weights."""
+    if not isinstance(network, transformers.GenerationMixin):
+        return
     head, ends = network.get_output_embeddings(), network.generation_config.eos_token_id
     if not isinstance(getattr(head, "weight", None), torch.Tensor):
         return

@@ -170,7 +170,11 @@ class HuggingFaceModel(Model):
     @property
     def embeddings(self) -> torch.nn.Embedding:
         """The table of the tokens that sources consist of."""
-        return (self.encoder or self.network).get_input_embeddings()
+        # the encoder of FSMT does not say which table is its own, and the network does
+        knows = hasattr(self.encoder, "get_input_embeddings")
+        part: Any = self.encoder if knows else self.network
+        table: torch.nn.Embedding = part.get_input_embeddings()
+        return table
 
     def _check_ids(self, source: Any) -> Tensor:
         ids = checked_ids(source, self.embeddings.num_embeddings)  # [E]
