@@ -22,6 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "command_line",
     "measured",
+    "published",
     "public_names",
 ]
 exclude_patterns = ["_build"]

@@ -12,6 +12,8 @@ HEADS = dict(num_attention_heads=4, num_key_value_heads=2)
 IDS = dict(vocab_size=VOCAB, pad_token_id=1, eos_token_id=EOS, bos_token_id=0)
 SEQ2SEQ = {name: size for name, size in SHAPES.items() if name != "max_position_embeddings"}
 START = dict(IDS, decoder_start_token_id=2)
+# configs of Pegasus and T5 have no BOS
+NO_BOS = {name: value for name, value in START.items() if name != "bos_token_id"}
 T5 = dict(d_model=24, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=2, num_heads=4)
 
 # name -> class stem, class of the model, options of its config
@@ -19,7 +21,7 @@ KINDS = {
     "nllb": ("M2M100", "M2M100ForConditionalGeneration", dict(START, **SEQ2SEQ)),
     "mbart": ("MBart", "MBartForConditionalGeneration", dict(START, **SEQ2SEQ)),
     "bart": ("Bart", "BartForConditionalGeneration", dict(START, **SEQ2SEQ)),
-    "pegasus": ("Pegasus", "PegasusForConditionalGeneration", dict(START, **SEQ2SEQ)),
+    "pegasus": ("Pegasus", "PegasusForConditionalGeneration", dict(NO_BOS, **SEQ2SEQ)),
     "marian": (
         "Marian",
         "MarianMTModel",
@@ -38,7 +40,7 @@ KINDS = {
             begin_suppress_tokens=None,
         ),
     ),
-    "t5": ("T5", "T5ForConditionalGeneration", dict(START, **T5, decoder_start_token_id=1)),
+    "t5": ("T5", "T5ForConditionalGeneration", NO_BOS | T5 | dict(decoder_start_token_id=1)),
     "gpt2": ("GPT2", "GPT2LMHeadModel", dict(IDS, n_embd=32, n_layer=3, n_head=4, n_positions=64)),
     "llama": ("Llama", "LlamaForCausalLM", dict(IDS, **HIDDEN, **HEADS)),
     "qwen": ("Qwen3", "Qwen3ForCausalLM", dict(IDS, **HIDDEN, **HEADS, head_dim=8)),

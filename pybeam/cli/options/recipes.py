@@ -160,9 +160,9 @@ def _defaults(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if name != "huggingface":
         alpha = config.get("length_penalty")
         return {} if alpha is None else {ARGUMENTS[name]["length_penalty"]: alpha}
-    found = {
-        key: config[key] for key in GENERATION_SETTINGS if config.get(key) not in (None, False)
-    }
+    given = {key: config.get(key) for key in GENERATION_SETTINGS}
+    # 0 is a token, or an exponent
+    found = {key: value for key, value in given.items() if value is not None and value is not False}
     # it counts the start token
     if config.get("max_length") and "max_new_tokens" not in found:
         found["max_new_tokens"] = config["max_length"] - 1

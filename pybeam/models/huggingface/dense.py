@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.backends import Backend
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
-from pybeam.models.huggingface.encoding import batches, encoded
+from pybeam.models.huggingface.encoding import EncoderOutput, batches, encoded
 from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.rows import Rows
@@ -104,12 +103,12 @@ class DenseSession(Session):
         slots = rows.row_slot[:num_rows].tolist()
         keys = list(zip(slots, rows.entry[:num_rows].tolist(), strict=True))
         tokens, positions = rows.token.tolist(), rows.position.tolist()
-        groups: dict[int, dict[Cache | None, list[int]]] = {}  # group -> cache -> rows
+        groups: dict[object, dict[Cache | None, list[int]]] = {}  # group -> cache -> rows
         for r, key in enumerate(keys):
             if positions[r] == 0:
                 tokens[r], self._behind[key] = self._start[slots[r]]
             line = self._behind[key]
-            groups.setdefault(self._group(line), {}).setdefault(line.cache, []).append(r)
+            groups.setdefault(self._group(line, slots[r]), {}).setdefault(line.cache, []).append(r)
         shape = rows.token.numel(), self._model.vocab_size
         logits = torch.zeros(shape, dtype=self._model.network.dtype, device=self._model.device)
         with self._model.lock:
@@ -144,11 +143,13 @@ class DenseSession(Session):
             for key in [key for key in lines if key[0] in slots]:
                 del lines[key]
 
-    def _group(self, line: Line) -> int:
+    def _group(self, line: Line, slot: int) -> object:
         """The group of this line. Lines of one group can share a call."""
+        # a mask is of features, which are more than the states that they become
+        num_states = len(self._states[slot]) if self._model.takes_features else None
         if line.cache is None:
-            return 0
-        return -1 if self._pads or not has_length(line.cache) else line.length
+            return 0, num_states
+        return -1 if self._pads or not has_length(line.cache) else line.length, num_states
 
     def _call(
         self,
@@ -165,27 +166,29 @@ class DenseSession(Session):
         model = self._model
         inputs: dict[str, object] = {"use_cache": True}
         if model.is_encoder_decoder:
-            cache = cache or EncoderDecoderCache(DynamicCache(), DynamicCache())
+            own = DynamicCache(config=model.network.config.get_text_config(decoder=True))
+            cache = cache or EncoderDecoderCache(own, DynamicCache())
             length = torch.tensor([len(own) for own in states], device=model.device)
             padded = pad_sequence(list(states), batch_first=True)  # [R, E, d]
             # lines that once shared a call with a longer source are still padded to its length
             known = max(int(length.max()), cache.cross_attention_cache.get_seq_length())
             mask = torch.arange(known, device=model.device) < length[:, None]
-            inputs["attention_mask"] = mask.long()
+            if not model.takes_features:
+                inputs["attention_mask"] = mask.long()
             padded = F.pad(padded, (0, 0, 0, known - padded.shape[1]))
-            inputs["encoder_outputs"] = BaseModelOutput(padded)
+            inputs["encoder_outputs"] = EncoderOutput(padded, attention_mask=mask.long())
             inputs["decoder_input_ids"] = ids
         else:
             cache = cache or DynamicCache(config=model.network.config)
             inputs["input_ids"] = ids
+            length = torch.tensor(lengths, device=ids.device)[:, None]
+            place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
             if self._takes_mask:
-                inputs["attention_mask"] = ids.new_ones(len(ids), max(lengths))
-            if self._pads:
-                length = torch.tensor(lengths, device=ids.device)[:, None]
-                place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
-                inputs["attention_mask"] = (place >= 0).long()  # [R, longest]
-                if self._takes_positions:
-                    inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
+                is_real = place >= 0 if self._pads else torch.ones_like(place)
+                inputs["attention_mask"] = is_real.long()  # [R, longest]
+            # some networks count from what they remember of another call
+            if self._takes_positions:
+                inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
             if self._skips_logits:
                 inputs["logits_to_keep"] = 1
         out = model.network(**inputs, **{self._cache_name: cache})

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.models.base import MAX_ENCODER_TOKENS
 from pybeam.models.huggingface.model import EncoderStates, HuggingFaceModel
+
+
+@dataclass
+class EncoderOutput(BaseModelOutput):
+    """Encoder states [A, E, d], with all that the decoders of some models look for beside them."""
+
+    attention_mask: Tensor | None = None  # [A, E], which states are real
+    router_logits: None = None
+    router_probs: None = None
 
 
 class Encoded(NamedTuple):

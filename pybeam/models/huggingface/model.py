@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class Memory(NamedTuple):
     cross: Heads | None = None  # keys and values of encoder states
     is_windowed: bool = False  # whether some layers see only the last positions
     biases: Biases | None = None  # of scores, where they depend on distances
+    looks_up: bool = False  # whether a decoder looks its positions up in a table
     pads: bool = False  # whether lines of different lengths share a call
     obstacle: str | None = None  # why no CUDA graph may hold a step; None: one may
 
@@ -75,14 +77,19 @@ class HuggingFaceModel(Model):
         config, generation = network.config, network.generation_config
         self.is_encoder_decoder = config.is_encoder_decoder
         text = config.get_text_config(decoder=True)
-        self.vocab_size = network.get_output_embeddings().weight.shape[0]
-        named = eos_id, generation.eos_token_id, text.eos_token_id
+        head = network.get_output_embeddings()
+        self.vocab_size = text.vocab_size if head is None else head.weight.shape[0]
+        # some networks cut off what only pads their output layer
+        self.vocab_size = getattr(text, "unpadded_vocab_size", None) or self.vocab_size
+        named = eos_id, generation.eos_token_id, getattr(text, "eos_token_id", None)
         self.eos_id, *others = _eos_ids(self.vocab_size, *named)
         self.other_eos_ids = tuple(others)
         if self.is_encoder_decoder:
             started = generation.decoder_start_token_id
             other = getattr(config, "decoder_start_token_id", None)
-            self.start_id = _only("start_id", start_id, started, other, text.bos_token_id)
+            # T5's config has no BOS
+            bos_id = getattr(text, "bos_token_id", None)
+            self.start_id = _only("start_id", start_id, started, other, bos_id)
         else:
             # the prompt's last token stands in for the start token
             self.start_id = self.eos_id if start_id is None else start_id
@@ -91,6 +98,9 @@ class HuggingFaceModel(Model):
         self.encoder = network.get_encoder() if self.is_encoder_decoder else None
         self.decoder = network.get_decoder()
         self.takes_features = network.main_input_name != "input_ids"
+        self.takes_positions = (
+            "decoder_position_ids" in inspect.signature(network.forward).parameters
+        )
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
@@ -140,14 +150,14 @@ class HuggingFaceModel(Model):
         return torch.where(source < self.vocab_size, source, -2 - source).int()
 
     @property
-    def feature_shape(self) -> tuple[int | None, int | None]:
-        """The shape of the features that a speech model takes; None: any size."""
+    def feature_shape(self) -> tuple[int | None, ...]:
+        """The shape of the features that a model of sound or images takes; None: any size; (): not known."""
         config = self.network.config
         if config.model_type == "whisper":
             return config.num_mel_bins, 2 * config.max_source_positions
         if config.model_type == "speech_to_text":
             return None, config.input_feat_per_channel * config.input_channels
-        raise ValueError(f"pybeam does not know what features {config.model_type!r} takes")
+        return ()
 
     def room(self, source: Tensor | EncoderStates) -> int | None:
         """Return the decoder's positions minus those of the prompt."""
@@ -160,7 +170,11 @@ class HuggingFaceModel(Model):
     @property
     def embeddings(self) -> torch.nn.Embedding:
         """The table of the tokens that sources consist of."""
-        return (self.encoder or self.network).get_input_embeddings()
+        # the encoder of FSMT does not say which table is its own, and the network does
+        knows = hasattr(self.encoder, "get_input_embeddings")
+        part: Any = self.encoder if knows else self.network
+        table: torch.nn.Embedding = part.get_input_embeddings()
+        return table
 
     def _check_ids(self, source: Any) -> Tensor:
         ids = checked_ids(source, self.embeddings.num_embeddings)  # [E]
@@ -182,8 +196,9 @@ class HuggingFaceModel(Model):
                 f"dimension, but is {source.dtype if isinstance(source, Tensor) else type(source)}"
             )
         expected, shape = self.feature_shape, list(source.shape)
-        is_fit = len(shape) == 2 and all(
-            a in (None, b) for a, b in zip(expected, shape, strict=True)
+        is_fit = not expected or (
+            len(shape) == len(expected)
+            and all(a in (None, b) for a, b in zip(expected, shape, strict=True))
         )
         if not is_fit:
             written = ", ".join("any" if size is None else str(size) for size in expected)

@@ -25,14 +25,15 @@ class PositionTable:
     `embed_positions`. During a step a hook on the same module looks rows up in that table.
 
     Args:
-        decoder: a decoder with `embed_positions`.
+        decoder: a decoder that has a module for its positions (`module_of`).
         num_positions: how many positions it has.
         pad_id: a token that may have no position; None: there is none.
     """
 
     @torch.inference_mode()
     def __init__(self, decoder: PreTrainedModel, num_positions: int, pad_id: int | None) -> None:
-        module = decoder.embed_positions
+        module = module_of(decoder)
+        assert module is not None
         weight = next(decoder.parameters())
         state = weight.new_zeros(1, 1, decoder.config.hidden_size)
 
@@ -70,6 +71,16 @@ class PositionTable:
             is_pad = (token == self._pad_id)[:, None]
             found = torch.where(is_pad, self._padded.index_select(0, position), found)
         return found[:, None]
+
+
+def module_of(decoder: nn.Module) -> nn.Module | None:
+    """Return the module that embeds a decoder's positions; None: there is none, or not one."""
+    found = [
+        module
+        for name, module in decoder.named_modules()
+        if name.rpartition(".")[2] == "embed_positions"
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _look_up(_module: nn.Module, _args: object, output: Tensor) -> Tensor | None:

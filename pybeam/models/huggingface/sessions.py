@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.modeling_outputs import BaseModelOutput
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
@@ -17,7 +16,7 @@ from pybeam.models.base import Session
 from pybeam.models.cells import Cells
 from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
-from pybeam.models.huggingface.encoding import batches, encoded, padded
+from pybeam.models.huggingface.encoding import EncoderOutput, batches, encoded, padded
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.huggingface.positions import PositionTable
 from pybeam.models.prompts import PromptPool, Prompts
@@ -48,13 +47,13 @@ class EncoderDecoderSession(Session):
         self._caches = own, cross
         self._cache = with_cross(own, cross, is_known=True)
         # a decoder only asks whether there are encoder states; it takes their keys and values from the cache
-        shape = 1, 1, model.decoder.config.hidden_size
-        self._states = BaseModelOutput(
-            torch.zeros(shape, dtype=model.network.dtype, device=model.device)
-        )
-        # the position of the token in each cell, where biases ask for it
+        self._states: EncoderOutput | None = None
+        # the position of the token in each cell, where biases and windows ask for it
         self._position = torch.zeros(0, 1, dtype=torch.int32, device=model.device)
-        if memory.biases is None:
+        self._needs_positions = memory.biases is not None or memory.is_windowed
+        self.windows: set[int] = set()  # windows that the model has asked for so far
+        self._positions = None
+        if memory.looks_up:
             assert model.max_positions is not None
             with model.lock:
                 self._positions = PositionTable(model.decoder, model.max_positions, model.pad_id)
@@ -62,7 +61,7 @@ class EncoderDecoderSession(Session):
     def reserve(self, num_slots: int, width: int, num_cells: int) -> None:
         self._own.grow(num_cells)
         self._source.reserve(num_slots)
-        if self._model.memory.biases is not None:
+        if self._needs_positions:
             self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
@@ -80,6 +79,8 @@ class EncoderDecoderSession(Session):
         model, cross = self._model, self._cross
         with model.lock:
             for index, states, lengths in encoded(model, sources):
+                if self._states is None:
+                    self._states = EncoderOutput(torch.zeros_like(states[:1, :1]))
                 self._source.make_room(cross, lengths)
                 cell = self._source.allocate([slots[i] for i in index], lengths)  # [n]
                 place = _places(lengths, states.shape[1], model.device)
@@ -101,19 +102,25 @@ class EncoderDecoderSession(Session):
             rows.position,
             cross=cross,
             cross_key=self._cross.key,
+            given_windows=self.windows,
         )
-        if model.memory.biases is not None:
+        if self._needs_positions:
             self._backend.scatter_rows(self._position, rows.cell, rows.position[:, None])
             step.cell_position = self._position[:, 0]
+        inputs = {}
+        if self._positions is not None:
+            step.embedding = self._positions.rows(token, rows.position)
+        elif model.memory.biases is not None:
             step.bias = relative.upto(model, rows.longest)
         else:
-            step.embedding = self._positions.rows(token, rows.position)
+            inputs["decoder_position_ids"] = rows.position[:, None].long()
         with model.lock, attending(model.configs, step):
             out = model.network(
                 encoder_outputs=self._states,
                 decoder_input_ids=token[:, None],
                 past_key_values=self._cache,
                 use_cache=True,
+                **inputs,
             )
         return out.logits[:, -1]  # [R, V]
 
@@ -125,8 +132,12 @@ def decoder_layers(model: HuggingFaceModel, states: Tensor) -> tuple[Sequence[An
     """
     cache = with_cross(kept(), kept(), is_known=False)
     start = torch.full((states.shape[0], 1), model.start_id, device=model.device)
-    model.decoder(
-        input_ids=start, encoder_hidden_states=states, past_key_values=cache, use_cache=True
+    # some networks project the states before their decoder gets them
+    model.network(
+        encoder_outputs=EncoderOutput(states),
+        decoder_input_ids=start,
+        past_key_values=cache,
+        use_cache=True,
     )
     return cache.self_attention_cache.layers, cache.cross_attention_cache.layers
 

@@ -17,6 +17,9 @@ from support.session_driver import SessionDriver, straight_line
 
 pytest.importorskip("transformers")
 
+import transformers
+
+from support import tiny_models
 from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, tiny_network
 
 
@@ -33,6 +36,16 @@ def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwar
     said = [str(w.message) for w in recwarn if "dense cache" in str(w.message)]
     assert len(said) == (kind in DENSE)
     assert (model.vocab_size, model.eos_id) == (VOCAB, EOS)
+
+
+def test_no_tiny_model_has_a_field_that_its_config_lacks():
+    """A published config would lack it, too. T5's files name a start token, and Gemma's an attention."""
+    others = {**tiny_models.KINDS, **tiny_models.T5_KINDS}
+    kinds = [(stem, options) for stem, _, options in KINDS.values()]
+    for stem, options in [*kinds, *others.values()]:
+        default = getattr(transformers, f"{stem}Config")()
+        lacks = {name for name in options if not hasattr(default, name)}
+        assert lacks <= {"decoder_start_token_id", "attn_implementation"}, (stem, lacks)
 
 
 def test_only_models_are_wrapped():
@@ -54,6 +67,19 @@ def test_a_model_that_can_do_neither_is_refused_by_name():
     network.forward = forgets
     with pytest.raises(ValueError, match=r"BloomForCausalLM cannot be searched .*takes none of"):
         wrap(network)
+
+
+def test_an_encoder_is_refused_as_one_and_works_as_a_decoder():
+    sizes = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2)
+    config = transformers.BertConfig(vocab_size=VOCAB, **sizes)
+    torch.manual_seed(0)
+    network = transformers.BertLMHeadModel(config).eval()
+    with pytest.raises(ValueError, match="logits change with the tokens behind them"):
+        wrap(network, eos_id=EOS)
+    config.is_decoder = True
+    torch.manual_seed(0)
+    network = transformers.BertLMHeadModel(config).eval()
+    assert wrap(network, eos_id=EOS).memory.keeps == "tree"
 
 
 def test_a_wrong_cache_is_noticed(monkeypatch):

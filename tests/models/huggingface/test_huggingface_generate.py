@@ -149,7 +149,7 @@ def test_a_model_is_left_as_it_was(bart):
     ("options", "message"),
     [
         (dict(num_beams=2, do_sample=True), "`do_sample` = True"),
-        (dict(num_beams=2, encoder_no_repeat_ngram_size=2), "`encoder_no_repeat_ngram_size` = 2"),
+        (dict(num_beams=2, encoder_repetition_penalty=2.0), "`encoder_repetition_penalty` = 2.0"),
         (dict(num_beams=2, output_logits=True, return_dict_in_generate=True), "`output_logits`"),
         (dict(num_beams=2, stop_strings=["a"], tokenizer=object()), "`stop_strings`|tokenizer"),
         (dict(num_beams=2, max_time=9.0), "criterion `MaxTimeCriteria`"),

@@ -1,0 +1,59 @@
+"""Every generative class of transformers fares, with its default config, as the table says.
+
+The table is `published_classes.json`, from which the page of models is made. Write it anew with
+``python -m support.published_table`` when transformers is another, or when a class fares better than it says.
+"""
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from support.published_cases import loads_natively, outcome  # noqa: E402
+from support.published_classes import generative_classes  # noqa: E402
+from support.published_table import read_table  # noqa: E402
+
+TABLE = read_table()
+CLASSES = TABLE["classes"]
+# an encoder-decoder, a multimodal model, one with a dense cache and one that is refused: all of them small
+QUICK = (
+    "BlenderbotForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "BartForCausalLM",
+    "RobertaForCausalLM",
+)
+pinned = pytest.mark.skipif(
+    transformers.__version__ != TABLE["transformers"],
+    reason=f"the table is of transformers {TABLE['transformers']}",
+)
+
+
+@pinned
+def test_every_class_is_in_the_table():
+    assert sorted([*CLASSES, *TABLE["pending"]]) == generative_classes()
+
+
+def test_what_is_not_searched_has_a_reason():
+    for name, own in CLASSES.items():
+        assert own["how"] in ("tree", "dense", "refused", "not tried"), name
+        assert ("why" in own) == (own["how"] in ("refused", "not tried")), name
+
+
+def cases(names) -> list:
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=[] if name in QUICK else slow) for name in names]
+
+
+@pinned
+@pytest.mark.parametrize("name", cases(CLASSES))
+def test_a_class_is_searched_as_by_generate_or_refused(name):
+    expected = {key: value for key, value in CLASSES[name].items() if key != "native"}
+    assert outcome(name) == expected
+
+
+@pinned
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_loaded_natively(name, tmp_path):
+    if CLASSES[name]["how"] == "not tried":
+        pytest.skip(CLASSES[name]["why"])
+    assert loads_natively(name, tmp_path) == CLASSES[name].get("native", False)
