@@ -24,6 +24,7 @@
 #include "ops/soft_cap.h"
 #include "ops/tree.h"
 #include "ops/tree_attention.h"
+#include "scratch.h"
 #include "torch.h"
 
 namespace pybeam {
@@ -36,6 +37,14 @@ std::string bfloat16_way() { return bfloat16_products(); }
 void choose_bfloat16_way(const std::string& name) { set_bfloat16_products(name.c_str()); }
 
 void choose_isa(const std::string& name) { set_isa(name.c_str()); }
+
+// The id that stands in memory which nobody has written. Tests of poison ask for it.
+int64_t unwritten(bool in_tensor) {
+    if (!kPoisons) return 0;
+    if (in_tensor) return data<int32_t>(empty({1}, ScalarType::kInt32))[0];
+    Scratch<int32_t> scratch;
+    return scratch.room(1)[0];
+}
 
 }  // namespace
 }  // namespace pybeam
@@ -101,6 +110,7 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def("glu(Tensor x) -> Tensor");
     m.def("lstm_cell(Tensor gates, Tensor cell) -> (Tensor hidden, Tensor cell_after)");
     m.def("mixture(Tensor(a!) out, Tensor[] logits) -> ()");
+    m.def("unwritten(bool in_tensor) -> int");
     m.def("isa() -> str");
     m.def("set_isa(str name) -> ()");
     m.def("bfloat16_products() -> str");
@@ -138,6 +148,7 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
 
 // They take no tensor, so no device chooses among them.
 STABLE_TORCH_LIBRARY_IMPL(pybeam, CompositeExplicitAutograd, m) {
+    pybeam::implement<&pybeam::unwritten>(m, "unwritten");
     pybeam::implement<&pybeam::isa>(m, "isa");
     pybeam::implement<&pybeam::choose_isa>(m, "set_isa");
     pybeam::implement<&pybeam::bfloat16_way>(m, "bfloat16_products");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "scratch.h"
 #include "threads.h"
 
 namespace pybeam {
@@ -76,10 +77,14 @@ Tensor empty(IntList sizes, ScalarType type, Device device) {
     check_torch(aoti_torch_empty_strided(sizes.size(), sizes.begin(), strides.data(), number,
                                          device_type, device.index, &handle),
                 "allocate a tensor");
-    return describe(handle,
-                    {handle, [](void* owned) {
-                         aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owned));
-                     }});
+    const Tensor tensor =
+        describe(handle, {handle, [](void* owned) {
+                              aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owned));
+                          }});
+    if (device.type == Device::kCpu) {
+        poison(tensor.data_ptr(), tensor.numel() * tensor.element_size());
+    }
+    return tensor;
 }
 
 int num_threads() {

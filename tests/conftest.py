@@ -11,6 +11,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+# before the library is loaded, and for the processes that tests start
+os.environ.setdefault("PYBEAM_POISON", "1")
+
 import pytest
 import torch
 
@@ -204,16 +207,6 @@ def _native_with(isa: str):
     assert native.isa() == isa
     yield
     native.set_isa(before)
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """New memory holds NaN or a number that is no index, so a result nobody wrote shows."""
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    # as use_deterministic_algorithms, which imports a compiler first
-    torch.set_deterministic_debug_mode("error")
-    yield
-    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../dispatch.h"
+#include "../scratch.h"
 #include "numbers.h"
 #include "parallel.h"
 
@@ -73,6 +74,7 @@ class Columns {
         // EOS comes first wherever its column is, so that a sum does not depend on the columns
         static thread_local std::vector<float> values;
         values.resize(count + 1);
+        poison(values.data(), values.size() * sizeof(float));
         values[0] = node >= 0 && has(ends, node) ? at(logits, p_.eos_id) : -INFINITY;
         for (int64_t i = 0; i < count; ++i) {
             const int64_t edge = edges.begin + i;
@@ -102,12 +104,11 @@ class Columns {
         const auto size = static_cast<int64_t>(values.size());
         const int64_t num = reads_all ? p_.vocab_size : size;
         const int64_t block = kBlockVectors * k_.vector_width;
-        static thread_local std::vector<float> block_max;
-        block_max.resize((num + block - 1) / block * k_.vector_width);
+        static thread_local Scratch<float> groups;
+        float* block_max = groups.room((num + block - 1) / block * k_.vector_width);
         const RowTotal total =
-            reads_all
-                ? k_.scan_row[static_cast<int>(p_.dtype)](logits, num, nullptr, block_max.data())
-                : k_.scan_row[0](values.data(), num, nullptr, block_max.data());
+            reads_all ? k_.scan_row[static_cast<int>(p_.dtype)](logits, num, nullptr, block_max)
+                      : k_.scan_row[0](values.data(), num, nullptr, block_max);
         if (std::isnan(total.sum)) {
             std::fill(values.begin(), values.end(), NAN);
             return;

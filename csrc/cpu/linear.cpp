@@ -1,9 +1,9 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "../dispatch.h"
+#include "../scratch.h"
 #include "pair_kernels.h"
 #include "parallel.h"
 
@@ -24,18 +24,14 @@ constexpr int64_t kLeastRows = 8;
 
 // Memory for prepared rows, valid until this thread's next call.
 void set_memory(LinearParams* params) {
-    static thread_local std::vector<int8_t> values;
-    static thread_local std::vector<float> scales;
-    static thread_local std::vector<int32_t> offsets;
-    const size_t rows = params->num_rows;
+    static thread_local Scratch<int8_t> values;
+    static thread_local Scratch<float> scales;
+    static thread_local Scratch<int32_t> offsets;
+    const int64_t rows = params->num_rows;
     const int64_t stride = prepared_stride(params->weight_type, params->depth);
-    if (values.size() < rows * stride) values.resize(rows * stride);
-    if (scales.size() < rows) {
-        scales.resize(rows);
-        offsets.resize(rows);
-    }
-    params->rounded_x = values.data();
-    params->int8_x = {values.data(), stride, scales.data(), offsets.data()};
+    int8_t* rounded = values.room(rows * stride);
+    params->rounded_x = rounded;
+    params->int8_x = {rounded, stride, scales.room(rows), offsets.room(rows)};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "../dispatch.h"
 #include "../params/select.h"
+#include "../scratch.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -60,7 +61,7 @@ class NthLargest {
 };
 
 // Memory that one thread needs to finish a beam. It is kept from call to call.
-struct Scratch {
+struct BeamScratch {
     std::vector<float> pooled;
     std::vector<float> groups;
     std::vector<float> group_bound;  // per entry of the beam
@@ -91,9 +92,8 @@ class Select {
     }
 
     void run() {
-        static thread_local std::vector<float> block_max;
-        block_max.resize(num_rows_ * num_groups_);
-        block_max_ = block_max.data();
+        static thread_local Scratch<float> block_max;
+        block_max_ = block_max.room(num_rows_ * num_groups_);
         rows_.resize(num_rows_);
         // two logits are read in the time of one multiply-add of a product
         const int64_t work = num_rows_ * p_.vocab_size / 2;
@@ -161,7 +161,7 @@ class Select {
     }
 
     void finish_beam(int64_t beam) {
-        static thread_local Scratch scratch;
+        static thread_local BeamScratch scratch;
         bool has_nan = false;
         for (int64_t entry = p_.offset[beam]; entry < p_.offset[beam + 1]; ++entry) {
             has_nan |= row_of_[entry] >= 0 && rows_[row_of_[entry]].has_nan;
@@ -178,7 +178,7 @@ class Select {
     }
 
     // Every candidate that may be among the best `wanted` of the beam, by parent and rank.
-    void collect(int64_t beam, int64_t wanted, Scratch* scratch) const {
+    void collect(int64_t beam, int64_t wanted, BeamScratch* scratch) const {
         const int64_t begin = p_.offset[beam], end = p_.offset[beam + 1];
         int64_t limit = p_.max_candidates == nullptr ? p_.vocab_size : p_.max_candidates[beam];
         limit = std::max<int64_t>(std::min({limit, wanted, p_.vocab_size}), 0);
@@ -213,7 +213,7 @@ class Select {
     // an exclusive lower bound of its best `limit` logits. The maximum of a group is a candidate
     // too, so the n-th largest maximum is at most the n-th largest of all.
     float least_score(int64_t begin, int64_t end, int64_t wanted, int64_t limit,
-                      Scratch* scratch) const {
+                      BeamScratch* scratch) const {
         NthLargest pooled(&scratch->pooled, wanted);
         scratch->group_bound.assign(end - begin, -INFINITY);
         for (int64_t entry = begin; entry < end; ++entry) {
@@ -261,11 +261,12 @@ class Select {
         }
     }
 
-    void collect_row(int64_t row, int32_t parent, RowFilter filter, Scratch* scratch) const {
+    void collect_row(int64_t row, int32_t parent, RowFilter filter, BeamScratch* scratch) const {
         filter.peak = rows_[row].peak;
         filter.log_sum = rows_[row].log_sum;
         auto& keys = scratch->keys;
         keys.resize(2 * filter.limit + kBlockVectors * k_.vector_width);
+        poison(keys.data(), keys.size() * sizeof(Key));
         int64_t count = k_.collect_row[dtype_](row_data(row), p_.vocab_size, groups_of(row), filter,
                                                keys.data());
         if (count > filter.limit) {
@@ -281,7 +282,7 @@ class Select {
     }
 
     // Leaves the best `wanted` candidates, best first; equal scores keep their order.
-    static void rank(int64_t wanted, Scratch* scratch) {
+    static void rank(int64_t wanted, BeamScratch* scratch) {
         auto& order = scratch->order;
         auto& candidates = scratch->candidates;
         order.clear();

@@ -8,6 +8,7 @@
 
 #include "../dispatch.h"
 #include "../params/sublayers.h"
+#include "../scratch.h"
 #include "linear.h"
 #include "team.h"
 #include "tree_attention.h"
@@ -51,6 +52,7 @@ class Memory {
             kept_size = size;
         }
         char* start = once_ != nullptr ? once_.get() : kept.get();
+        poison(start, size);
         data_ = start + (kAlignment - reinterpret_cast<size_t>(start) % kAlignment) % kAlignment;
     }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../dispatch.h"
+#include "../scratch.h"
 #include "parallel.h"
 
 namespace pybeam {
@@ -160,8 +161,7 @@ AttentionTasks::AttentionTasks(const TreeAttentionParams& params, int num_thread
 }
 
 void AttentionTasks::run(int64_t i) const {
-    static thread_local std::vector<float> scratch;
-    if (static_cast<int64_t>(scratch.size()) < scratch_size_) scratch.resize(scratch_size_);
+    static thread_local Scratch<float> scratch;
     const int64_t group = params_.num_heads / params_.num_key_heads;
     AttendTask task;
     task.source = i / blocks_ / head_tasks_;
@@ -171,7 +171,7 @@ void AttentionTasks::run(int64_t i) const {
     const int64_t rows = params_.offset[task.source + 1] - params_.offset[task.source];
     task.last = std::min(task.first + kMostRows, rows * group);
     if (task.first >= task.last) return;
-    attend_of(params_)(params_, task, scratch.data());
+    attend_of(params_)(params_, task, scratch.room(scratch_size_));
 }
 
 void launch_tree_attention(const TreeAttentionParams& params) {

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "../params/beams.h"
 #include "../params/select.h"
+#include "../scratch.h"
 #include "beams.h"
 #include "check.h"
 #include "tree.h"
@@ -22,25 +22,6 @@ struct BeamRules {
     StopRule stop;
     bool refills;
     bool normalise;
-};
-
-// Numbers that one call leaves for the next, kept because fresh memory costs more than the work.
-template <class T>
-class Scratch {
-  public:
-    // Returns room for so many. Its contents have no meaning.
-    T* room(int64_t size) {
-        if (size > size_) {
-            items_ = std::make_unique<T[]>(size);
-            size_ = size;
-        }
-        return items_.get();
-    }
-    T* get() const { return items_.get(); }
-
-  private:
-    std::unique_ptr<T[]> items_;
-    int64_t size_ = 0;
 };
 
 // The operators on beams and `select`, for the same arrays in every call. The arrays are checked

@@ -23,6 +23,7 @@ class Lent {
             storage_ = attribute(storage, "_cdata");
             holders_ = num_holders();
         }
+        poison(data_, size * sizeof(int32_t));
         return data_;
     }
 

@@ -31,11 +31,13 @@ from pybeam.backends.arrays import (
 from pybeam.backends.beam_program import BeamProgram, BeamRules
 from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
+from pybeam.backends.poison import poison_new_tensors
 from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
 NAMES = ("reference", "native", "triton")
 
 watch_forks()
+poison_new_tensors()
 
 
 class Backend(Protocol):

@@ -91,7 +91,9 @@ def stable_prefix(tree: TokenTree, beams: Beams, slot: Tensor, capacity: int) ->
     is_entry = place < beams.num_entries[i][:, None]  # [A, K]
     node = torch.cat((tree.row_node[i], _best_finished_node(beams, i)[:, None]), 1)  # [A, K + 1]
     is_one = torch.cat((is_entry, beams.num_finished[i][:, None] > 0), 1)
-    node = torch.where(is_one, node, node[:, :1])
+    # a slot without rows has no first one
+    first = torch.where(is_entry[:, :1], node[:, :1], -1)
+    node = torch.where(is_one, node, first)
     owner = slot[:, None].expand(-1, width + 1).reshape(-1)
     paths = tree.paths(owner, node.view(-1), capacity).view(-1, width + 1, capacity)
     first = paths[:, 0]  # [A, capacity]

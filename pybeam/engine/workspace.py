@@ -10,7 +10,7 @@ from operator import is_
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import NULL_SLOT
 from pybeam.contracts import PAGE_CELLS
 from pybeam.engine.cuda_graphs import CudaCapture, StepGraphs, bucket
@@ -90,10 +90,12 @@ class Workspace:
         self.memory_limit = memory_limit
         self._expected = 0  # sources, for which there is room from the first on
         self._most_sources = 0
+        self._buffers: tuple[Tensor, ...] = ()
         self.give_back()
 
     def give_back(self) -> None:
         """Begin anew, with no memory. Nothing may be in flight."""
+        poison.forget(self._buffers)
         model, algorithm, backend = self.model, self.algorithm, self._backend
         self.session = model.session(backend)
         # whether `Session.advance` has something to do
@@ -113,7 +115,7 @@ class Workspace:
         if self.memory_limit is not None and page_bytes:
             self.tree.max_pages = self.memory_limit // page_bytes
         self.num_slots = NULL_SLOT + 1
-        self._buffers: tuple[Tensor, ...] = ()
+        self._buffers = ()
         self._may_have_grown = True
         self._free_slots: list[int] = []
         self._quarantined_slots: list[int] = []  # empty, but a pending report may still name them

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pybeam.backends import poison
 from pybeam.backends.memory import large_array
 from pybeam.backends.transfer import all_to_device
 from pybeam.contracts import PAGE_CELLS
+from pybeam.kvcache.token_tree import TokenTree
 
 
 class KeyValuePool:
@@ -74,6 +76,21 @@ class KeyValuePool:
                 return
         self.grow(num_cells)
 
+    def forget_unseen(self, tree: TokenTree, new: Tensor, *others: Tensor) -> None:
+        """Poison the cells of a tree that hold nothing, see `TokenTree.is_forgotten`.
+
+        `others` have a line for each cell, too, or none at all.
+        """
+        if poison.IS_ON:
+            where = tree.is_forgotten(new)
+            num = where.numel()
+            kept = (*self.both, *(other for other in others if other.numel()))
+            poison.forget([array[:num] for array in kept], where)
+
+    def forget_pages(self, pages: Sequence[int]) -> None:
+        """Poison these pages, which nobody uses any more."""
+        forget_pages(self.both, pages)
+
     def _replace(self, num_cells: int, moves: Sequence[tuple[slice, slice]]) -> None:
         """Have new tensors of so many cells. `moves` are slices of old cells, and their places in the new."""
         if self._whole is not None:
@@ -112,6 +129,17 @@ class KeyValuePool:
 def cells_of_pages(num_positions: int) -> int:
     """Return the number of cells in the pages that so many positions take."""
     return -(-num_positions // PAGE_CELLS) * PAGE_CELLS
+
+
+def forget_pages(
+    arrays: Sequence[Tensor], pages: Sequence[int], *, from_behind: bool = False
+) -> None:
+    """Poison pages that nobody uses any more in arrays [cells, ...], whose last cell may be the first."""
+    if not poison.IS_ON:
+        return
+    page = torch.arange(arrays[0].shape[0], device=arrays[0].device) // PAGE_CELLS
+    where = torch.isin(page, torch.tensor(pages, device=page.device))
+    poison.forget(arrays, where.flip(0) if from_behind else where)
 
 
 class SourceCells:
@@ -185,10 +213,11 @@ class SourceCells:
         self.length.index_copy_(0, index, length)
         return cells
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Free the cells of these slots, which have no rows that read them."""
-        for slot in slots:
-            self._free += self._pages.pop(slot, ())
+    def release(self, slots: Sequence[int]) -> list[int]:
+        """Free the cells of these slots, which have no rows that read them. Returns the pages."""
+        freed = [page for slot in slots for page in self._pages.pop(slot, ())]
+        self._free += freed
+        return freed
 
     def _take(self, num: int) -> list[int]:
         missing = num - len(self._free)

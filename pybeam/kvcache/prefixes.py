@@ -82,14 +82,16 @@ class PrefixCells(SourceCells):
         """Return the cells of a slot's pages, in order."""
         return [PAGE_CELLS * page + i for page in self._pages[slot] for i in range(PAGE_CELLS)]
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Let these slots go. Pages that nobody uses any more become idle, or free."""
+    def release(self, slots: Sequence[int]) -> list[int]:
+        """Let these slots go. Pages that nobody uses any more become idle, or free. Returns the free ones."""
+        freed = []
         for slot in slots:
             for page in reversed(self._pages.pop(slot, ())):
                 self._users[page] -= 1
                 if not self._users[page]:
-                    self._leave(page)
-        super().release(slots)
+                    freed += self._leave(page)
+        self._free += freed
+        return freed
 
     def _place(self, slot: int, prompt: Sequence[int], kind: int, new_pages: list[int]) -> int:
         pages = self._pages[slot] = []
@@ -123,14 +125,14 @@ class PrefixCells(SourceCells):
         self.cell[:, :longest].index_copy_(0, index, to_device(padded, dtype, device))
         self.length.index_copy_(0, index, to_device(lengths, dtype, device))
 
-    def _leave(self, page: int) -> None:
-        """Keep a page that nobody uses, or free it."""
+    def _leave(self, page: int) -> list[int]:
+        """Keep a page that nobody uses, if it can be found. Returns what there is no room for."""
         del self._users[page]
         if page not in self._content:
-            self._free.append(page)
-            return
+            return [page]
         self._idle[page] = None
-        if len(self._idle) > self._max_idle:
-            oldest, _ = self._idle.popitem(last=False)
-            self.forget([oldest])
-            self._free.append(oldest)
+        if len(self._idle) <= self._max_idle:
+            return []
+        oldest, _ = self._idle.popitem(last=False)
+        self.forget([oldest])
+        return [oldest]

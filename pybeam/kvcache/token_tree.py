@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import TreeArrays, resized, root_survivors
 from pybeam.contracts import MASK_WIDTH, PAGE_CELLS, Survivors
 
@@ -188,6 +188,33 @@ class TokenTree:
     def release(self, slot: Tensor) -> None:
         """Empty these slots, and return their pages to the pool."""
         self._backend.tree_release(self.arrays, slot)
+
+    def forget(self, num_known: Tensor) -> None:
+        """Poison what no counter counts; of nodes, what is behind the first `num_known` [S] of each slot.
+
+        The null slot stays: rows without a source read it.
+        """
+        nodes, lives = (self.token, self.parent, self.log_prob), (self.live_cell, self.live_mask)
+        counted = (
+            (nodes, num_known),
+            (lives, self.num_live),
+            ([self.path.transpose(1, 2)], self.path_length),
+            ([self.free_cell], self.num_free),
+            ([self.page], self.num_pages),
+        )
+        for arrays, count in counted:
+            poison.forget_behind([array[1:] for array in arrays], count[1:])
+        poison.forget_behind([self.free_page[None]], self.num_free_pages)
+
+    def is_forgotten(self, new: Tensor) -> Tensor:
+        """Return which cells [num_cells] hold nothing: no row sees them, or they are `new` [n], or -1."""
+        nowhere = self.num_cells
+        column = torch.arange(self.live_cell.shape[1], device=new.device)
+        live = torch.where(column < self.num_live[:, None], self.live_cell, nowhere).flatten()
+        is_forgotten = torch.ones(nowhere + 1, dtype=torch.bool, device=new.device)
+        is_forgotten[live.long()] = False
+        is_forgotten[torch.where(new < 0, nowhere, new).long()] = True
+        return is_forgotten[:-1]
 
     def check(self) -> None:
         """Assert the invariants: every owned cell is either live or free, no cell or page has two owners."""

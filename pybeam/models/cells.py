@@ -95,6 +95,19 @@ class Cells(NamedTuple):
             paths = Paths(place[slot], length[slot], None if shared is None else shared[slot])
         return Cells(self.offset, order, cell, num_cells, mask, self.entry, paths)
 
+    @property
+    def is_used(self) -> Tensor:
+        """[S, U] bool, which places of the table hold a cell."""
+        place = torch.arange(self.cell.shape[1], device=self.cell.device)
+        return place < self.num_cells[:, None]
+
+    def padded(self) -> Cells:
+        """Return the same cells, with the first cell of each line in the places that hold none.
+
+        Attention in plain torch reads those, too. Other cells may hold NaN, which times 0 is NaN.
+        """
+        return self._replace(cell=torch.where(self.is_used, self.cell, self.cell[:, :1]))
+
     def with_masks(self) -> Cells:
         """Return the same cells with masks in place of paths, for attention that knows masks alone."""
         if self.paths is None:

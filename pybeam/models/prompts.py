@@ -13,7 +13,7 @@ from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Paths
-from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
+from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages, forget_pages
 from pybeam.models.cells import Cells
 from pybeam.models.rows import Rows
 
@@ -61,6 +61,9 @@ class PromptPool(KeyValuePool):
     def of_prompts(self, cell: Tensor) -> Tensor:
         """Return where these cells of prompts are in the pool."""
         return self.num_cells - 1 - cell
+
+    def forget_pages(self, pages: Sequence[int]) -> None:
+        forget_pages([*self.both, self.position], pages, from_behind=True)
 
     def visible(self, rows: Rows, position: Tensor, prompt: SourceCells) -> Visible:
         """Return the cells that the rows' sources attend over.
@@ -131,6 +134,10 @@ class Prompts:
         self.pool.grow(num_cells)
         self._last = resized(self._last, (num_slots,))
 
+    def release(self, slots: Sequence[int]) -> None:
+        """Let the prompts of these slots go."""
+        self.pool.forget_pages(self.cells.release(slots))
+
     def buffers(self) -> Sequence[Tensor]:
         """All tensors that are kept between steps."""
         prompt = self.cells.cell, self.cells.length, self._last
@@ -148,6 +155,7 @@ class Prompts:
 
     def begin(self, backend: Backend, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the tokens and positions [R] int32 of rows, where the prompts come first."""
+        self.pool.forget_unseen(rows.tree, rows.cell, self.pool.position)
         row_slot = rows.row_slot.long()
         token = torch.where(rows.position == 0, self._last[row_slot], rows.token)
         position = rows.position + self.cells.length[row_slot]

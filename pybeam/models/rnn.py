@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
 from pybeam import backends
-from pybeam.backends import Backend, torch_layers
+from pybeam.backends import Backend, poison, torch_layers
 from pybeam.backends.arrays import resized
 from pybeam.backends.packing import Quantised
 from pybeam.backends.transfer import to_device
-from pybeam.kvcache.pools import SourceCells, cells_of_pages
+from pybeam.kvcache.pools import SourceCells, cells_of_pages, forget_pages
 from pybeam.models.base import InProcess, Model, Session
 from pybeam.models.cells import Cells
 from pybeam.models.checkpoint import Checkpoint
@@ -224,7 +224,8 @@ class LstmSession(Session):
         return cells_of_pages(source_length) * self._config.hidden_size * self._pool.itemsize
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        forget_pages([self._pool], self._source.release(slots))
+        poison.forget(self._state.select(1, slot) for slot in slots)
 
     def encode(
         self, sources: Sequence[Tensor], indices: Sequence[int], slots: Sequence[int]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
@@ -85,6 +85,12 @@ class ProcessorChain:
             # a model gives prompts to all of its sources or to none
             assert len(known) == len(slots)
             self._open_prompts(slots, known)
+
+    def forget(self, is_empty: Tensor, num_nodes: Tensor) -> None:
+        """Poison what is kept for slots that are empty [S], and behind so many nodes [S] of the others."""
+        for kept in self._processors:
+            kept.forget(is_empty, num_nodes)
+        poison.forget([self.prompts[1:]], is_empty[1:])
 
     def _build(self) -> None:
         for run in self._runs:
@@ -274,6 +280,15 @@ class _DeviceProcessor:
             self._arrays[-kept:] = [
                 resized(array, (num_slots, num_nodes)) for array in self._arrays[-kept:]
             ]
+
+    def forget(self, is_empty: Tensor, num_nodes: Tensor) -> None:
+        parameters = self._arrays[: self._num_parameters]
+        if self._shared is not None:
+            parameters = [self._shared.line, *parameters]
+        poison.forget([array[1:] for array in parameters], is_empty[1:])
+        if isinstance(self.processor, Processor) and self.processor.state:
+            state = self._arrays[-len(self.processor.state) :]
+            poison.forget_behind([array[1:] for array in state], num_nodes[1:])
 
     def open(self, slots: Sequence[int], processors: Sequence[Processor]) -> None:
         if self._shared is not None:

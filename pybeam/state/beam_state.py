@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import (
     Beams,
     Drafts,
@@ -160,6 +160,7 @@ class BeamState:
             rows, self._inputs = self.read(slot, num_rows, longest)
             rows.wanted = self._step.wanted(rows)
             return rows
+        self._forget()
         read = RowArrays(*self._program.read(slot, num_rows))
         rows = self._arrays.rows(slot, read, self._step.position(read), longest)
         rows.wanted = NOTHING if is_forced else None
@@ -194,6 +195,7 @@ class BeamState:
 
         There is room for `num_rows` rows of at most `longest` tokens, start included.
         """
+        self._forget()
         arrays, algorithm = self._arrays, self._arrays.algorithm
         is_held = algorithm.finishing == Finishing.HELD
         num_entries = slot.numel() * self.width_capacity if is_held else num_rows
@@ -201,6 +203,10 @@ class BeamState:
             arrays.tree.arrays, arrays.beams, slot, algorithm.refills, num_rows, num_entries
         )
         return arrays.rows(slot, read, self._step.position(read), longest), inputs
+
+    def _forget(self) -> None:
+        if poison.IS_ON:
+            self._step.forget()
 
     def process(self, logits: Tensor, rows: Rows) -> Tensor:
         """The logits [R, V] after the algorithm's processors, which may overwrite them."""
@@ -271,9 +277,14 @@ class BeamState:
         return self._traced(owner.to(INT), ints, floats, capacity, wants_log_probs)
 
     def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
-        """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32."""
+        """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32.
+
+        A slot without rows has none.
+        """
         slot, tree = to_device(slots, INT, self._arrays.device), self.tree
-        return tree.paths(slot, tree.row_node[slot.long(), 0], capacity)
+        i = slot.long()
+        best = torch.where(self.beams.num_entries[i] > 0, tree.row_node[i, 0], -1)
+        return tree.paths(slot, best, capacity)
 
     def _traced(
         self, owner: Tensor, ints: Tensor, floats: Tensor, capacity: int, wants_log_probs: bool

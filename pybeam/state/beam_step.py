@@ -53,6 +53,10 @@ class BeamStep:
     def buffers(self) -> tuple[Tensor, ...]:
         return ()
 
+    def forget(self) -> None:
+        """See `LiveArrays.forget`."""
+        self._arrays.forget()
+
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         arrays = self._arrays
         lines = arrays.new_lines(beams)

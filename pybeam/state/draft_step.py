@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pybeam.backends import poison
 from pybeam.backends.arrays import (
     DRAFT_COLUMNS,
     NULL_SLOT,
@@ -82,6 +83,12 @@ class DraftStep:
             return arrays.beams.num_rows[torch.tensor(slots)].tolist()
         return [line["max_rows"] for line in draft_lines]
 
+    def forget(self) -> None:
+        """See `LiveArrays.forget`."""
+        self._arrays.forget()
+        is_empty = self._arrays.tree.num_pages == 0
+        poison.forget([array[1:] for array in self.drafts], is_empty[1:])
+
     def _tokens(self, start_id: int = -1) -> DraftTokens:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
 
@@ -99,15 +106,16 @@ class DraftStep:
         if not chain.has_state:
             return chain(logits, rows)
         # the state at a guess follows from the state at the guess before it: one after another
-        result = logits.new_empty(logits.shape, dtype=chain.dtype(logits))
-        last = max(rows.token.numel() - 1, 0)
+        num_rows = rows.token.numel()
+        # a source that has no such row writes to the last one, which nobody reads
+        result = logits.new_empty(num_rows + 1, logits.shape[1], dtype=chain.dtype(logits))
         for q in range(self._arrays.width_capacity):
-            index = (rows.offset[:-1] + q).clamp(max=last)  # [A]
-            is_one = rows.offset[:-1] + q < rows.offset[1:]
+            row = rows.offset[:-1] + q  # [A]
+            is_one = row < rows.offset[1:]
+            index = torch.where(is_one, row, 0)
             value = chain(logits.index_select(0, index), rows.take(index, is_one))
-            old = result.index_select(0, index)
-            result[index.long()] = torch.where(is_one[:, None], value, old)
-        return result
+            result[torch.where(is_one, row, num_rows).long()] = value
+        return result[:num_rows]
 
     def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
         """The token that greedy decoding would select for every row: `Survivors` of R beams of one row."""

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
+from pybeam.backends import Backend, poison
 from pybeam.backends.arrays import (
     FLOAT_COLUMNS,
     INT_COLUMNS,
     NO_LIMIT,
+    RUNNING,
     Beams,
     NewLines,
     RowArrays,
@@ -103,6 +104,27 @@ class LiveArrays:
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
         return *self.tree.arrays, *self.beams, *self.processors.buffers()
+
+    def forget(self) -> None:
+        """Poison what no counter counts, in all slots but the null slot; see `pybeam.backends.poison`."""
+        tree, beams = self.tree, self.beams
+        # the last tokens of a path that has stopped are not counted
+        has_stopped = (beams.reason != RUNNING) & (tree.num_pages > 0)
+        num_known = tree.num_nodes.masked_fill(has_stopped, tree.token.shape[1])
+        tree.forget(num_known)
+        is_empty = tree.num_pages == 0
+        given = torch.maximum(beams.prefix_length, beams.scored_from + beams.target_length)
+        of_entries = beams.score, beams.ended_length, beams.eos_log_prob, beams.eos_token
+        counted = (
+            ((tree.row_node, tree.row_cell, *of_entries), beams.num_entries),
+            ((beams.finished_ints, beams.finished_floats), beams.num_finished),
+            ([beams.prefix], given),
+            ([beams.early_width], beams.num_early_widths),
+        )
+        for arrays, count in counted:
+            poison.forget_behind([array[1:] for array in arrays], count[1:])
+        poison.forget([beams.floats[1:]], is_empty[1:])
+        self.processors.forget(is_empty, num_known)
 
     def new_lines(self, beams: Sequence[NewBeam]) -> tuple[list[int], list[float]]:
         """Store prefixes, targets and processors of these beams. Returns the lines that open them.

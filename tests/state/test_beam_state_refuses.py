@@ -7,6 +7,7 @@ import torch
 
 import pybeam
 from pybeam import backends
+from pybeam.backends import poison
 from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams, CommitRules, NewLines
 from pybeam.contracts import Survivors
 from pybeam.search.algorithms import Algorithm
@@ -15,6 +16,12 @@ from pybeam.state.new_beam import NewBeam
 from support.beam_arrays import CPU, EOS, START, in_use, ints
 
 pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+
+@pytest.fixture(autouse=True)
+def no_poison(monkeypatch):
+    """The operators check the arrays, and poison would write to them first."""
+    monkeypatch.setattr(poison, "IS_ON", False)
 
 
 def beams(slots: list[int], algorithm: Algorithm) -> list[NewBeam]:

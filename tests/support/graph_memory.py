@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pybeam.backends import poison
 from pybeam.engine.cuda_graphs import MAX_STREAMS, Captured, CudaCapture
 from pybeam.engine.workspace import Workspace
 
@@ -53,6 +54,11 @@ class GraphMemory:
         """The workspace of the current stream; new ones are allocated where the stream allocates."""
         pool = self.capturing.pool if self.capturing else None
         return self.workspaces.setdefault(self.current, _CublasWorkspace(pool))
+
+    def hand_out_again(self, pool: int) -> None:
+        """Poison what captured steps made in this pool: they all use the same memory, each when it runs."""
+        made = [tensor() for own, tensor in self.tensors if own == pool]
+        poison.forget([tensor for tensor in made if tensor is not None])
 
     def _empty_cache(self) -> None:
         assert self.capturing is None
@@ -118,6 +124,7 @@ class _Graph:
         assert self._is_alive, "this graph was reset"
         alive = self._memory.workspaces.values()
         assert self.workspaces and self.workspaces <= set(alive), "illegal memory access"
+        self._memory.hand_out_again(self.pool)
 
     def reset(self) -> None:
         if self._is_alive:

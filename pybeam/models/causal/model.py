@@ -166,7 +166,7 @@ class CausalSession(Session):
         self._first_row = resized(self._first_row, (num_slots,))
 
     def release(self, slots: Sequence[int]) -> None:
-        self._cells.release(slots)
+        self._prompts.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
         return *self._prompts.buffers(), self._first_row

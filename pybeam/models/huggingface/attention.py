@@ -64,7 +64,7 @@ class Step:
     def gathered(self, window: int | None) -> GatheredCells:
         """The cells that self-attention with this window sees, gathered once per source."""
         if window not in self._gathered:
-            cells = self.own
+            cells = self.own.padded()
             if window is not None:
                 cells = within(window, cells, self.rows, *self.positions)
             self._gathered[window] = GatheredCells(self.rows, cells)

@@ -20,7 +20,7 @@ class GatheredCells:
 
     Args:
         rows: the rows of a step.
-        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`).
+        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`), padded.
     """
 
     def __init__(self, rows: Rows, cells: Cells) -> None:
@@ -86,23 +86,12 @@ class GatheredCells:
         mask, width = self._mask, self._rows.tree.row_cell.shape[1]
         bit = torch.arange(width, device=mask.device)
         is_seen = (mask.index_select(2, bit >> 6) >> (bit & 63)) & 1  # [A, U, K]
-        return (is_seen.bool() & self._is_live[..., None]).transpose(1, 2)
-
-    @cached_property
-    def _is_live(self) -> Tensor:
-        """[A, U] bool, which places hold a cell."""
-        number = torch.arange(self._cells.cell.shape[1], device=self._cells.cell.device)
-        return number < self._cells.num_cells[:, None]
-
-    @cached_property
-    def _cell(self) -> Tensor:
-        """[A, U], the cells. Unused places name the first cell, because other memory may be NaN."""
-        return torch.where(self._is_live, self._cells.cell, self._cells.cell[:, :1])
+        return (is_seen.bool() & self._cells.is_used[..., None]).transpose(1, 2)
 
     def _gathered(self, pool: Tensor, num: int) -> Tensor:
         """Gather the cells as [A, G, num, D], with zeros behind them."""
-        num_cells = self._cell.shape[1]
-        cell = F.pad(self._cell, (0, num - num_cells))
+        num_cells = self._cells.cell.shape[1]
+        cell = F.pad(self._cells.cell, (0, num - num_cells))
         found = pool.index_select(0, cell.flatten()).view(*cell.shape, *pool.shape[1:])
         found[:, num_cells:] = 0
         return found.transpose(1, 2)

@@ -66,7 +66,7 @@ class EncoderDecoderSession(Session):
             self._position = resized(self._position, (num_cells, 1))
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        self._cross.forget_pages(self._source.release(slots))
 
     def buffers(self) -> Sequence[Tensor]:
         source = self._source.cell, self._source.length
@@ -92,6 +92,7 @@ class EncoderDecoderSession(Session):
         model, token = self._model, rows.token.long()
         for cache, pool in zip(self._caches, (self._own, self._cross), strict=True):
             cache.point_to(pool.key, pool.value)
+        self._own.forget_unseen(rows.tree, rows.cell, self._position)
         cross = Cells.of_encoder(rows, self._source)
         step = Step(
             self._backend,
@@ -149,7 +150,7 @@ class PromptSession(Session):
         self._prompts.reserve(num_slots, num_cells)
 
     def release(self, slots: Sequence[int]) -> None:
-        self._prompts.cells.release(slots)
+        self._prompts.release(slots)
 
     def buffers(self) -> Sequence[Tensor]:
         return self._prompts.buffers()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.backends import Backend
-from pybeam.kvcache.pools import SourceCells, cells_of_pages
+from pybeam.backends import Backend, poison
+from pybeam.kvcache.pools import SourceCells, cells_of_pages, forget_pages
 from pybeam.models.base import MAX_ENCODER_TOKENS, Session
 from pybeam.models.cells import Cells
 from pybeam.models.onnx.graphs import ExportedModel, counted, padded, places
@@ -69,6 +69,11 @@ class KeyValueTable:
             self._memory = old.new_zeros(*old.shape[:3], num, old.shape[4])
             self._memory[:, :, :, : old.shape[3]] = old
 
+    @property
+    def cells(self) -> Tensor:
+        """Keys and values by cell, [C, layers, 2, H, D]."""
+        return self._memory[:, :, :, 1:].movedim(3, 0)
+
     def write(self, cell: Tensor, key_value: Tensor) -> None:
         """Put [layers, 2, H, n, D] into cells [n]."""
         self._memory.index_copy_(3, cell.long() + 1, key_value)
@@ -112,7 +117,7 @@ class OnnxSession(Session):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        forget_pages([self._cross.cells], self._source.release(slots))
 
     def max_bytes(self, num_cells: int, source_length: int) -> int:
         of_source = cells_of_pages(source_length) * self._cross.cell_bytes
@@ -121,18 +126,22 @@ class OnnxSession(Session):
     def step(self, rows: Rows) -> Tensor:
         tree, slot, num_rows = rows.tree, rows.slot.long(), int(rows.offset[-1])
         num_padded = rows.token.numel()
+        if poison.IS_ON:
+            where = tree.is_forgotten(rows.cell)
+            poison.forget([self._own.cells[: where.numel()]], where)
         if self._logits.shape[0] < num_padded:
             self._logits = torch.empty(num_padded, self._model.vocab_size)
         logits = self._logits[:num_padded]
         if not num_rows:
             return logits
         row, place = places(rows.offset, num_rows)  # [A, K], [R]
-        seen = Cells.of_tree(rows).of_sources(max(1, int(tree.num_live[slot].max()))).with_masks()
+        most = max(1, int(tree.num_live[slot].max()))
+        seen = Cells.of_tree(rows).of_sources(most).padded().with_masks()
         assert seen.mask is not None
         live = seen.cell.long()  # [A, U]
         cell = rows.cell[:num_rows].long()
         self._beside[cell] = place % row.shape[1]
-        is_live, beside = counted(live.shape[1], seen.num_cells), self._beside[live]  # [A, U]
+        is_live, beside = seen.is_used, self._beside[live]  # [A, U]
         self._beside[cell] = -1
         is_past, is_new = is_live & (beside < 0), is_live & (beside >= 0)
         bit = rows.entry[row].long()  # [A, K]

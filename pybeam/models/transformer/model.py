@@ -182,7 +182,7 @@ class TransformerSession(Session):
             self._encode(sources[part], slots[part])
 
     def release(self, slots: Sequence[int]) -> None:
-        self._source.release(slots)
+        self._cross.forget_pages(self._source.release(slots))
 
     def buffers(self) -> Sequence[Tensor]:
         pools = self._own.first, self._cross.first, self._cell_position
@@ -194,6 +194,7 @@ class TransformerSession(Session):
 
     def step(self, rows: Rows) -> Tensor:
         model, own = self.model, Cells.of_tree(rows)
+        self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
         out = None if rows.token.is_cuda else self._logits_of(rows.token.shape[0])  # [R, V]
         if self._fused_decoder is None:
             return model.output(self._states_of(rows, own), out)  # [R, V]
@@ -203,6 +204,7 @@ class TransformerSession(Session):
         return model.output.some(self._states_of(rows, own), rows.wanted, out)
 
     def read(self, rows: Rows) -> None:
+        self._own.forget_unseen(rows.tree, rows.cell, self._cell_position)
         self._states_of(rows, Cells.of_path(rows))
 
     def _run(self, stack: FusedStack, out: Tensor, rows: Rows, own: Cells) -> Tensor:
