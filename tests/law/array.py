@@ -46,7 +46,9 @@ class CoveringArray:
         self.impossible: list[dict[str, str]] = []
         for places, missing in self._missing.items():
             while missing.any():
-                first = np.unravel_index(self._random.choice(np.flatnonzero(missing)), missing.shape)
+                first = np.unravel_index(
+                    self._random.choice(np.flatnonzero(missing)), missing.shape
+                )
                 self._add_row(dict(zip(places, map(int, first), strict=True)))
 
     def _compiled(self, exclusions: Sequence[Exclusion]) -> list[list[dict[int, set[int]]]]:
@@ -95,7 +97,9 @@ class CoveringArray:
         others = [p for p in range(len(self._names)) if p not in first]
         self._random.shuffle(others)
         for place in others:
-            can = [v for v in range(len(self._axes[self._names[place]])) if self._may(row, place, v)]
+            can = [
+                v for v in range(len(self._axes[self._names[place]])) if self._may(row, place, v)
+            ]
             if not can:
                 return None
             gains = self._gains(row, place)[can]

@@ -23,6 +23,7 @@ from pybeam.search.algorithms import Algorithm
 
 LENGTH = 6  # tokens of the longest output, EOS included
 # ids that every model has and that end nothing; items of a catalogue consist of them
+ALLOWED_ITEMS = [0, 2, 5]
 ITEMS = [[3, 6, 5], [3, 6], [8, 8, 6], [9, 9], [3, 3, 3], [8, 6], [10, 5]]
 GUESSES = [5, 3, 9, 6, 8, 6]
 
@@ -183,7 +184,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "suppress_sequences": lambda model: [processors.suppress_sequences([[9], [5, 3, 6]])],
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "allowed_items": lambda model: [
-        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=[0, 2, 5]))
+        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
     ],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6)],

@@ -19,6 +19,7 @@ from pybeam.search.algorithms import Algorithm
 
 # the request that leaves, is wrong, or makes its model raise
 BAD = 1
+NUM_ALTERNATIVES = 3
 
 
 class Raised(Exception):
@@ -102,6 +103,9 @@ class Case:
         own = self.requests[BAD].width
         if own is not None:
             widest.append(own if isinstance(own, int) else max(own))
+        if self.output == "alternatives":
+            # the beam of all next tokens
+            widest.append(NUM_ALTERNATIVES + len(self.bare_model.eos_ids))
         return axes.SCHEDULES[self.schedule](max(widest))
 
     def decoder(self, *, alone: bool = False, model: Model | None = None) -> pybeam.Decoder:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pybeam
-from law.case import BAD, Case
+from law.case import BAD, NUM_ALTERNATIVES, Case
 from pybeam.corpus import Worker
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.workspace import Workspace
@@ -22,7 +22,6 @@ from pybeam.serving import Certain, Service
 from support.laws import CheckedEngine
 
 NO_TOKEN = 10**6
-NUM_ALTERNATIVES = 3
 SECONDS = 30.0  # more than any request takes
 
 

@@ -49,8 +49,6 @@ def sources_of(kind: str, weights: str) -> list[Any]:
     """Sources of several lengths, in no order."""
     model = model_of(kind, weights)
     if model.takes_features:
-        features = random_features(
-            NUM_SOURCES, 1, 30, num_features=model.config.sound.num_features
-        )
+        features = random_features(NUM_SOURCES, 1, 30, num_features=model.config.sound.num_features)
         return [features[i % len(features)] for i in (3, 0, 4, 1, 2)]
     return [[3 + (5 * i + 3 * j) % 14 for j in range(n)] for i, n in enumerate(LENGTHS)]
