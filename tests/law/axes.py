@@ -262,3 +262,14 @@ AXES: dict[str, tuple[str, ...]] = {
     "reading": READING,
     "backend": BACKENDS,
 }
+
+# Values of three axes that meet in `make test`, too, on the plainest model: what a source keeps while it
+# pauses is where mistakes have been that take three to show.
+SEAMS: dict[str, tuple[str, ...]] = {
+    **{axis: values[:1] for axis, values in AXES.items()},
+    "algorithm": (*GUESSING, "variable_beam"),
+    "schedule": ("Streaming, budget", "Fifo, budget", "Batch, budget", "own plan"),
+    "processor": ("allowed_sequences", "allowed_items", "several, with state"),
+    "prefix": ("none", "scored"),
+    "override": ("none", "lengths"),
+}

@@ -55,6 +55,7 @@ PLAINEST = dict(
     )
 )
 PAIRS = [Case(row) for row in CoveringArray(axes.AXES, 2).rows]
+SEAMS = [Case(row) for row in CoveringArray(axes.SEAMS, 3).rows]
 
 
 @cache
@@ -72,6 +73,11 @@ def check(case: Case) -> None:
 
 @pytest.mark.parametrize("case", PAIRS, ids=str)
 def test_every_two_values(case):
+    check(case)
+
+
+@pytest.mark.parametrize("case", SEAMS, ids=str)
+def test_seams(case):
     check(case)
 
 
