@@ -273,3 +273,19 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "prefix": ("none", "scored"),
     "override": ("none", "lengths"),
 }
+
+# Values whose mechanism another one has. They meet in pairs, and triples are half as many without them.
+REPEATS = (
+    *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
+    *(
+        "temperature",
+        "token_penalty",
+        "repetition_penalty, log_probs",
+        "no_repeat_ngram, log_probs",
+    ),
+    *("suppress_tokens", "no_unk", "first_token", "eos_growth"),
+    *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16"),
+)
+TRIPLES: dict[str, tuple[str, ...]] = {
+    axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()
+}

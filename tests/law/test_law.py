@@ -3,7 +3,8 @@
 Mistakes live where two features meet, and nobody thinks of all places where they do. So a machine does:
 `axes.py` lists the values of each axis (algorithm, schedule, processor, model, weights, prefix, override,
 output, entry, event, reading, backend), `exclusions.py` says which do not go together and why, and
-`array.py` makes few cases in which every two values meet (`make test`), or every three (`make test-all`).
+`array.py` makes few cases in which every two values meet (`make test`), or every three (`make test-all`;
+values that repeat the mechanism of another one are left out there).
 `laws.py` has the laws that each case obeys:
 
 1. a source decoded alone has the result that it has in the case, to the bit where a model promises bits;
@@ -60,7 +61,7 @@ SEAMS = [Case(row) for row in CoveringArray(axes.SEAMS, 3).rows]
 
 @cache
 def triples() -> list[Case]:
-    return [Case(row) for row in CoveringArray(axes.AXES, 3).rows]
+    return [Case(row) for row in CoveringArray(axes.TRIPLES, 3).rows]
 
 
 def check(case: Case) -> None:
