@@ -23,7 +23,7 @@ NUM_ALTERNATIVES = 3
 
 
 class Raised(Exception):
-    """What a model raises in a case of the event "model raises"."""
+    """The error of a model in a case of the event "model raises"."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Gone(Exception):
 
 @dataclass
 class Outcome:
-    """What came back of each request.
+    """The answers to the requests.
 
     Attributes:
         results: by the request's position; None: it was cancelled.
