@@ -105,6 +105,9 @@ class BeamStep:
             target = next_forced(arrays.beams, rows.slot)
             score = revive(score, inputs.offset, target)
         options, columns = self._options(inputs), chain.columns
+        if target is not None and options.ban_eos is not None:
+            # the target's token has its log-prob from the best one, which may be EOS
+            options = options._replace(ban_eos=options.ban_eos & (target < 0))
         forced = options.forced
         if columns is not None:
             options = options._replace(eos_ids=(columns.eos_column,))

@@ -3,8 +3,8 @@
 A target without EOS is a scored prefix: the search goes on from its last token.
 
 A beam with a target has one row. `select` chooses a token for it as for any other beam, so that its
-logits are read once and by the same rules. Then the target's token replaces the chosen one. The chosen
-token ``t`` has the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and therefore
+logits are read once and by the same rules. Then the target's token replaces the chosen one. The best
+chosen token ``t`` has the largest logit, ``log_prob[t] = -log(sum(exp(logit - max)))``, and therefore
 
     log_prob[y] = (logit[y] - logit[t]) + log_prob[t]
 
@@ -76,8 +76,10 @@ def force(
     dtype = chosen.log_prob.dtype
     log_prob = logits[row, target.clamp(min=0).long()].to(dtype)  # [A]
     if normalises:
-        largest = logits[row, chosen.token[:, 0].clamp(min=0).long()].to(dtype)
-        log_prob = log_prob - largest + chosen.log_prob[:, 0]
+        # an EOS that finishes stands first, whether or not it is the best
+        best, column = chosen.log_prob.max(1)
+        token = chosen.token.gather(1, column[:, None])[:, 0]
+        log_prob = log_prob - logits[row, token.clamp(min=0).long()].to(dtype) + best
     # `select` has chosen nothing for a row without any possible token
     gain = log_prob = torch.where(chosen.count > 0, log_prob, -INF)
     is_prefix = rows.num_generated[row] < 0  # [A]

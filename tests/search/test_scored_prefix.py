@@ -217,3 +217,25 @@ def test_what_cannot_follow_counts_for_nothing(backend):
         values = result.hypotheses[0].log_probs[:6]
         assert 0.0 in values
         assert min(values) < 0
+
+
+def test_its_scores_do_not_depend_on_batch_mates(backend):
+    """To the bit: neither EOS, which a limit of a neighbour may ban, nor the width of a beam changes them."""
+    model = random_model(4, 19, eos_bonus=1.0)
+    options = dict(n_best=3, max_length=6, prefix=SCORED, ended_only=False)
+    algorithm = pybeam.huang_beam(3, **options)
+    requests = [
+        pybeam.Request([1], prefix=[5, 3, 7], source_id=i, min_length=min_length)
+        for i in range(20)
+        for min_length in (None, 2)
+    ]
+    together = decoded(model, algorithm, pybeam.Fifo(9), backend, requests)
+    alone = [decoded(model, algorithm, pybeam.Batch(1), backend, [one])[0] for one in requests]
+    assert [r.hypotheses for r in together] == [r.hypotheses for r in alone]
+    # and `score`, whose beam has one row, gives the same numbers
+    greedy = pybeam.Decoder(model, pybeam.greedy(max_length=9), backend=backend)
+    sources = [pybeam.Request([1], source_id=i) for i in range(20)]
+    scored = greedy.score(sources, [[5, 3, 7]] * 20)
+    log_probs = [result.hypotheses[0].log_probs[:3] for result in scored]
+    found = decoded(model, algorithm, pybeam.Fifo(9), backend, requests, log_probs=True)
+    assert [r.hypotheses[0].log_probs[:3] for r in found[::2]] == log_probs

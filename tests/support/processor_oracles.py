@@ -73,8 +73,8 @@ def first_token(x, tokens, forced, token):
     return [0.0 if i == token else -INF for i in range(len(x))]
 
 
-def force_eos(x, tokens, forced, is_scored):
-    if len(tokens) - forced != MAX_LENGTH:
+def force_eos(x, tokens, forced, is_scored, max_length=MAX_LENGTH):
+    if len(tokens) - forced != max_length:
         return x
     return [(v if is_scored else 0.0) if i == EOS else -INF for i, v in enumerate(x)]
 

@@ -7,7 +7,7 @@ shares no code with the library. Scores are float32, so that exact comparison is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ class Scale:
     scale: float = 1.0
     reward: float = 0.0
     ratio: float = INF
+    cut: float = 0.0  # so many tokens more are counted for a hypothesis that is cut
 
     def norm(self, score: float, n: int) -> float:
         return float(score) / ((self.offset + n) / self.scale) ** self.alpha
@@ -65,6 +66,8 @@ class Rules:
     source_length: int = 1
     eos_ids: tuple[int, ...] = (EOS,)
     early_widths: tuple[int, ...] = ()  # places after each of the first steps
+    regrows: bool = False  # "shrink": places that were left are free again in the next step
+    scores_prefix: bool = False  # its tokens have their log-probs, and count in lengths
 
     def places(self, n: int) -> int:
         """Places of the beam after step n behind the prefix, which is the first if n is 1."""
@@ -113,15 +116,25 @@ class Search:
         self.num_found = 0
         self.best_finished = -INF
         self.has_topped = False
+        self.num_before = 0  # tokens of the prefix that count in lengths
 
     def run(self, prefix: list[int]) -> Outcome:
         rules = self.rules
         steps = expansions = 0
-        for length in range(len(prefix)):
+        first = Entry([])
+        for token in prefix:
             steps, expansions = steps + 1, expansions + 1
-            if self.step(prefix[:length]) is None:
+            follows = self.step(first.tokens)
+            if follows is None:
                 return Outcome([], "error", steps, expansions)
-        beam = [Entry(list(prefix))]
+            first = Entry([*first.tokens, token], first.log_probs, first.score)
+            if rules.scores_prefix:
+                # what cannot follow counts 0
+                log_prob = dict(follows).get(token, ZERO)
+                first.log_probs = [*first.log_probs, float(log_prob)]
+                first.score = np.float32(first.score + log_prob)
+        self.num_before = first.length
+        beam = [first]
         for n in range(1, rules.max_length + 1):
             steps, expansions = steps + 1, expansions + sum(not row.ended for row in beam)
             candidates = self.candidates(beam, n)
@@ -144,7 +157,9 @@ class Search:
         raise AssertionError("max_length is a reason")
 
     def final(self, entry: Entry) -> float:
-        return self.rules.scale.final(entry.score, entry.length, self.rules.source_length)
+        scale = self.rules.scale
+        n = entry.length + (0 if entry.ended else scale.cut)
+        return scale.final(entry.score, n, self.rules.source_length)
 
     def candidates(self, beam: list[Entry], n: int) -> list[Candidate] | None:
         """List the candidates of a step, best first."""
@@ -178,7 +193,8 @@ class Search:
             seen = (1 + len(self.rules.eos_ids)) * width
             goes_on = [c for c in candidates[:seen] if not c.entry.ended]
             return ends, goes_on[:width]
-        candidates = candidates[: max(width - self.num_found, 0)]
+        num_left = 0 if self.rules.regrows else self.num_found
+        candidates = candidates[: max(width - num_left, 0)]
         if finishing == "shrink":
             return (
                 [c for c in candidates if c.entry.ended],
@@ -239,9 +255,10 @@ class Search:
         if len(self.finished) < self.certified:
             return False
         rules = self.rules
-        lengths = [n]
+        lengths: Iterable[int] = [n]
         if rules.certificate == "bound" and n < rules.max_length:
             lengths = range(n + 1, rules.max_length + 1)
+        lengths = [self.num_before + m for m in lengths]
         live = [row.score for row in beam if not row.ended]
         reachable = [np.float32(self.final(row)) for row in beam if row.ended]
         if live:

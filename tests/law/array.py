@@ -1,0 +1,121 @@
+"""Covering arrays: few cases in which all values of any two, or three, axes meet that may.
+
+Rows are built one by one: each begins with values that have not met yet, and every other axis gets the
+value that meets most of those that are there for the first time. (Of PyPI's libraries, allpairspy leaves
+out pairs where there are exclusions, and covertable takes half a minute.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from law.exclusions import EXCLUSIONS, Exclusion
+
+SEED = 29
+NUM_TRIES = 20
+
+
+class CoveringArray:
+    """The rows of one array.
+
+    Args:
+        axes: the values of each axis.
+        strength: of so many axes all values meet.
+
+    Attributes:
+        rows: a value of each axis.
+        impossible: tuples of values, by axis, that no row can have though no exclusion says so.
+    """
+
+    def __init__(self, axes: Mapping[str, Sequence[str]], strength: int) -> None:
+        self._axes = {name: list(values) for name, values in axes.items()}
+        self._names, self._strength = list(axes), strength
+        self._random = random.Random(SEED)
+        shape = [len(values) for values in self._axes.values()]
+        # by places of axes, in order: which of their values have not met
+        self._missing = {
+            places: np.ones([shape[p] for p in places], dtype=bool)
+            for places in itertools.combinations(range(len(shape)), strength)
+        }
+        self._forbidden = self._compiled(EXCLUSIONS)
+        self.rows: list[dict[str, str]] = []
+        self.impossible: list[dict[str, str]] = []
+        for places, missing in self._missing.items():
+            while missing.any():
+                first = np.unravel_index(
+                    self._random.choice(np.flatnonzero(missing)), missing.shape
+                )
+                self._add_row(dict(zip(places, map(int, first), strict=True)))
+
+    def _compiled(self, exclusions: Sequence[Exclusion]) -> list[list[dict[int, set[int]]]]:
+        """Exclusions by the axes that they name: places of their values by place of the axis."""
+        by_axis: list[list[dict[int, set[int]]]] = [[] for _ in self._names]
+        for one in exclusions:
+            rule = {
+                self._names.index(name): {
+                    i for i, value in enumerate(self._axes[name]) if value in values
+                }
+                for name, values in one.values.items()
+            }
+            for place in rule:
+                by_axis[place].append(rule)
+        return by_axis
+
+    def _may(self, row: dict[int, int], place: int, value: int) -> bool:
+        """Whether an axis may have a value beside those that are there."""
+        return not any(
+            value in rule[place]
+            and all(row.get(p) in some for p, some in rule.items() if p != place)
+            for rule in self._forbidden[place]
+        )
+
+    def _add_row(self, first: dict[int, int]) -> None:
+        """Add a row that begins with these values, or strike them out if there is none."""
+        for _ in range(NUM_TRIES):
+            row = self._filled(first)
+            if row is not None:
+                self._note(row)
+                names, values = self._names, list(self._axes.values())
+                self.rows.append({names[p]: values[p][row[p]] for p in range(len(names))})
+                return
+        places = tuple(first)
+        self._missing[places][tuple(first.values())] = False
+        found = {self._names[p]: self._axes[self._names[p]][v] for p, v in first.items()}
+        if not any(one.holds(found) for one in EXCLUSIONS if set(one.values) <= set(found)):
+            self.impossible.append(found)
+
+    def _filled(self, first: dict[int, int]) -> dict[int, int] | None:
+        row: dict[int, int] = {}
+        for place, value in first.items():
+            if not self._may(row, place, value):
+                return None
+            row[place] = value
+        others = [p for p in range(len(self._names)) if p not in first]
+        self._random.shuffle(others)
+        for place in others:
+            can = [
+                v for v in range(len(self._axes[self._names[place]])) if self._may(row, place, v)
+            ]
+            if not can:
+                return None
+            gains = self._gains(row, place)[can]
+            best = np.flatnonzero(gains == gains.max())
+            row[place] = can[self._random.choice(best.tolist())]
+        return row
+
+    def _gains(self, row: dict[int, int], place: int) -> np.ndarray:
+        """How many tuples each value of an axis meets for the first time, with those that are there."""
+        total = np.zeros(len(self._axes[self._names[place]]), dtype=int)
+        for others in itertools.combinations(row, self._strength - 1):
+            places = tuple(sorted((*others, place)))
+            index = tuple(slice(None) if p == place else row[p] for p in places)
+            total += self._missing[places][index]
+        return total
+
+    def _note(self, row: dict[int, int]) -> None:
+        for places, missing in self._missing.items():
+            missing[tuple(row[p] for p in places)] = False

@@ -1,0 +1,291 @@
+"""The axes of the covering law, as data: every value has a name and says how it is made.
+
+A case takes one value of each axis. To put a new algorithm, processor, schedule or kind of model under
+the law, add its value to the table of its axis: `test_every_public_name_is_on_an_axis` fails until it is
+there, and the covering array lets it meet every value of every other axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pybeam
+from pybeam import compat, drafts, processors, scoring, stopping
+from pybeam.limits import PrefixRule
+from pybeam.models.base import Model
+from pybeam.processors.base import Processor
+from pybeam.search.algorithms import Algorithm
+
+LENGTH = 6  # tokens of the longest output, EOS included
+# ids that every model has and that end nothing; items of a catalogue consist of them
+ALLOWED_ITEMS = [0, 2, 5]
+ITEMS = [[3, 6, 5], [3, 6], [8, 8, 6], [9, 9], [3, 3, 3], [8, 6], [10, 5]]
+GUESSES = [5, 3, 9, 6, 8, 6]
+
+
+def taxed(logits: Tensor, rows: Any) -> Tensor:
+    """A function that looks at all that `Rows` says of lengths."""
+    late = rows.num_generated.clamp(min=0)[:, None] * torch.arange(logits.shape[1])
+    others = torch.arange(logits.shape[1]) != rows.eos_ids[0]
+    return logits - 0.02 * late - 0.5 * rows.is_last[:, None] * others
+
+
+def odd(model: Model) -> Callable[[Any], Tensor]:
+    """Behind the first token no even token but EOS."""
+    mask = torch.ones(2, model.vocab_size, dtype=torch.bool)
+    mask[1] = torch.arange(model.vocab_size) % 2 == 1
+    mask[:, list(model.eos_ids)] = True
+    return lambda rows: mask[rows.num_generated.clamp(0, 1).long()]
+
+
+CATALOGUE = pybeam.Catalogue.build(ITEMS)
+
+_OPTIONS: dict[str, Any] = dict(n_best=2, max_length=LENGTH)
+_GREEDY: dict[str, Any] = dict(max_length=LENGTH)
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
+    "greedy": lambda: pybeam.greedy(**_GREEDY),
+    "fixed_beam": lambda: pybeam.fixed_beam(3, **_OPTIONS),
+    "fixed_beam, width by step": lambda: pybeam.fixed_beam([4, 2, 3], **_OPTIONS),
+    "fixed_beam, top_finished": lambda: pybeam.fixed_beam(
+        3, stop=stopping.top_finished(), scoring=scoring.gnmt(0.8), **_OPTIONS
+    ),
+    "variable_beam": lambda: pybeam.variable_beam(4, 3.0, 3, **_OPTIONS),
+    "variable_beam, normalised": lambda: pybeam.variable_beam(
+        3, local_threshold=0.01, scoring=scoring.power(1.0), **_OPTIONS
+    ),
+    "shrinking_beam": lambda: pybeam.shrinking_beam(3, **_OPTIONS),
+    "optimal_beam": lambda: pybeam.optimal_beam(3, 0.5, 1.5, **_OPTIONS),
+    "huang_beam": lambda: pybeam.huang_beam(3, 0.5, **_OPTIONS),
+    "stochastic_beam": lambda: pybeam.stochastic_beam(3, 5, **_OPTIONS),
+    "diverse": lambda: pybeam.diverse(pybeam.fixed_beam(2, **_OPTIONS), 2, 0.7),
+    "diverse, held": lambda: pybeam.diverse(pybeam.variable_beam(2, 4.0, **_OPTIONS), 3, 0.3),
+    "jacobi": lambda: pybeam.jacobi(**_GREEDY),
+    "gauss_seidel_jacobi": lambda: pybeam.gauss_seidel_jacobi(
+        2, initialiser=drafts.repeat_last(), **_GREEDY
+    ),
+    "hybrid_jacobi": lambda: pybeam.hybrid_jacobi(
+        3, 5, initialiser=drafts.copy_source(0), **_GREEDY
+    ),
+    "adaptive_jacobi": lambda: pybeam.adaptive_jacobi(
+        3, price=0.0, initialiser=drafts.ngram_lookup(1), **_GREEDY
+    ),
+    "ctranslate2": lambda: compat.ctranslate2.beam_search(
+        3, num_hypotheses=2, max_decoding_length=LENGTH, length_penalty=0.7
+    ),
+    "fairseq": lambda: compat.fairseq.beam_search(3, nbest=2, max_len_b=LENGTH),
+    "fireredasr": lambda: compat.fireredasr.beam_search(
+        3, nbest=2, decode_max_len=LENGTH, length_penalty=0.6
+    ),
+    "huggingface": lambda: compat.huggingface.beam_search(
+        3, num_return_sequences=2, max_new_tokens=LENGTH
+    ),
+    "opennmt": lambda: compat.opennmt.beam_search(3, n_best=2, max_length=LENGTH),
+}
+GUESSING = ("jacobi", "gauss_seidel_jacobi", "hybrid_jacobi", "adaptive_jacobi")
+GROUPS = ("diverse", "diverse, held")
+
+
+class Whimsical(pybeam.Fifo):
+    """A plan of one's own: whoever waited longest moves, and every second one of the others."""
+
+    def plan(self, depth, num_rows, waited, limit=None):
+        can = num_rows > 0
+        longest = torch.where(can, waited, -1).max()
+        turn = torch.arange(len(waited)) % 2 == (depth.sum() % 2)
+        moves = can & (turn | (waited == longest))
+        if limit is None:
+            return moves
+        return moves & (torch.where(moves, num_rows, 0).cumsum(0) <= limit)
+
+    @property
+    def moves_all(self) -> bool:
+        return False
+
+
+# of the most rows that a source may have in a step
+SCHEDULES: dict[str, Callable[[int], pybeam.Schedule]] = {
+    "Batch": lambda width: pybeam.Batch(3),
+    "Batch, tokens": lambda width: pybeam.Batch(tokens=9),
+    "Batch, budget": lambda width: pybeam.Batch(4, row_budget=width + 1),
+    "Streaming": lambda width: pybeam.Streaming(3, 0.5),
+    "Streaming, flush": lambda width: pybeam.Streaming(3, 0.7, flush=2, max_wait=1),
+    "Streaming, budget": lambda width: pybeam.Streaming(3, row_budget=width, max_wait=2),
+    "Fifo": lambda width: pybeam.Fifo(3),
+    "Fifo, budget": lambda width: pybeam.Fifo(4, row_budget=width + 2),
+    "Fifo, lazy window": lambda width: pybeam.Fifo(3, 0.4, window=2, max_wait=1),
+    "own plan": lambda width: Whimsical(4),
+}
+
+
+def _timestamps(model: Model, most: int) -> Processor:
+    """Timestamps begin behind EOS, and behind some tokens of text."""
+    return processors.whisper_timestamps(max(*model.eos_ids, 11) + 2, max_initial=most)
+
+
+def _log_penalty(penalty: float) -> Processor:
+    return processors.repetition_penalty(penalty, counts_start=True, stage="log_probs")
+
+
+PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
+    "none": lambda model: [],
+    "temperature": lambda model: [processors.temperature(1.4)],
+    "eos_penalty": lambda model: [processors.eos_penalty(0.7)],
+    "token_penalty": lambda model: [processors.token_penalty(6, 1.5)],
+    "repetition_penalty": lambda model: [processors.repetition_penalty(1.4)],
+    "repetition_penalty, log_probs": lambda model: [_log_penalty(1.3)],
+    "no_repeat_ngram": lambda model: [processors.no_repeat_ngram(2)],
+    "no_repeat_ngram, log_probs": lambda model: [processors.no_repeat_ngram(1, stage="log_probs")],
+    "suppress_tokens": lambda model: [processors.suppress_tokens([6, 9])],
+    "no_unk": lambda model: [processors.no_unk(3, stage="log_probs")],
+    "suppress_tokens_at_start": lambda model: [
+        processors.suppress_tokens_at_start([model.eos_id, 3])
+    ],
+    "suppress_sequences": lambda model: [processors.suppress_sequences([[5, 6], [3, 6], [8]])],
+    "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
+    "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
+    "allowed_items": lambda model: [processors.allowed_items(CATALOGUE)],
+    "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
+    "min_length": lambda model: [processors.min_length(3)],
+    "first_token": lambda model: [processors.first_token(8)],
+    "force_eos": lambda model: [processors.force_eos()],
+    "eos_growth": lambda model: [processors.eos_growth(1, 1.5)],
+    "gumbel": lambda model: [processors.gumbel(3)],
+    "sample": lambda model: [processors.sample(0.8, 5)],
+    "whisper_timestamps": lambda model: [_timestamps(model, 2)],
+    "a function": lambda model: [taxed],
+    "from_function": lambda model: [processors.from_function(taxed, stage="log_probs")],
+    "several": lambda model: [
+        processors.temperature(1.3),
+        processors.repetition_penalty(1.2),
+        taxed,
+        processors.no_repeat_ngram(2, stage="log_probs"),
+        processors.eos_penalty(0.8),
+    ],
+    "several, with state": lambda model: [
+        processors.suppress_tokens_at_start([9]),
+        processors.allowed_sequences(ITEMS),
+        processors.biased_prefix(0.6, [8, 8]),
+    ],
+}
+# what a request puts in their places; the others have nothing that a request may change
+CHANGES: dict[str, Callable[[Model], list[Any]]] = {
+    "temperature": lambda model: [processors.temperature(0.6)],
+    "eos_penalty": lambda model: [processors.eos_penalty(1.3)],
+    "token_penalty": lambda model: [processors.token_penalty(6, -0.7)],
+    "repetition_penalty": lambda model: [processors.repetition_penalty(0.8)],
+    "repetition_penalty, log_probs": lambda model: [_log_penalty(1.7)],
+    "suppress_tokens": lambda model: [processors.suppress_tokens([3, 5, 8])],
+    "suppress_tokens_at_start": lambda model: [processors.suppress_tokens_at_start([5])],
+    "suppress_sequences": lambda model: [processors.suppress_sequences([[9], [5, 3, 6]])],
+    "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
+    "allowed_items": lambda model: [
+        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
+    ],
+    "gumbel": lambda model: [processors.gumbel(7)],
+    "sample": lambda model: [processors.sample(1.2, 6)],
+    "whisper_timestamps": lambda model: [_timestamps(model, 0)],
+    "several": lambda model: [processors.eos_penalty(1.4), processors.temperature(0.9)],
+    "several, with state": lambda model: [processors.biased_prefix(0.3, [3, 3])],
+}
+
+MODELS = (
+    "function",
+    "function, two EOS",
+    "rnn",
+    "m2m_100",
+    "t5",
+    "causal-mistral",
+    "Speech2Text",
+    "Whisper",
+    "FireRedASR",
+    "ensemble",
+    "wrapped-bart",
+    "wrapped-mistral",
+    "wrapped-mamba",
+    "onnx",
+)
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+PREFIX = [5, 3]
+PREFIXES: dict[str, Callable[[PrefixRule], PrefixRule] | None] = {
+    "none": None,
+    "free": lambda rule: rule,
+    "scored": lambda rule: _with(rule, is_scored=True, in_length=True),
+    "counted": lambda rule: _with(rule, in_length=True, in_limits=True),
+    "guessed": lambda rule: rule,
+}
+
+
+def _with(rule: PrefixRule, **changes: bool) -> PrefixRule:
+    """The rule, of the same class, with these fields."""
+    return type(rule)(**{**vars(rule), **changes})
+
+
+# what every second request asks for
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "width": dict(width=2, n_best=1),
+    "width by step": dict(width=[1, 3, 2], n_best=2),
+    "n_best": dict(n_best=1),
+    "lengths": dict(min_length=2, max_length=4),
+    "thresholds": dict(threshold=1.5, max_candidates=2),
+    "other thresholds": dict(
+        relative_threshold=0.05, local_threshold=0.02, max_candidates=math.inf
+    ),
+    "scoring": dict(scoring=scoring.power(0.6)),
+    "ended_only": dict(ended_only=True),
+    "processors": {},
+}
+
+OUTPUTS = ("n_best", "log_probs", "partials", "alternatives", "alignment")
+ENTRIES = ("decode", "stream", "score", "Service", "Service, two engines", "Worker")
+EVENTS = ("none", "cancel", "bad request", "model raises", "memory given back")
+READING = ("at once", "late")
+BACKENDS = ("native", "reference")
+
+AXES: dict[str, tuple[str, ...]] = {
+    "algorithm": tuple(ALGORITHMS),
+    "schedule": tuple(SCHEDULES),
+    "processor": tuple(PROCESSORS),
+    "model": MODELS,
+    "weights": WEIGHTS,
+    "prefix": tuple(PREFIXES),
+    "override": tuple(OVERRIDES),
+    "output": OUTPUTS,
+    "entry": ENTRIES,
+    "event": EVENTS,
+    "reading": READING,
+    "backend": BACKENDS,
+}
+
+# Values of three axes that meet in `make test`, too, on the plainest model: what a source keeps while it
+# pauses is where mistakes have been that take three to show.
+SEAMS: dict[str, tuple[str, ...]] = {
+    **{axis: values[:1] for axis, values in AXES.items()},
+    "algorithm": (*GUESSING, "variable_beam"),
+    "schedule": ("Streaming, budget", "Fifo, budget", "Batch, budget", "own plan"),
+    "processor": ("allowed_sequences", "allowed_items", "several, with state"),
+    "prefix": ("none", "scored"),
+    "override": ("none", "lengths"),
+}
+
+# Values whose mechanism another one has. They meet in pairs, and triples are half as many without them.
+REPEATS = (
+    *("fixed_beam, top_finished", "variable_beam, normalised", "diverse, held", "Batch, tokens"),
+    *(
+        "temperature",
+        "token_penalty",
+        "repetition_penalty, log_probs",
+        "no_repeat_ngram, log_probs",
+    ),
+    *("suppress_tokens", "no_unk", "first_token", "eos_growth"),
+    *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16"),
+)
+TRIPLES: dict[str, tuple[str, ...]] = {
+    axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()
+}

@@ -1,0 +1,205 @@
+"""How the requests of a case are handed in, by each entry, and what happens to one of them meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import pybeam
+from law.case import BAD, NUM_ALTERNATIVES, Case
+from pybeam.corpus import Worker
+from pybeam.engine.arrivals import Arrivals
+from pybeam.engine.workspace import Workspace
+from pybeam.request import Partial, Result
+from pybeam.serving import Certain, Service
+from support.laws import CheckedEngine
+
+NO_TOKEN = 10**6
+SECONDS = 30.0  # more than any request takes
+
+
+class Gone(Exception):
+    """Why a request leaves."""
+
+
+@dataclass
+class Outcome:
+    """The answers to the requests.
+
+    Attributes:
+        results: by the request's position; None: it was cancelled.
+        partials: what was certain of each, one after another.
+        decoders: those that decoded, for a look at what they left behind.
+    """
+
+    results: dict[int, Result | None] = field(default_factory=dict)
+    partials: dict[int, list[list[int]]] = field(default_factory=dict)
+    decoders: list[pybeam.Decoder] = field(default_factory=list)
+
+    def add(self, index: int, result: Result | None) -> None:
+        assert index not in self.results, "a request has two results"
+        self.results[index] = result
+
+
+class Leaving(Arrivals):
+    """Requests of which one leaves before the third step."""
+
+    def __init__(self, requests: list[pybeam.Request]) -> None:
+        self._requests = iter(list(enumerate(requests)))
+        self._num_passes = 0
+
+    def next(self, may_wait: bool) -> tuple[int, Any] | None:
+        return next(self._requests, None)
+
+    def between_steps(self, load: Any) -> dict[int, Exception]:
+        self._num_passes += 1
+        return {BAD: Gone()} if self._num_passes == 3 else {}
+
+
+def handed_in(case: Case, requests: list[pybeam.Request]) -> list[pybeam.Request]:
+    """The requests of the case, one of which is wrong if that is the event."""
+    if case.event != "bad request":
+        return requests
+    wrong = dataclasses.replace(requests[BAD], prefix=[NO_TOKEN])
+    return [wrong if i == BAD else request for i, request in enumerate(requests)]
+
+
+def run(case: Case, requests: list[pybeam.Request], targets: list[list[int]] | None) -> Outcome:
+    """Decode by the case's entry; `targets` are for the entry "score"."""
+    model = case.failing_model() if case.event == "model raises" else None
+    with pytest.MonkeyPatch.context() as patch, gives_back(case, patch):
+        patch.setattr("pybeam.decoder.Engine", CheckedEngine)
+        decoder = case.decoder(model=model)
+        outcome = Outcome(decoders=[decoder])
+        if targets is not None:
+            for result in decoder.score(requests, targets, on_error="return"):
+                outcome.add(result.index, result)
+        elif case.output == "alternatives":
+            results = decoder.alternatives(requests, NUM_ALTERNATIVES, on_error="return")
+            for result in results:
+                outcome.add(result.index, result)
+        else:
+            ENTRIES[case.entry](case, decoder, requests, outcome)
+    assert sorted(outcome.results) == list(range(len(requests)))
+    return outcome
+
+
+@contextlib.contextmanager
+def gives_back(case: Case, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With the event "memory given back", whenever nothing is in flight after two sources."""
+    if case.event == "memory given back":
+        patch.setattr("pybeam.engine.workspace.LOOK_AFTER", 2)
+
+        def look(self: Workspace) -> None:
+            self.is_too_large, self._num_taken = True, 0
+
+        patch.setattr(Workspace, "_look", look)
+    yield
+
+
+def _decode(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
+    for result in decoder.decode(requests, on_error="return"):
+        outcome.add(result.index, result)
+
+
+def _stream(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
+    arriving = Leaving(requests) if case.event == "cancel" else requests
+    for item in decoder.stream(arriving, partial=case.output == "partials"):
+        if isinstance(item, Partial):
+            assert item.index not in outcome.results, "a partial result comes behind the result"
+            outcome.partials.setdefault(item.index, []).append(item.tokens)
+        elif isinstance(item.error, Gone):
+            outcome.add(item.index, None)
+        else:
+            outcome.add(item.index, item)
+
+
+def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
+    engines = 2 if case.entry == "Service, two engines" else 1
+    service = Service(decoder, engines=engines).start(warm_up=False)
+    try:
+        if case.output == "partials":
+            asyncio.run(_all_streamed(case, service, requests, outcome))
+        else:
+            _submitted(case, service, requests, outcome)
+    finally:
+        service.close(timeout=SECONDS)
+    crew = service._crew_of(None)
+    outcome.decoders = [engine.decoder for engine in crew._engines]
+    assert not [engine for engine in crew._engines if engine.thread.is_alive()]
+    assert not crew.lane.taken and not len(crew.lane.waiting), "a ticket is left"
+    assert not [engine for engine in crew._engines if engine._tickets], "a ticket is left"
+
+
+def _submitted(case: Case, service: Service, requests: list, outcome: Outcome) -> None:
+    futures = [service.submit(request, client=str(i % 2)) for i, request in enumerate(requests)]
+    if case.event == "cancel":
+        futures[BAD].cancel()
+    for i, future in enumerate(futures):
+        try:
+            outcome.add(i, future.result(SECONDS).result)
+        except CancelledError:
+            outcome.add(i, None)
+        except Exception as error:
+            outcome.add(i, Result(i, requests[i].id, [], "error", error=error))
+
+
+async def _all_streamed(case: Case, service: Service, requests: list, outcome: Outcome) -> None:
+    """Listen to all requests at once; the one that is cancelled is closed after its first event."""
+
+    async def listen(i: int, stream: Any) -> None:
+        try:
+            async for event in stream:
+                if isinstance(event, Certain):
+                    outcome.partials.setdefault(i, []).append(event.tokens)
+                    if case.event == "cancel" and i == BAD:
+                        await stream.aclose()
+                        outcome.add(i, None)
+                        return
+                else:
+                    outcome.add(i, event.result)
+        except Exception as error:
+            outcome.add(i, Result(i, requests[i].id, [], "error", error=error))
+
+    streams = [service.stream(request) for request in requests]
+    await asyncio.gather(*(listen(i, stream) for i, stream in enumerate(streams)))
+
+
+def _worker(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outcome) -> None:
+    """Lines are numbers of requests; the first comes again at the end, and is not decoded again."""
+
+    def request_of(line: tuple[bytes, ...]) -> tuple[pybeam.Request, str]:
+        return requests[int(line[0])], ""
+
+    worker = Worker(decoder, request_of, lambda result: "", memory=9)
+    lines = [(str(i).encode(),) for i in range(len(requests))]
+    if case.event == "cancel":
+        # the caller goes away; what it has seen does not count
+        stream = worker.stream(lines)
+        next(stream)
+        stream.close()
+        worker = Worker(decoder, request_of, lambda result: "", memory=9)
+    again: list[Result] = []
+    for answer in worker.stream([*lines, lines[0]]):
+        if answer.result.index == len(lines):
+            again.append(answer.result)
+        else:
+            outcome.add(answer.result.index, answer.result)
+    first = outcome.results[0]
+    assert [r.hypotheses for r in again] == [first.hypotheses], "an equal line has another answer"
+
+
+ENTRIES: dict[str, Callable[[Case, pybeam.Decoder, list, Outcome], None]] = {
+    "decode": _decode,
+    "stream": _stream,
+    "Service": _service,
+    "Service, two engines": _service,
+    "Worker": _worker,
+}

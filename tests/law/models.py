@@ -1,0 +1,54 @@
+"""The models of the law: tiny ones of every kind, each made once in a process."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pybeam.export import export_onnx
+from pybeam.models import FunctionModel, load_model
+from pybeam.models.base import Model
+from pybeam.models.huggingface import wrap
+from support.built_in_models import saved
+from support.search_models import BOS, EOS, random_model
+from support.speech_models import random_features
+
+NUM_SOURCES = 4
+FUNCTION_VOCAB = 19
+LENGTHS = (3, 1, 5, 2)
+CPU = torch.device("cpu")
+
+
+@cache
+def model_of(kind: str, weights: str) -> Model:
+    """The model of this kind, whose weights have this dtype."""
+    if kind == "function":
+        return random_model(3, FUNCTION_VOCAB, eos_bonus=1.0)
+    if kind == "function, two EOS":
+        fn = random_model(4, FUNCTION_VOCAB, eos_bonus=1.0).fn
+        return FunctionModel(fn, FUNCTION_VOCAB, BOS, (EOS, 14))
+    if kind.startswith("wrapped-"):
+        from support.huggingface_models import DENSE, tiny_network
+
+        name = kind.removeprefix("wrapped-")
+        return wrap(tiny_network(name), cache="dense" if name in DENSE else "tree")
+    directory = Path(tempfile.mkdtemp(prefix="law-"))
+    if kind == "onnx":
+        export_onnx(load_model(saved("bart", directory / "model"), device=CPU), directory / "onnx")
+        return load_model(directory / "onnx", device=CPU)
+    directories = saved(kind, directory / "model")
+    return load_model(directories, device=CPU, dtype=weights)
+
+
+@cache
+def sources_of(kind: str, weights: str) -> list[Any]:
+    """Sources of several lengths, in no order."""
+    model = model_of(kind, weights)
+    if model.takes_features:
+        features = random_features(NUM_SOURCES, 1, 30, num_features=model.config.sound.num_features)
+        return [features[i % len(features)] for i in (3, 0, 2, 1)]
+    return [[3 + (5 * i + 3 * j) % 14 for j in range(n)] for i, n in enumerate(LENGTHS)]

@@ -1,0 +1,147 @@
+"""Law 2: what a search in plain Python finds, where there is one.
+
+`support.whole_search` searches, `support.processor_oracles` changes the numbers, and neither shares code
+with the library. `has_oracle` says which cases they cover: functions as models, whose logits Python can
+ask for; no samples and no groups, which have oracles of their own beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from law import axes
+from law.case import Case
+from pybeam.contracts import Finishing
+from pybeam.limits import SourceLimit
+from pybeam.processors.base import Processor, stage_of
+from pybeam.request import Request, Result
+from pybeam.scoring import Scoring
+from support import processor_oracles as oracles
+from support.search_models import BOS, next_logits
+from support.search_problems import rules_of
+from support.whole_search import INF, Rules, Scale, Search
+
+# scores are float32's there and float64's here
+NEAR = 1e-4
+FINISHING = {Finishing.REFILL: "refill", Finishing.HELD: "held", Finishing.SHRINK: "shrink"}
+PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+LIMITS = ("width", "n_best", "min_length", "max_length", "ended_only")
+
+# by the name of the class: the oracle of a processor, and its arguments
+Oracle = Callable[[Any], tuple]
+ORACLES: dict[str, Oracle] = {
+    "Temperature": lambda p: (oracles.temperature, p.temperature),
+    "EosPenalty": lambda p: (oracles.eos_penalty, p.penalty),
+    "TokenPenalty": lambda p: (oracles.token_penalty, p.token, p.penalty),
+    "RepetitionPenalty": lambda p: (oracles.repetition_penalty, p.penalty, p.counts_start),
+    "NoRepeatNgram": lambda p: (oracles.no_repeat_ngram, p.n, p.counts_start),
+    "SuppressTokens": lambda p: (oracles.suppress_tokens, p.tokens),
+    "SuppressTokensAtStart": lambda p: (oracles.suppress_tokens_at_start, p.tokens, p.skips),
+    "SuppressSequences": lambda p: (oracles.suppress_sequences, p.sequences),
+    "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
+    "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
+    "AllowedItems": lambda p: (oracles.allowed_sequences, _items(p)),
+    "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
+    "FirstToken": lambda p: (oracles.first_token, p.token),
+    "LastToken": lambda p: (oracles.force_eos, p.is_scored),
+    "EosGrowth": lambda p: (oracles.eos_growth, p.start, p.factor),
+    "WhisperTimestamps": lambda p: (oracles.whisper_timestamps, p.no_timestamps, p.max_initial),
+}
+
+
+def _items(processor: Any) -> list[list[int]]:
+    if processor.filter is None:
+        return axes.ITEMS
+    return [axes.ITEMS[i] for i in axes.ALLOWED_ITEMS]
+
+
+def has_oracle(case: Case) -> bool:
+    """Whether a plain search finds the results of the case."""
+    if case.model != "function" or case.algorithm in (*axes.GROUPS, "stochastic_beam"):
+        return False
+    # its rule of EOS behind a prefix, and its coarser certificate, are tested beside it
+    if case.algorithm == "ctranslate2" and case.prefix != "none":
+        return False
+    return all(type(one).__name__ in ORACLES for one in case.search.processors)
+
+
+def assert_as_in_plain_python(case: Case, alone: list[Result]) -> None:
+    """Compare the results of all requests, if there is an oracle."""
+    if not has_oracle(case):
+        return
+    for i, (request, result) in enumerate(zip(case.requests, alone, strict=True)):
+        rules = rules_of_request(case, request)
+        expected = Search(ranked(case, request, i, rules.max_length), rules).run(
+            list(request.prefix or [])
+        )
+        cost = result.stop_reason, result.steps, result.expansions
+        if case.algorithm in axes.GUESSING:
+            cost, steps = (result.stop_reason,), result.steps
+            assert steps <= expected.steps
+        assert cost == (expected.reason, expected.steps, expected.expansions)[: len(cost)]
+        assert [(h.tokens, h.eos_id) for h in result.hypotheses] == [
+            (entry.tokens, entry.eos) for entry in expected.found
+        ], "plain Python finds something else"
+        for hypothesis, entry in zip(result.hypotheses, expected.found, strict=True):
+            n = entry.length + (0 if entry.ended else rules.scale.cut)
+            final = rules.scale.final(entry.score, n, rules.source_length)
+            assert hypothesis.score == pytest.approx(float(entry.score), abs=NEAR)
+            assert hypothesis.final_score == pytest.approx(final, abs=NEAR)
+
+
+def rules_of_request(case: Case, request: Request) -> Rules:
+    """The rules of one request: the algorithm's, but for what it overrides."""
+    search, rule = case.search, case.search.prefix
+    own = {name: getattr(request, name) for name in (*LIMITS, *PRUNING)}
+    limits = {name: getattr(search, name) for name in LIMITS}
+    limits |= {name: getattr(search.pruning, name) for name in PRUNING}
+    limits |= {name: value for name, value in own.items() if value is not None}
+    if isinstance(limits["max_length"], SourceLimit):
+        limits["max_length"] = limits["max_length"].tokens(len(request.source))
+    num = request.prefix_length
+    if rule.in_limits:
+        limits["max_length"] -= num
+        limits["min_length"] = max(limits["min_length"] - num, 0)
+    counted = num if rule.in_length and not rule.is_scored else 0
+    limits["scale"] = scale_of(request.scoring or search.scoring, counted)
+    if not isinstance(limits["width"], int):
+        limits["width"] = list(limits["width"])
+    rules = rules_of(limits, FINISHING[search.finishing], search.stop, len(request.source), (1,))
+    return dataclasses.replace(rules, regrows=search.regrows, scores_prefix=rule.is_scored)
+
+
+def scale_of(scoring: Scoring, counted: int) -> Scale:
+    ratio = INF if scoring.ratio is None else scoring.ratio
+    scale = Scale(scoring.alpha, scoring.offset + counted, scoring.scale, scoring.reward, ratio)
+    return dataclasses.replace(scale, cut=scoring.cut_length_offset)
+
+
+def ranked(case: Case, request: Request, source: int, max_length: int) -> Callable:
+    """The `step` function of `whole_search`: the model's logits, and what each processor makes of them."""
+    chain = list(case.search.processors)
+    for change in request.processors or ():
+        [place] = [i for i, one in enumerate(chain) if type(one) is type(change)]
+        chain[place] = change
+    forced = request.prefix_length
+
+    def step(tokens: list[int]) -> list[tuple[int, float]]:
+        row = next_logits(case.bare_model, source, tokens).double().tolist()
+        are_logits = True
+        for processor in chain:
+            assert isinstance(processor, Processor)
+            if are_logits and stage_of(processor) == "log_probs":
+                row, are_logits = oracles.log_softmax(row), False
+            oracle, *arguments = ORACLES[type(processor).__name__](processor)
+            if oracle is oracles.force_eos:
+                arguments.append(max_length)
+            row = oracle(row, [BOS, *tokens], forced, *arguments)
+        row = oracles.log_softmax(row) if are_logits else row
+        order = sorted(range(len(row)), key=lambda token: (-row[token], token))
+        return [(token, row[token]) for token in order if row[token] > -math.inf]
+
+    return step
