@@ -235,7 +235,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "lengths": dict(min_length=2, max_length=4),
     "thresholds": dict(threshold=1.5, max_candidates=2),
     "other thresholds": dict(
-        relative_threshold=0.05, local_threshold=0.02, max_candidates=math.inf
+        relative_threshold=0.05, local_threshold=0.02, max_candidates=math.inf, keep_ties=True
     ),
     "scoring": dict(scoring=scoring.power(0.6)),
     "ended_only": dict(ended_only=True),

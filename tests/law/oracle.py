@@ -29,7 +29,7 @@ from support.whole_search import INF, Rules, Scale, Search
 # scores are float32's there and float64's here
 NEAR = 1e-4
 FINISHING = {Finishing.REFILL: "refill", Finishing.HELD: "held", Finishing.SHRINK: "shrink"}
-PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold")
+PRUNING = ("threshold", "max_candidates", "relative_threshold", "local_threshold", "keep_ties")
 LIMITS = ("width", "n_best", "min_length", "max_length", "ended_only")
 
 # by the name of the class: the oracle of a processor, and its arguments
