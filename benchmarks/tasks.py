@@ -92,12 +92,20 @@ class Timed:
             "cpu_seconds": self.cpu_seconds,
             "repeats": len(self._seconds),
         }
+        if len(self._seconds) > 1:
+            row["spread"] = _spread(self._seconds)
+            row["cpu_spread"] = _spread(self._cpu_seconds)
         if self.baseline is not None:
             row["times the first"] = self.baseline.seconds / self.seconds
             if isinstance(self.output, list):
                 same = [a == b for a, b in zip(self.output, self.baseline.output, strict=True)]
                 row["same outputs"] = sum(same) / len(same)
         return row | getattr(self.run, "columns", lambda timed: {})(self)
+
+
+def _spread(turns: list[float]) -> float:
+    """The slowest turn less the fastest one, as a share of the median."""
+    return (max(turns) - min(turns)) / max(statistics.median(turns), 1e-9)
 
 
 def in_turn(
