@@ -114,7 +114,7 @@ def test_lines_of_slots_and_places_behind_the_last(monkeypatch, backend):
 
 
 def test_prefixes_widths_and_paths(monkeypatch):
-    """What few searches have: a line of widths for each step, given tokens, beams too wide for masks."""
+    """Few searches have given tokens, a width for each step, or beams too wide for masks."""
     found = set()
 
     def look(work, rows):
