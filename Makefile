@@ -168,12 +168,12 @@ sanitize-threads: build $(VENV)/.extra-test
 MINUTES ?=
 
 fuzz: build $(VENV)/.extra-test
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz $(TARGETS) \
+	@PYBEAM_POISON=1 PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz $(TARGETS) \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
 soak: build $(VENV)/.extra-test
 	@mkdir -p build
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz.soak --output build/soak.json \
+	@PYBEAM_POISON=1 PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -W ignore -m fuzz.soak --output build/soak.json \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 # One thread, as all runs at the lowest priority beside other work.

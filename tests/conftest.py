@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if triton_process.is_interpreting():
         triton_process.hasten_interpreter()
         triton_process.shuffle_programs()
+        triton_process.poison_masked_loads()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

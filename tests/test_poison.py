@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -11,11 +12,12 @@ import pytest
 import torch
 
 import pybeam
-from pybeam import backends
+from pybeam import backends, processors
 from pybeam.backends import memory, poison
 from pybeam.engine.cuda_graphs import CudaCapture
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
+from pybeam.models.onnx.model import KeyValueTable
 from support.built_in_models import saved
 from support.front_ends import onnx_model, wrapped
 from support.graph_memory import GraphMemory
@@ -61,7 +63,10 @@ def test_no_kernel_has_memory_of_another_kind():
             assert not is_resized or f"poison({name}." in text or path.name == "tree_paths.cpp"
 
 
-def watched(model, algorithm, monkeypatch, look, backend="native"):
+SOURCES = [[5 + i, 6, 7, 8, 9][: 1 + i % 4] * (1 + 6 * (i % 2)) for i in range(7)]
+
+
+def watched(model, algorithm, monkeypatch, look, backend="native", sources=SOURCES):
     """Decode sources of several lengths, two at a time; call look(work, rows) after the model's steps."""
     work = Workspace(model, algorithm, backends.load(backend))
     step = work.session.step
@@ -72,7 +77,6 @@ def watched(model, algorithm, monkeypatch, look, backend="native"):
         return logits
 
     monkeypatch.setattr(work.session, "step", watching)
-    sources = [[5 + i, 6, 7, 8, 9][: 1 + i % 4] * (1 + 6 * (i % 2)) for i in range(7)]
     results = decoded(model, algorithm, pybeam.Streaming(2), backend, sources, work)
     assert [result.error for result in results if result.error] == []
 
@@ -107,6 +111,70 @@ def test_lines_of_slots_and_places_behind_the_last(monkeypatch, backend):
     algorithm = pybeam.stochastic_beam(3, max_length=9)
     watched(random_model(3, vocab_size=20), algorithm, monkeypatch, look, backend)
     assert found == {"empty", True, False}
+
+
+def test_prefixes_widths_and_paths(monkeypatch):
+    """Few searches have given tokens, a width for each step, or beams too wide for masks."""
+    found = set()
+
+    def look(work, rows):
+        tree, beams = work.tree, work.state.beams
+        given = torch.maximum(beams.prefix_length, beams.scored_from + beams.target_length)
+        for name, array, count in (
+            ("prefix", beams.prefix, given),
+            ("widths", beams.early_width, beams.num_early_widths),
+            ("path", tree.path.transpose(1, 2), tree.path_length),
+        ):
+            for line, num in zip(array[1:], count[1:].tolist(), strict=True):
+                if num < len(line):
+                    assert is_poison(line[num:]), name
+                    found.add((name, num > 0))
+        num_free = int(tree.num_free_pages)
+        if num_free < tree.free_page.numel():
+            assert is_poison(tree.free_page[num_free:])
+            found.add(("pages", True))
+
+    algorithm = pybeam.fixed_beam([2, 130, 3], max_length=6)
+    requests = [
+        pybeam.Request([5 + i], prefix=[6, 7][: i % 3], width=[[2, 130, 3], 4][i % 2])
+        for i in range(8)
+    ]
+    requests[4] = dataclasses.replace(requests[4], width=[2, 3, 4, 3])
+    watched(random_model(3, vocab_size=70), algorithm, monkeypatch, look, sources=requests)
+    assert found == {("pages", True)} | {
+        (name, used) for name in ("prefix", "widths", "path") for used in (True, False)
+    }
+
+
+def test_what_processors_keep_for_empty_slots(monkeypatch, tmp_path):
+    found = set()
+
+    def look(work, rows):
+        chain = work.state._arrays.processors
+        [shared] = [kept._shared for kept in chain._processors if kept._shared is not None]
+        is_empty = work.tree.num_pages == 0
+        is_empty[0] = False
+        if is_empty.any():
+            assert is_poison(shared.line[is_empty]) and is_poison(chain.prompts[is_empty])
+            found.add("empty")
+
+    items = processors.allowed_items(pybeam.Catalogue.build([[5, 6, 7], [8]]))
+    chain = [processors.no_repeat_ngram(2), items]
+    algorithm = pybeam.greedy(max_length=4, processors=chain)
+    model = load_model(saved("causal-qwen3", tmp_path))
+    with torch.inference_mode():
+        watched(model, algorithm, monkeypatch, look)
+    assert found == {"empty"}
+
+
+def test_memory_that_grows():
+    """Tokens of prefixes are read before the first step begins."""
+    work = Workspace(random_model(3), pybeam.fixed_beam(2), backends.load("reference"))
+    work.state.reserve(4, 2, 9)
+    assert is_poison(work.tree.token[1:]) and is_poison(work.state.beams.floats[1:])
+    table = KeyValueTable(1, 2, 3)
+    table.grow(5)
+    assert is_poison(table.cells) and not table.inputs("own")["own_key.0"][:, 0].any()
 
 
 def test_guesses_of_empty_slots(monkeypatch):
@@ -178,7 +246,7 @@ def model_of(kind, tmp_path, tmp_path_factory):
     return load_model(tmp_path)
 
 
-def test_states_of_rows(monkeypatch, tmp_path):
+def test_states_of_rows_and_of_encoders(monkeypatch, tmp_path):
     save_tiny_rnn(tmp_path)
     found = []
 
@@ -186,6 +254,8 @@ def test_states_of_rows(monkeypatch, tmp_path):
         used = [p for p in work._free_slots if int(work.session._source.length[p])]
         if used:
             found.append(is_poison(work.session._state[:, used]))
+            free = [16 * page + i for page in work.session._source._free for i in range(16)]
+            found.append(is_poison(work.session._pool[free]))
 
     watched(load_model(tmp_path), pybeam.fixed_beam(3, max_length=7), monkeypatch, look)
     assert found and all(found)

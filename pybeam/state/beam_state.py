@@ -116,6 +116,8 @@ class BeamState:
             for owner, attributes in zip(owners, before, strict=True):
                 vars(owner).update(attributes)
             raise
+        # tokens of prefixes are read before the first step begins
+        self._forget()
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""

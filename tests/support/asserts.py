@@ -81,6 +81,8 @@ def tree_in_use(tree) -> dict[str, list]:
     lengths = state["path_length"] = tree.path_length.tolist()
     state["path"] = [tree.path[p, :, :length].tolist() for p, length in enumerate(lengths)]
     for name, counter in TREE_LISTS.items():
-        counts = getattr(tree, counter).tolist()
-        state[name] = [getattr(tree, name)[p, :n].tolist() for p, n in enumerate(counts)]
+        counts, array = getattr(tree, counter).tolist(), getattr(tree, name)
+        # guesses have no log-prob yet, and NaN is not equal to NaN
+        array = array.view(torch.int32) if array.dtype == torch.float32 else array
+        state[name] = [array[p, :n].tolist() for p, n in enumerate(counts)]
     return state

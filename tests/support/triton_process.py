@@ -30,8 +30,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from pybeam.backends import poison
 from support.paths import ROOT
 
 # the interpreter computes with NumPy, which warns where a GPU silently makes an infinity or a NaN
@@ -100,3 +102,34 @@ def hasten_interpreter() -> None:
         return function.rewrite()(*arguments, **named)
 
     interpreter.InterpretedFunction.__call__ = call
+
+
+def poison_masked_loads() -> None:
+    """Have masked loads of blocks give absurd numbers where a kernel says no other number.
+
+    There a register of a GPU holds anything. The interpreter would give zeros.
+    """
+    from triton.runtime import interpreter
+
+    load = interpreter.InterpreterBuilder.create_masked_load
+
+    def load_poisoned(self, pointers, mask, other, *options, **named):
+        # the interpreter takes a single 0 for no number
+        if other is None and pointers.data.size > 1:
+            dtype = pointers.get_element_ty()
+            other = interpreter.TensorHandle(
+                _absurd(interpreter, dtype, pointers.data.shape), dtype
+            )
+        return load(self, pointers, mask, other, *options, **named)
+
+    if poison.IS_ON:
+        interpreter.InterpreterBuilder.create_masked_load = load_poisoned
+
+
+def _absurd(interpreter, dtype, shape: tuple[int, ...]) -> np.ndarray:
+    # the interpreter has bfloat16 as uint16
+    numbers = np.dtype(interpreter._get_np_dtype(dtype))
+    if numbers.kind == "f":
+        return np.full(shape, np.nan, numbers)
+    # of 16 bits that is NaN in bfloat16, too
+    return np.full(shape, True if numbers.kind == "b" else np.iinfo(numbers).max, numbers)

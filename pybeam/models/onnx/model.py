@@ -66,7 +66,7 @@ class KeyValueTable:
         """Make room for that many cells. Old cells keep their contents."""
         old, num = self._memory, num_cells + 1
         if num > old.shape[3]:
-            self._memory = old.new_zeros(*old.shape[:3], num, old.shape[4])
+            self._memory = old.new_empty(*old.shape[:3], num, old.shape[4])
             self._memory[:, :, :, : old.shape[3]] = old
 
     @property

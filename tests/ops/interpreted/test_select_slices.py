@@ -47,6 +47,28 @@ def test_slices(num_slices, device, dtype):
     check(few_rows(1, dtype=dtype), device, finishing=Finishing.REFILL)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_place_of_a_row_may_change_last_bits(device, dtype):
+    """Rows are read in packs of 16 bytes. Where a row begins within one decides the order of its sum."""
+    size, stride = 301, 304
+    case = random_case(3, size, (1,) * 5, (3,) * 5, dtype=dtype)
+    case["score"].fill_(-1.0)
+    line = case["logits"][0].clone()
+    case["logits"][:] = line
+    anywhere = check(case, device)
+    case["logits"] = torch.full((5, stride), torch.nan, dtype=dtype)[:, :size].copy_(line)
+    aligned = check(case, device)
+    alone = check(random_case(3, size, (1,), (3,), dtype=dtype) | one_row(line), device)
+    for i in range(5):
+        assert torch.equal(aligned.log_prob[i], alone.log_prob[0])
+        assert anywhere.token[i].tolist() == alone.token[0].tolist()
+        torch.testing.assert_close(anywhere.log_prob[i], alone.log_prob[0], rtol=1e-6, atol=1e-6)
+
+
+def one_row(line: torch.Tensor) -> dict:
+    return {"logits": line[None].clone(), "score": torch.full((1,), -1.0)}
+
+
 def test_ties_across_slices(num_slices, device):
     case = few_rows(2, dtype=torch.bfloat16, spread=0.01)
     case["logits"][0] = -3.0
