@@ -22,6 +22,8 @@ NORMALISED = pybeam.scoring.power(1.0)
 # a CPU loads its code with so many lines at most, an eighth of all; a GPU compiles and captures what a
 # whole batch needs
 WARM_UP_LINES = 64
+# of a step's matrix products, so that they last
+PRODUCTS = 30
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ class Translating:
 class Products:
     """A step's matrix products alone, in their order, at the usual batch of width 5."""
 
-    def __init__(self, model, rows: int = 304, times: int = 30) -> None:
+    def __init__(self, model, rows: int = 304, times: int = PRODUCTS) -> None:
         self.flops = times * rows * flops_of(model.config)[0]
         self._model, self._times = model, times
         self._x = torch.randn(rows, model.config.hidden_size, device=model.device)
@@ -315,7 +317,11 @@ def _tasks(setup: Setup, name: str, case: Case) -> list[Task]:
         return own.spread(lines) if case.is_spread and lines else own.first(lines)
 
     dtype = next((s.dtype for s in case.systems.values() if isinstance(s, Ours)), None)
-    floor = Timed(lambda: Products(setup.networks.ours(case.network, dtype)))
+    floor = Timed(
+        lambda: Products(
+            setup.networks.ours(case.network, dtype), times=1 if setup.is_tiny else PRODUCTS
+        )
+    )
     makers = {
         label: lambda system=system: Translating(setup, system, case.network, data(), floor)
         for label, system in case.systems.items()

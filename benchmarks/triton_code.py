@@ -1,6 +1,6 @@
 """Compares the machine code that versions of Triton make of the kernels, for an absent sm_90 GPU.
 
-    python -m benchmarks.triton_code [--output FOLDER]
+    python -m benchmarks.triton_code [--output FOLDER] [--first N]
 
 Run it once in an environment of each version; rows of other versions stay. A spill is an access to
 local memory (LDL, STL).
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -68,8 +69,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FOLDER")
-    journal = Journal(parser.parse_args().output, "triton-code", COLUMNS)
-    for case, launch in launches():
+    parser.add_argument("--first", type=int, metavar="N", help="so many calls; default: all")
+    options = parser.parse_args()
+    journal = Journal(options.output, "triton-code", COLUMNS)
+    for case, launch in islice(launches(), options.first):
         journal.add(measured(case, launch))
     journal.finish(journal.own_rows)
 

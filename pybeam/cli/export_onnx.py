@@ -86,15 +86,13 @@ def _algorithm(directory: str, values: dict[str, Any]) -> Algorithm | None:
     if all(value is None or value is False or value == () for value in values.values()):
         return None
     import pybeam
-    from pybeam.speech.transcription import load_suppressed
 
     absent = [
         option.name for section in SECTIONS if section not in OWN for option in section.options
     ]
     options = AlgorithmOptions.take({**dict.fromkeys(absent), **values})
     with as_failures():
-        suppressed = load_suppressed(directory)
         unk_id = None
         if options.needs_unk or options.recipe is not None:
             unk_id = pybeam.load_tokenizer(directory).unk_id
-    return options.build_for(directory, unk_id, suppressed)
+    return options.build_for(directory, unk_id)

@@ -299,13 +299,12 @@ def load_model(name: str, setup: Setup) -> ServedModel:
     """Load a model and build its decoder. Raises ClickException if it cannot be read."""
     from pybeam.server.models import ServedModel, load_any_tokenizer
     from pybeam.server.transcripts import ServedTranscripts
-    from pybeam.speech.transcription import load_suppressed, whisper_config
+    from pybeam.speech.transcription import whisper_config
 
     replicas = [model.load_model() for model in setup.by_device()]
     with as_failures():
         tokenizer = load_any_tokenizer(setup.first_dir)
-        suppressed = load_suppressed(setup.first_dir) if replicas[0].takes_features else ()
-    algorithm = setup.build_algorithm(tokenizer, suppressed)
+    algorithm = setup.build_algorithm(tokenizer)
     decoders = [setup.build_decoder(model, algorithm, log_probs=True) for model in replicas]
     transcripts = None
     with as_failures():

@@ -37,6 +37,10 @@ class RequestQueue(Arrivals):
         self._is_closed = False
         self._pid = os.getpid()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"{type(self).__name__}({state}, {len(self._waiting)} of {self._num_put} wait)"
+
     def put(self, request: Any) -> int:
         """Add a request, a source or a `Request`. Returns its future `Result.index`.
 

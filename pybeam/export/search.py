@@ -25,7 +25,6 @@ from pybeam.models.transformer.model import Transformer
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam
 from pybeam.search.settings import applied, plain
-from pybeam.speech.transcription import load_suppressed
 
 
 def with_settings(algorithm: Algorithm, model: Transformer) -> Algorithm:
@@ -160,8 +159,7 @@ def record_search(op: Builder, model: Transformer, algorithm: Algorithm | None =
     is_whisper = model.config.model_type == "whisper"
     returns_all = algorithm is None
     if algorithm is None:
-        suppressed = load_suppressed(model.config.path.parent) if is_whisper else ()
-        algorithm = with_settings(fixed_beam(1, processors=suppressed), model)
+        algorithm = with_settings(fixed_beam(1), model)
     else:
         algorithm = with_settings(algorithm, model)
         op.facts.update(facts_of(algorithm, model))

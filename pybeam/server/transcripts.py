@@ -69,7 +69,7 @@ class ServedTranscripts:
         self._front = Front.load(directory)
         self.sampling_rate = self._front.extract.sampling_rate
         self._asker = Asker(model, self._front, TranscriptionOptions(), search, NUM_LINES)
-        # the options say what is suppressed, and each question how its answer begins and ends
+        # the asker says what is suppressed, and each question how its answer begins and ends
         plain = model.without(*model.settings.names)
         self.decoder = Decoder(plain, self._asker.algorithm, schedule, backend)
         # words are aligned in the memory of one session

@@ -48,6 +48,11 @@ class Crew:
         self._num_alive = len(own)
         self._engines = [EngineThread(lane, one, len(own), self._ended) for one in own]
 
+    def __repr__(self) -> str:
+        lane = self.lane
+        counts = f"{len(lane.taken)} taken, {len(lane.waiting)} wait"
+        return f"Crew({self.decoder!r}, {len(self._engines)} engines, {counts})"
+
     def warm_up(self) -> None:
         """Let every engine decode some requests, before it is started."""
         for engine in self._engines:

@@ -109,6 +109,11 @@ class Service:
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
         tell_copies(self)
 
+    def __repr__(self) -> str:
+        # no lock is taken: the process that made it may hold it for ever
+        crews = (f"{name!r}: {crew!r}" for name, crew in self._crews.items())
+        return f"Service({self._state}, {{{', '.join(crews)}}})"
+
     def _crew(self, name: str, decoders: Decoders) -> Crew:
         replicas = check_replicas(name, decoders)
         lane = Lane(name, self._limits, self._clock, self._listener, self._alarm.ring_by)

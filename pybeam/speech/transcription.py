@@ -61,16 +61,6 @@ def load_transcription(
         return Transcription(_prefix(*found, asked), _processors(*found))
 
 
-def load_suppressed(path: str | os.PathLike) -> tuple[Processor, ...]:
-    """Load the processors alone, which are the same for all languages and tasks.
-
-    Raises ValueError if a file is missing or wrong.
-    """
-    with blaming(Path(path)):
-        found = whisper_config(Path(path))
-        return () if found is None else _processors(*found)
-
-
 def whisper_config(directory: Path) -> tuple[Path, dict] | None:
     """Read the file with the generation settings of a Whisper model; None: it is another model."""
     path = directory / "config.json"

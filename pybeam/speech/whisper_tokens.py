@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from pybeam.arguments import ArgumentError, ids
+from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.speech.transcription import REMEDY, one_of, whisper_config
 from pybeam.text.json_files import positive
@@ -28,8 +28,6 @@ class WhisperTokens:
         tasks: ids by name.
         previous: `<|startofprev|>`, behind which stands what was said before; None: there is none.
         no_speech: the token that says that nobody speaks; None: there is none.
-        suppressed: ids that are never written.
-        suppressed_at_start: ids that do not begin an output.
         language, task: defaults of the file.
     """
 
@@ -39,8 +37,6 @@ class WhisperTokens:
     tasks: dict[str, int]
     previous: int | None
     no_speech: int | None
-    suppressed: tuple[int, ...] = field(repr=False)
-    suppressed_at_start: tuple[int, ...] = field(repr=False)
     language: str | None
     task: str
 
@@ -77,8 +73,6 @@ class WhisperTokens:
             tasks if is_multilingual else {},
             known.get("<|startofprev|>", config.get("prev_sot_token_id")),
             next((known[token] for token in NO_SPEECH if token in known), None),
-            ids("suppress_tokens", config.get("suppress_tokens") or ()),
-            ids("begin_suppress_tokens", config.get("begin_suppress_tokens") or ()),
             None if language is None else language.strip("<|>"),
             config.get("task") or "transcribe",
         )
@@ -90,8 +84,8 @@ class WhisperTokens:
             "lang_to_id": self.languages.values(),
             "task_to_id": self.tasks.values(),
             "prev_sot_token_id": [] if self.previous is None else [self.previous],
-            "suppress_tokens": self.suppressed,
-            "begin_suppress_tokens": self.suppressed_at_start,
+            "suppress_tokens": model.settings.suppress_tokens,
+            "begin_suppress_tokens": model.settings.begin_suppress_tokens,
         }
         for name, found in named.items():
             for token in found:

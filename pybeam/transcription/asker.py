@@ -10,6 +10,7 @@ from pybeam import processors
 from pybeam.arguments import ArgumentError
 from pybeam.limits import FREE, SourceLimit
 from pybeam.models.base import Model
+from pybeam.models.settings import Settings
 from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
 from pybeam.processors.sampling import sample
 from pybeam.processors.timestamps import WhisperTimestamps
@@ -31,7 +32,7 @@ class Asker:
     """Turn questions into requests for a decoder of `algorithm`.
 
     Args:
-        model: a Whisper model.
+        model: a Whisper model. Its `settings` say what is never written.
         front: what stands around it.
         options: which bans hold, and whether samples are drawn.
         search: the search at temperature 0.0; see `Transcriber`.
@@ -55,7 +56,7 @@ class Asker:
         noted = front.noted
         self.notebook = Notebook(num_lines, len(noted), model.device)
         self._notes = TakeNotes(self.notebook, noted, prefix_reach=MOST_BEHIND + most_given)
-        rules = _rules(front, options)
+        rules = _rules(front, options, model.settings)
         chain = (self._notes, *_chain(search.processors, rules))
         self._begun = [
             replace(rule, is_begun=True) for rule in rules if isinstance(rule, TimestampsBehind)
@@ -98,13 +99,15 @@ class Asker:
         )
 
 
-def _rules(front: Front, options: TranscriptionOptions) -> list[Processor]:
+def _rules(front: Front, options: TranscriptionOptions, settings: Settings) -> list[Processor]:
     """The bans of Whisper, in the order of openai-whisper."""
     tokens, stage = front.tokens, options.stage
-    suppressed = tokens.suppressed if options.suppress_tokens is None else options.suppress_tokens
+    suppressed, at_start = options.suppress_tokens, settings.begin_suppress_tokens
+    if suppressed is None:
+        suppressed = settings.suppress_tokens
     rules: list[Processor] = []
-    if options.suppress_blank and tokens.suppressed_at_start:
-        rules.append(processors.suppress_tokens_at_start(tokens.suppressed_at_start, stage=stage))
+    if options.suppress_blank and at_start:
+        rules.append(processors.suppress_tokens_at_start(at_start, stage=stage))
     if suppressed:
         rules.append(processors.suppress_tokens(suppressed, stage=stage))
     if options.timestamps:

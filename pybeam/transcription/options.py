@@ -50,8 +50,9 @@ class TranscriptionOptions:
         prefix: text with which the first window's text begins. Hotwords are not shown to that window.
         hallucination_silence_threshold: with words: a text that looks invented is skipped if it stands
             between pauses of more than so many seconds; None: none is.
-        suppress_tokens: ids that are never written; None: those of `generation_config.json`.
-        suppress_blank: whether `begin_suppress_tokens` of that file may not begin a window.
+        suppress_tokens: ids that are never written; None: those of the model's `settings`, which come from
+            `generation_config.json`.
+        suppress_blank: whether `begin_suppress_tokens` of these settings may not begin a window.
         max_initial_timestamp: seconds after which the first segment of a window may begin at most;
             None: no limit.
         max_new_tokens: tokens of a window, EOS included; None: half of the model's positions, or as many as

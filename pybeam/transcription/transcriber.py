@@ -54,7 +54,8 @@ class Transcriber:
     alone, on a CPU to the last bit.
 
     Args:
-        model: from `pybeam.load_model`.
+        model: from `pybeam.load_model`. What it has lost by `model.without` (`suppress_tokens`,
+            `begin_suppress_tokens`) does not hold.
         path: the model's directory, with `config.json`, `generation_config.json`, `tokenizer.json` and
             `preprocessor_config.json`.
         options: how recordings are transcribed; None: `TranscriptionOptions()`.
@@ -90,8 +91,6 @@ class Transcriber:
             raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
         front = Front.load(path)
         front.tokens.check(model)
-        # the options say what is suppressed, and each question how its answer begins and ends
-        model = model.without(*model.settings.names)
         self.sampling_rate = front.extract.sampling_rate
         self.languages = tuple(front.tokens.languages)
         schedule = Fifo(16) if schedule is None else schedule
@@ -102,8 +101,10 @@ class Transcriber:
         self._listener = Listener(model, front, options, find_words)
         most_given = len(self._listener.prefix)
         self._asker = Asker(model, front, options, algorithm, schedule.n + SPARE_LINES, most_given)
+        # the asker says what is suppressed, and each question how its answer begins and ends
+        plain = model.without(*model.settings.names)
         self._decoder = Decoder(
-            model,
+            plain,
             self._asker.algorithm,
             schedule,
             backend,

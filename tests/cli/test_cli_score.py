@@ -42,14 +42,14 @@ def scores(results) -> list[str]:
 def score(tmp_path, capfd):
     """Run `pybeam score` in this process on lines; returns exit code, stdout, stderr."""
 
-    def run(sources, targets, *options: str):
+    def run(sources, targets, *options: str, model=MODEL):
         paths = []
         for name, lines in (("in", sources), ("out", targets)):
             text = lines if isinstance(lines, bytes) else "".join(f"{x}\n" for x in lines).encode()
             paths.append(tmp_path / name)
             paths[-1].write_bytes(text)
         files = ["--input", str(paths[0]), "--target", str(paths[1])]
-        code = main(["score", "--model", str(MODEL), *files, *options])
+        code = main(["score", "--model", str(model), *files, *options])
         output = capfd.readouterr()
         return code, output.out.split("\n")[:-1], output.err
 
@@ -63,6 +63,28 @@ def test_a_score_per_line(score, expected, schedule):
     assert (code, lines) == (0, scores(expected))
     assert "3 lines in" in errors and "stopped by: target 3" in errors
     assert score(SOURCES, TARGETS, "--quiet") == (0, scores(expected), "")
+
+
+def test_settings_of_the_folder_and_without_them(score, expected, tmp_path):
+    """Its ban of repeated n-grams holds for a given output, too."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in MODEL.iterdir():
+        (folder / path.name).symlink_to(path)
+    path = folder / "generation_config.json"
+    settings = json.loads(path.read_text()) | {"no_repeat_ngram_size": 1}
+    path.unlink()
+    path.write_text(json.dumps(settings))
+    code, lines, _ = score(SOURCES, TARGETS, "--quiet", model=folder)
+    # "light" stands there twice
+    assert code == 0 and lines[0] == "-inf"
+    options = ("--quiet", "--without=no_repeat_ngram_size")
+    assert score(SOURCES, TARGETS, *options, model=folder) == (0, scores(expected), "")
+    raw = pybeam.load_model(folder)
+    raw = pybeam.Decoder(raw.without(*raw.settings.names), pybeam.greedy())
+    tokenizer = pybeam.load_tokenizer(folder)
+    [result] = raw.score([tokenizer.encode(SOURCES[0])], [tokenizer.encode_target(TARGETS[0])])
+    assert result.hypotheses[0].score == expected[0].hypotheses[0].score
 
 
 def test_json(score, expected):

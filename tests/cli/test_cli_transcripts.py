@@ -81,6 +81,30 @@ def test_a_file_for_each_recording_and_form(transcribe, model, sounds, tmp_path)
     assert any(one["words"] for one in json.loads((out / "long.json").read_text())["segments"])
 
 
+def test_settings_that_are_left_out(transcribe, model, sounds):
+    """In transcripts, and in hypotheses of the search."""
+    names = ("suppress_tokens", "begin_suppress_tokens")
+    without = [f"--without={name}" for name in names]
+    asked = dict(language="en", suppress_tokens=(), suppress_blank=False)
+    texts = [" ".join(one.text.split()) for one in expected(model, sounds[:2], **asked)]
+    whole = transcribe(*sounds[:2], "--quiet", "--language=en")
+    found = transcribe(*sounds[:2], "--quiet", "--language=en", *without)
+    assert found == (0, "".join(f"{text}\n" for text in texts), "") != whole
+
+    loaded = pybeam.load_model(model)
+    search = pybeam.fixed_beam(2, n_best=2, max_length=12)
+    features = pybeam.speech.load_feature_extractor(model)(read_wav(sounds[1], RATE))
+    request = pybeam.Request(features, pybeam.speech.load_transcription(model, "en").prefix)
+    options = (sounds[1], "--quiet", "--language=en", "--json", "--n-best=2", "--algorithm=fixed")
+    scores = []
+    for one, more in ((loaded, ()), (loaded.without(*names), without)):
+        [result] = pybeam.Decoder(one, search).decode([request])
+        scores.append([each.score for each in result.hypotheses])
+        line = json.loads(transcribe(*options, *more)[1])
+        assert [each["score"] for each in line["hypotheses"]] == pytest.approx(scores[-1], abs=1e-4)
+    assert scores[0] != scores[1]
+
+
 def test_a_cut_file_is_told(transcribe, tmp_path):
     av = pytest.importorskip("av")
     path = tmp_path / "a.opus"

@@ -196,3 +196,13 @@ def test_decode_reads_a_queue_to_its_end(backend):
     queue.close()
     decoder = pybeam.Decoder(random_model(2), pybeam.greedy(max_length=5), backend=backend)
     assert essence(decoder.decode(queue)) == essence(decoder.decode([[1] * 3, [1], [1] * 2]))
+
+
+def test_it_says_what_waits():
+    queue = pybeam.RequestQueue()
+    for _ in range(3):
+        queue.put([1])
+    queue.next(may_wait=False)
+    assert repr(queue) == "RequestQueue(open, 2 of 3 wait)"
+    queue.close()
+    assert repr(queue) == "RequestQueue(closed, 2 of 3 wait)"

@@ -6,10 +6,11 @@ import re
 
 import pytest
 import torch
+import transformers
 
 import pybeam
 from pybeam import compat
-from support.folder_layouts import READ, REFUSED, shards
+from support.folder_layouts import NO_TOKENIZERS, READ, REFUSED, TOKENIZERS, shards
 from support.paths import ROOT
 from support.tiny_models import favour_eos, save_tiny_model, tiny_model
 
@@ -59,6 +60,31 @@ def test_another_layout_is_refused_with_a_remedy(tmp_path, layout):
     assert str(tmp_path) in str(caught.value)
 
 
+def assert_encodes(directory) -> None:
+    """Compare a folder's tokenizer with transformers'."""
+    ours = pybeam.load_tokenizer(directory)
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    for text in ("Jesús lloró.", "Y dijo Dios: Sea la luz", ""):
+        assert ours.encode(text) == theirs(text).input_ids
+
+
+@pytest.mark.filterwarnings("ignore:Recommended")
+@pytest.mark.parametrize("layout", TOKENIZERS)
+def test_files_of_a_tokenizer_are_read(tmp_path, layout):
+    TOKENIZERS[layout](tmp_path)
+    assert_encodes(tmp_path)
+
+
+@pytest.mark.parametrize("layout", NO_TOKENIZERS)
+def test_other_files_of_a_tokenizer_are_refused_with_a_remedy_that_works(tmp_path, layout):
+    message, make = NO_TOKENIZERS[layout]
+    make(tmp_path)
+    with pytest.raises(FileNotFoundError, match=message):
+        pybeam.load_tokenizer(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert_encodes(tmp_path)
+
+
 def test_a_pointer_in_the_place_of_a_vocabulary(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
     (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
@@ -72,7 +98,8 @@ def test_the_page_lists_these_layouts():
     page = (ROOT / "docs" / "reference" / "file-formats.md").read_text("utf-8")
     section = page.split("## Layouts of folders")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.*?) \| (read|refused)", section, re.MULTILINE)
-    assert rows == [*((name, "read") for name in READ), *((name, "refused") for name in REFUSED)]
+    read, refused = (*READ, *TOKENIZERS), (*REFUSED, *NO_TOKENIZERS)
+    assert rows == [*((name, "read") for name in read), *((name, "refused") for name in refused)]
 
 
 def test_the_log_says_what_was_loaded(tmp_path, caplog):

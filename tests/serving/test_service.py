@@ -31,6 +31,14 @@ def test_futures(service):
         assert one.times.rows * one.times.steps == pytest.approx(one.result.expansions)
 
 
+def test_it_says_what_it_is_and_does(service):
+    own = decoder()
+    expected = f"'default': Crew({own!r}, 1 engines, 0 taken, 0 wait)"
+    service.submit(REQUESTS[0]).result(WAIT_SECONDS)
+    assert repr(service) == f"Service(running, {{{expected}}})"
+    assert repr(pybeam.Service(own)) == f"Service(new, {{{expected}}})"
+
+
 def test_tasks_and_threads_together(service):
     async def ask():
         served = await asyncio.gather(*(service.decode(request) for request in REQUESTS))

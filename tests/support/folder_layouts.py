@@ -1,15 +1,21 @@
 """Folders of models as they are published: each rewrites what `save_pretrained` has written.
 
 A layout has a name, which docs/reference/file-formats.md lists, the kind of the tiny model, and a function
-that rewrites the folder. Those in `REFUSED` have what the error must say in place of a kind.
+that rewrites the folder. Those in `REFUSED` have what the error must say in place of a kind. `TOKENIZERS` and
+`NO_TOKENIZERS` make folders with the files of a tokenizer.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import sentencepiece
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
+
+from support.paths import MODEL
 
 WEIGHTS = "model.safetensors"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1200000000\n"
@@ -220,5 +226,49 @@ REFUSED: dict[str, tuple[str, Rewrite]] = {
     "the root of the hub's cache": (
         f"{CONVERTED}snapshots, .*; give the folder below snapshots",
         holding("refs/main", "snapshots/0a1b/config.json"),
+    ),
+}
+
+
+PIECES = MODEL / "sentencepiece.model"
+
+
+def marian_tokenizer(directory: Path) -> None:
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(PIECES, directory / name)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(PIECES))
+    # ids of an order of their own
+    pieces = sorted(model.id_to_piece(list(range(model.get_piece_size()))))
+    (directory / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    eos_id = pieces.index("</s>")
+    config = {"model_type": "marian", "eos_token_id": eos_id}
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def json_alone(directory: Path) -> None:
+    ids = {piece: i for i, piece in enumerate("<s> <pad> </s> <unk> J e s Ġ <mask>".split())}
+    transformers.BartTokenizer(vocab=ids, merges=[]).save_pretrained(directory)
+    for path in directory.iterdir():
+        if path.name != "tokenizer.json":
+            path.unlink()
+    (directory / "config.json").write_text(json.dumps({"model_type": "bart", "eos_token_id": 2}))
+
+
+def pieces_alone(directory: Path) -> None:
+    shutil.copy(PIECES, directory / "sentencepiece.bpe.model")
+    config = {"model_type": "mbart", "eos_token_id": 2, "decoder_start_token_id": 2}
+    (directory / "config.json").write_text(json.dumps(config))
+    own = {"tokenizer_class": "MBart50Tokenizer", "src_lang": "es_XX", "tgt_lang": "en_XX"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(own))
+
+
+TOKENIZERS: dict[str, Rewrite] = {
+    "tokenizer: `source.spm`, `target.spm` and `vocab.json`": marian_tokenizer,
+    "tokenizer: `tokenizer.json` alone": json_alone,
+}
+NO_TOKENIZERS: dict[str, tuple[str, Rewrite]] = {
+    "tokenizer: `sentencepiece.bpe.model` alone": (
+        r"no tokenizer in .*save one with transformers: `AutoTokenizer.from_pretrained\(path\)\.save_",
+        pieces_alone,
     ),
 }

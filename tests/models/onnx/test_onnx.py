@@ -175,6 +175,23 @@ def test_command_line(tmp_path, capfd):
     assert "--output must not be that of the model itself" in capfd.readouterr().err
 
 
+def test_a_folder_has_what_its_model_was_loaded_with(tmp_path):
+    """The EOS that was given, and the settings without those that were left out."""
+    directory, file = tmp_path / "model", "generation_config.json"
+    save_tiny_model(directory, "marian")
+    settings = json.loads((directory / file).read_text())
+    changes = {"min_length": 5, "no_repeat_ngram_size": 2}
+    (directory / file).write_text(json.dumps(settings | changes))
+    for eos_id in (7, [9, 7]):
+        model = pybeam.load_model(directory, device="cpu", eos_id=eos_id)
+        model = model.without("min_length", "forced_eos_token_id")
+        export_onnx(model, tmp_path / "onnx")
+        found = pybeam.load_model(tmp_path / "onnx")
+        assert (found.eos_ids, found.settings) == (model.eos_ids, model.settings)
+    export_onnx(pybeam.load_model(directory, device="cpu"), tmp_path / "onnx")
+    assert (tmp_path / "onnx" / file).read_text() == (directory / file).read_text()
+
+
 def test_what_cannot_be_exported_is_refused(original, folder, tmp_path):
     function = pybeam.models.FunctionModel(lambda *_: None, vocab_size=5, bos_id=0, eos_id=1)
     for model, remedy in (
