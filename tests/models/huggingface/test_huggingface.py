@@ -187,6 +187,21 @@ def test_lines_are_padded_only_where_that_changes_nothing():
     assert not wrap(network, cache="dense").memory.pads
 
 
+def test_positions_are_told_only_to_networks_that_count_from_zero():
+    network = tiny_network("gpt2")
+    assert wrap(network, cache="dense").memory.is_told
+    network, forward = tiny_network("gpt2"), network.forward
+
+    @functools.wraps(forward)
+    def counts_from_two(*args, position_ids=None, **options):
+        if position_ids is not None:
+            position_ids = position_ids + 2
+        return forward(*args, position_ids=position_ids, **options)
+
+    network.forward = counts_from_two
+    assert not wrap(network, cache="dense").memory.is_told
+
+
 @pytest.mark.parametrize(
     ("kind", "source", "error"),
     [
