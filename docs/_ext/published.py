@@ -26,9 +26,6 @@ class Published(SphinxDirective):
         wanted = self.arguments[0]
         content = json.loads(TABLE.read_text("utf-8"))
         classes = content["classes"]
-        if wanted == "pending":
-            names = ", ".join(f"`{name}`" for name in content["pending"]) or "None."
-            return self.parse_text_to_nodes(names)
         chosen = {
             name: own
             for name, own in classes.items()

@@ -268,6 +268,10 @@ def test_missing_directory(tmp_path):
         ({"activation_function": "snake"}, "one of relu, gelu, .* but is 'snake'"),
         ({"normalize_before": False}, "`normalize_before` in .* must be True .* but is False"),
         ({"model_type": "mbart"}, "embed_positions.weight` is missing"),
+        (
+            {"is_encoder_decoder": False},
+            "`is_encoder_decoder` in .* must be true .* but is false; if transformers knows",
+        ),
     ],
 )
 def test_wrong_configs(directory, changes, message):

@@ -83,11 +83,16 @@ KINDS = {
 DENSE = ("mamba", "bloom")
 
 
+def limits(kind: str) -> dict[str, int]:
+    """Return the bound of positions by the name that most configs give it; Whisper's has two others."""
+    has_none = ("t5", "gpt2", "mamba", "bloom", "whisper")
+    return {} if kind in has_none else dict(max_position_embeddings=64)
+
+
 def tiny_network(kind: str, seed: int = 0) -> transformers.PreTrainedModel:
     """Make a model in eval mode, with random biases and norms, whose EOS comes at many lengths."""
     stem, name, options = KINDS[kind]
-    limit = {} if kind in ("t5", "gpt2", "mamba", "bloom") else dict(max_position_embeddings=64)
-    config = getattr(transformers, f"{stem}Config")(**limit, **options)
+    config = getattr(transformers, f"{stem}Config")(**limits(kind), **options)
     torch.manual_seed(seed)
     network = getattr(transformers, name)(config).eval()
     generator = torch.Generator().manual_seed(seed)

@@ -10,14 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from torch import Tensor
 
 import pybeam
+from pybeam.models.causal.config import FAMILIES as CAUSAL_FAMILIES
 from pybeam.models.huggingface import wrap
-from support.published_classes import CannotBuild, networks
+from pybeam.models.transformer.config import FAMILIES
+from support.published_classes import CannotBuild, generative_classes, networks
 
+# model types that `load_model` knows
+BUILT_IN = {*FAMILIES, *CAUSAL_FAMILIES}
 SEARCHES = {"greedy": {}, "beams": dict(num_beams=4, num_return_sequences=2)}
 # whatever transformers' own `generate` takes, if the config does not say what its model takes
 SHAPES = (
@@ -184,25 +189,25 @@ class _silently:
 
 
 def loads_natively(name: str, directory: Path) -> bool:
-    """Whether `load_model` reads what this class saves. If so, and it takes text, its beams are compared."""
+    """Whether `load_model` reads what this class saves. If so, and it takes text, its beams are compared.
+
+    Raises:
+        AssertionError: the beams are not those of `generate`, or the reason why it is not read is not true.
+    """
     with _silently():
-        try:
+        if name not in generative_classes(BUILT_IN):
             getattr(transformers, name).config_class().save_pretrained(directory)
-            pybeam.load_model(directory)
-        # what is missing so far is the weights
-        except OSError:
-            pass
-        except ValueError as error:
-            if "`model_type`" in f"{error}":
-                return False
-        network = next(networks(name))
-        config = network.generation_config
-        config.update(**_missing(network))
-        network.save_pretrained(directory)
-        try:
-            model = pybeam.load_model(directory)
-        except ValueError:
+            with pytest.raises(ValueError, match=r"`model_type` in .* must be one of"):
+                pybeam.load_model(directory)
             return False
+        network = next(networks(name))
+        network.generation_config.update(**_missing(network))
+        network.save_pretrained(directory)
+        if network.config.model_type in FAMILIES and not network.config.is_encoder_decoder:
+            with pytest.raises(ValueError, match=r"`is_encoder_decoder` in .* must be true"):
+                pybeam.load_model(directory)
+            return False
+        model = pybeam.load_model(directory)
         if network.main_input_name == "input_ids":
             _assert_same_beams(name, network, model)
     return True

@@ -9,7 +9,7 @@ that a default config lacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -65,12 +65,17 @@ SIZES = (
 )
 
 
-def generative_classes() -> list[str]:
-    """Return the names of all classes that the pinned transformers can generate text with."""
+def generative_classes(kinds: Container[str] | None = None) -> list[str]:
+    """Return the names of all classes that the pinned transformers can generate text with.
+
+    `kinds`: of these model types alone.
+    """
     found: dict[str, None] = {}
     for mapping in MAPPINGS:
-        for names in getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES").values():
-            found.update(dict.fromkeys([names] if isinstance(names, str) else names))
+        all_names = getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")
+        for kind, names in all_names.items():
+            if kinds is None or kind in kinds:
+                found.update(dict.fromkeys([names] if isinstance(names, str) else names))
     return sorted(found)
 
 

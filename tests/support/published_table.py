@@ -1,7 +1,7 @@
 """The table that says how every generative class of transformers fares; run it to write the table anew.
 
 ``python -m support.published_table`` in `tests/` tries all classes, which takes twenty minutes on one core.
-With names of classes it tries these alone, and with ``pending`` those that were not tried before.
+With names of classes it tries these alone, and with ``pending`` those that the table lacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLE = ROOT / "tests" / "models" / "huggingface" / "published_classes.json"
 
 
 def read_table() -> dict[str, Any]:
-    """Return the version of transformers, what became of each class by name, and the names of all others."""
+    """Return the version of transformers, and what became of each class by name."""
     return json.loads(TABLE.read_text("utf-8"))
 
 
@@ -45,9 +45,8 @@ def main(names: list[str]) -> None:
 def write_table(version: str, known: list[str], classes: dict[str, Any]) -> None:
     """Write it, one class a line."""
     tried = {name: classes[name] for name in known if name in classes}
-    pending = json.dumps([name for name in known if name not in tried])
     lines = [f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in tried.items()]
-    head = f'{{"transformers": {json.dumps(version)},\n"pending": {pending},\n"classes": {{\n'
+    head = f'{{"transformers": {json.dumps(version)},\n"classes": {{\n'
     TABLE.write_text(head + ",\n".join(lines) + "\n}}\n", "utf-8")
 
 

@@ -23,17 +23,16 @@ CONFIG = dict(
     decoder_attention_heads=4,
     encoder_ffn_dim=40,
     decoder_ffn_dim=56,
+    max_target_positions=40,
+)
+SPEECH2TEXT = CONFIG | dict(
     num_conv_layers=3,
     conv_kernel_sizes=[5, 3, 7],
     conv_channels=10,
     input_feat_per_channel=NUM_FEATURES,
     max_source_positions=30,
-    max_target_positions=40,
 )
-
-
-# options in which Whisper's config differs
-WHISPER = dict(
+WHISPER = CONFIG | dict(
     num_mel_bins=NUM_FEATURES,
     max_source_positions=50,
     vocab_size=40,
@@ -42,6 +41,7 @@ WHISPER = dict(
     eos_token_id=28,
     decoder_start_token_id=29,
 )
+CONFIGS = {"Speech2Text": SPEECH2TEXT, "Whisper": WHISPER}
 WHISPER_LETTERS = "abcdefghijklmnopqrstuvwxyÃ©Ġ"  # as byte-level BPE writes them, ids from 0
 WHISPER_SPECIAL = (
     *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>"),
@@ -65,7 +65,7 @@ def save_tiny_speech_model(
 
     `eos_nats` raises the logits of EOS. `kind` is "Speech2Text" or "Whisper".
     """
-    options = CONFIG | (WHISPER if kind == "Whisper" else {}) | options
+    options = CONFIGS[kind] | options
     config = getattr(transformers, f"{kind}Config")(**options)
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
     generator = torch.Generator().manual_seed(seed)

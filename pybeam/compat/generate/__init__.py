@@ -70,7 +70,7 @@ def generate(
     ``custom_generate=functools.partial(pybeam.generate, streamer=streamer)``.
 
     A `do_sample` of the checkpoint's generation_config is left out, with all that it brings, and the logger
-    "pybeam" says so. The caller's own is refused.
+    "pybeam" says so once per class of models. The caller's own is refused.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor, model_kwargs:

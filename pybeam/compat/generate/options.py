@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -122,9 +122,14 @@ def check_sampling(
         raise ValueError(
             "`do_sample` = True is not understood by pybeam, which searches and draws nothing; leave it out"
         )
+    _say_that_it_searches(type(model).__name__)
+
+
+@cache
+def _say_that_it_searches(name: str) -> None:
+    """Log it, once per class of models."""
     logger.info(
-        "%s: `do_sample` of its generation_config is left out, because pybeam searches",
-        type(model).__name__,
+        "%s: `do_sample` of its generation_config is left out, because pybeam searches", name
     )
 
 

@@ -42,6 +42,11 @@ def takes_mask(model: HuggingFaceModel) -> bool:
     return "past_key_values" in parameters and "attention_mask" in parameters
 
 
+def takes_positions(model: HuggingFaceModel) -> bool:
+    """Whether a call of a decoder alone may say where its tokens stand."""
+    return "position_ids" in inspect.signature(model.network.forward).parameters
+
+
 class DenseSession(Session):
     """A line of a dense cache per row. Encoder states and prompts are there once per row too."""
 
@@ -53,7 +58,7 @@ class DenseSession(Session):
             raise CannotAttend(f"it takes none of {CACHE_NAMES}, so that its state cannot be moved")
         self._cache_name = names[0]
         self._takes_mask = takes_mask(model)
-        self._takes_positions = "position_ids" in parameters
+        self._tells_positions = model.memory.is_told and takes_positions(model)
         self._skips_logits = "logits_to_keep" in parameters
         self._pads = model.memory.pads
         self._width = 0
@@ -187,7 +192,7 @@ class DenseSession(Session):
                 is_real = place >= 0 if self._pads else torch.ones_like(place)
                 inputs["attention_mask"] = is_real.long()  # [R, longest]
             # some networks count from what they remember of another call
-            if self._takes_positions:
+            if self._tells_positions:
                 inputs["position_ids"] = place[:, -ids.shape[1] :].clamp(min=0)
             if self._skips_logits:
                 inputs["logits_to_keep"] = 1

@@ -91,6 +91,10 @@ def _value(values: Sequence[Any], indices: Sequence[list[int]], length: int | No
     chosen = []
     for own, index in zip(values, indices, strict=True):
         lines = own[torch.tensor(index, device=own.device)]
+        if first.ndim == 2:
+            # a state of each line, as Zaya's, has no tokens
+            chosen.append(lines)
+            continue
         if length is not None:
             lines = lines[..., -num_tokens:, :]
         missing = num_tokens - lines.shape[-2]

@@ -49,6 +49,7 @@ class Memory(NamedTuple):
     biases: Biases | None = None  # of scores, where they depend on distances
     looks_up: bool = False  # whether a decoder looks its positions up in a table
     pads: bool = False  # whether lines of different lengths share a call
+    is_told: bool = True  # whether a decoder alone is told positions, which count from 0
     obstacle: str | None = None  # why no CUDA graph may hold a step; None: one may
 
 

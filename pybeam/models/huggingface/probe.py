@@ -22,7 +22,7 @@ from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
 from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import CannotAttend
-from pybeam.models.huggingface.dense import DenseSession, takes_mask
+from pybeam.models.huggingface.dense import DenseSession, takes_mask, takes_positions
 from pybeam.models.huggingface.encoding import EncoderOutput, encoded, padded
 from pybeam.models.huggingface.lines import can_be_padded
 from pybeam.models.huggingface.model import EncoderStates, Heads, HuggingFaceModel, Memory
@@ -93,8 +93,8 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
     obstacles: list[str] = []
     for keeps in ways:
         obstacle = None
-        for pads in (True, False) if keeps == "dense" else (False,):
-            obstacle = _try(model, keeps, pads)
+        for memory in _dense_ways(model) if keeps == "dense" else (None,):
+            obstacle = _try(model, memory)
             if obstacle is None:
                 return model.memory, next(iter(obstacles), None)
         obstacles.append(str(obstacle))
@@ -107,6 +107,14 @@ def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str |
     raise ValueError(
         f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
     )
+
+
+def _dense_ways(model: HuggingFaceModel) -> Iterator[Memory]:
+    yield Memory("dense", pads=True)
+    yield Memory("dense")
+    # Kosmos-2.5 counts from its padding id on, and would look up what it is told
+    if takes_positions(model):
+        yield Memory("dense", is_told=False)
 
 
 def _can_pad(model: HuggingFaceModel) -> bool:
@@ -127,12 +135,13 @@ def _is_causal(model: HuggingFaceModel) -> bool:
     )
 
 
-def _try(model: HuggingFaceModel, keeps: str, pads: bool) -> str | None:
-    """Say why the model cannot keep its cache in this way; None if it can."""
+def _try(model: HuggingFaceModel, memory: Memory | None) -> str | None:
+    """Say why the model cannot keep its cache in this way, or without one in a tree; None if it can."""
+    keeps = memory.keeps if memory else "tree"
     try:
-        if pads and not _can_pad(model):
+        if memory and memory.pads and not _can_pad(model):
             return "its lines cannot be padded"
-        model.keep(_measured(model) if keeps == "tree" else Memory(keeps, pads=pads))
+        model.keep(memory or _measured(model))
         expected = [_without_cache(model)]
         if keeps == "dense" and model.is_encoder_decoder:
             # ProphetNet has other logits with a cache than without one, and `generate` uses one

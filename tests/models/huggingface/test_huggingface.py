@@ -18,9 +18,11 @@ from support.session_driver import SessionDriver, straight_line
 pytest.importorskip("transformers")
 
 import transformers
+from transformers.cache_utils import DynamicCache, LinearAttentionAndFullAttentionLayer
 
-from support import tiny_models
-from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, tiny_network
+from pybeam.models.huggingface.lines import gathered
+from support import causal_models, speech_models, tiny_models, tiny_whisper
+from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, limits, tiny_network
 
 
 def without(module: str, code: str) -> str:
@@ -40,9 +42,15 @@ def test_models_whose_attention_can_be_replaced_keep_no_dense_cache(kind, recwar
 
 def test_no_tiny_model_has_a_field_that_its_config_lacks():
     """A published config would lack it, too. T5's files name a start token, and Gemma's an attention."""
-    others = {**tiny_models.KINDS, **tiny_models.T5_KINDS}
-    kinds = [(stem, options) for stem, _, options in KINDS.values()]
-    for stem, options in [*kinds, *others.values()]:
+    tiny = tiny_models
+    kinds = [(stem, limits(kind) | options) for kind, (stem, _, options) in KINDS.items()]
+    kinds += [(stem, tiny.SHAPES | options) for stem, options in tiny.KINDS.values()]
+    kinds += [(stem, tiny.T5_SHAPES | options) for stem, options in tiny.T5_KINDS.values()]
+    for stem, _, options in causal_models.KINDS.values():
+        kinds.append((stem.removesuffix("Config"), causal_models.SHAPES | options))
+    kinds += speech_models.CONFIGS.items()
+    kinds.append(("Whisper", tiny_whisper.CONFIG))
+    for stem, options in kinds:
         default = getattr(transformers, f"{stem}Config")()
         lacks = {name for name in options if not hasattr(default, name)}
         assert lacks <= {"decoder_start_token_id", "attn_implementation"}, (stem, lacks)
@@ -149,6 +157,23 @@ def test_dense_lines_share_calls_and_outlive_a_longer_source_and_nothing_else(ki
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+def test_a_line_of_a_cache_may_be_a_state_without_tokens():
+    parts = []
+    for num_lines, index in ((3, [2, 0]), (1, [0])):
+        cache = DynamicCache()
+        cache.layers = [LinearAttentionAndFullAttentionLayer()]
+        keys = torch.randn(num_lines, 2, 5, 4)
+        cache.update(keys, keys + 1, 0)
+        cache.update_recurrent_state(torch.randn(num_lines, 6), 0)
+        parts.append((cache, index))
+    (layer,) = gathered(parts).layers
+    for name in ("keys", "values"):
+        chosen = [getattr(cache.layers[0], name)[index] for cache, index in parts]
+        assert getattr(layer, name).equal(torch.cat(chosen)), name
+    states = [cache.layers[0].recurrent_states[0][index] for cache, index in parts]
+    assert layer.recurrent_states[0].equal(torch.cat(states))
+
+
 def test_lines_are_padded_only_where_that_changes_nothing():
     network = tiny_network("bloom")
     assert wrap(network, cache="dense").memory.pads
@@ -160,6 +185,21 @@ def test_lines_are_padded_only_where_that_changes_nothing():
 
     network.forward = sees_padding
     assert not wrap(network, cache="dense").memory.pads
+
+
+def test_positions_are_told_only_to_networks_that_count_from_zero():
+    network = tiny_network("gpt2")
+    assert wrap(network, cache="dense").memory.is_told
+    network, forward = tiny_network("gpt2"), network.forward
+
+    @functools.wraps(forward)
+    def counts_from_two(*args, position_ids=None, **options):
+        if position_ids is not None:
+            position_ids = position_ids + 2
+        return forward(*args, position_ids=position_ids, **options)
+
+    network.forward = counts_from_two
+    assert not wrap(network, cache="dense").memory.is_told
 
 
 @pytest.mark.parametrize(
