@@ -188,10 +188,10 @@ EXCLUSIONS = (
         algorithm=SCORED_BY_THEMSELVES,
     ),
     _leave_out(
-        "the first step of alternatives is cut within items",
-        LONGEST_ITEM,
+        "behind an alternative, as behind every prefix, what is allowed begins anew",
+        "what is allowed begins anew",
         output=("alternatives",),
-        processor=("allowed_items",),
+        processor=("allowed_sequences", "allowed_items", "several, with state"),
     ),
     _leave_out(
         "items do not fit in what the prefix leaves",

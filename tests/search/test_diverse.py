@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from support.search_oracles import Found
 
 V, LENGTH = 9, 10
 POWER = scoring.power(0.7)
+GROUPS, GUMBEL = pybeam.diverse(pybeam.greedy(), 2, 1), processors.gumbel(3)
 
 
 @dataclass
@@ -191,6 +193,16 @@ def test_requests_end_alone_and_can_be_scored():
             lambda: pybeam.diverse(pybeam.stochastic_beam(3), 2, 1),
             ValueError,
             r"must have Gumbel\(seed=0\) last",
+        ),
+        (
+            lambda: dataclasses.replace(GROUPS, processors=(*GROUPS.processors, GUMBEL)),
+            ValueError,
+            r"must have Diversity last in a search in 2 groups.* but Gumbel\(seed=3\) is the last",
+        ),
+        (
+            lambda: dataclasses.replace(GROUPS, processors=()),
+            ValueError,
+            "must have Diversity last in a search in 2 groups.* but None is the last",
         ),
         (
             lambda: pybeam.Decoder(random_model(1), pybeam.diverse(pybeam.greedy(), 2, 1)).stream(
