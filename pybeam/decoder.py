@@ -22,7 +22,9 @@ from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment, InProcess, Model
+from pybeam.processors.allowed import AllowedSequences
 from pybeam.processors.base import Processor
+from pybeam.processors.items import AllowedItems
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.settings import applied
@@ -221,8 +223,8 @@ class Decoder(InProcess):
         Raises:
             DecodeError: as for `decode`.
             TypeError, ValueError: `num` or `min_probability` is no such number, a request has a target,
-                coverage is to rank, the algorithm samples, has groups or guesses ahead, or its prefixes
-                count for something.
+                coverage is to rank, the algorithm samples, has groups, guesses ahead or allows but some
+                sequences or items, or its prefixes count for something.
 
         CTranslate2 calls it `return_alternatives`. It bans EOS before the softmax, so that the first token's
         probability is ``p(y) / (1 - p(EOS))``, and normalises without y.
@@ -243,6 +245,13 @@ class Decoder(InProcess):
                 "`alternatives` cannot rank by coverage, but the algorithm's scoring has "
                 f"{self.algorithm.scoring.coverage}; leave it out"
             )
+        for processor in self.algorithm.processors:
+            if isinstance(processor, AllowedItems | AllowedSequences):
+                raise ValueError(
+                    "`alternatives` goes on from each token as from a prefix, behind which what is allowed "
+                    f"begins anew, but the algorithm has {type(processor).__name__}; use `decode` with as "
+                    "large an `n_best`"
+                )
         check_list("requests", requests, self.model.check)
         requests = [Request.of(request) for request in requests]
         decode = partial(self.decode, on_error="return")

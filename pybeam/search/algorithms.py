@@ -16,6 +16,7 @@ from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
 from pybeam.processors import base
 from pybeam.processors.base import AnyProcessor
+from pybeam.processors.diversity import Diversity
 from pybeam.scoring import Scoring
 from pybeam.search import widths
 from pybeam.search.pruning import Pruning
@@ -92,6 +93,7 @@ class Algorithm:
                 f"{self.finishing!r}; leave it out"
             )
         base.check_order(self.processors)
+        self._check_groups()
         if self.draft is not None:
             self._check_draft()
 
@@ -138,6 +140,16 @@ class Algorithm:
             raise ValueError(
                 f"`leading_eos` of `prefix` belongs to {Finishing.REFILL!r}, but `finishing` is "
                 f"{self.finishing!r}; leave it out"
+            )
+
+    def _check_groups(self) -> None:
+        """Raise ValueError unless the groups of a search, if there are several, avoid each other."""
+        last = self.processors[-1] if self.processors else None
+        if self.num_groups > 1 and not isinstance(last, Diversity):
+            raise ValueError(
+                f"`processors` must have Diversity last in a search in {self.num_groups} groups, which tells "
+                f"a group what the others chose, but {last!r} is the last; put others in front of it, or "
+                "take an algorithm without groups"
             )
 
     def _check_draft(self) -> None:

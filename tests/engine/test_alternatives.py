@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam import processors
 from pybeam.models import FunctionModel
 from support.search_models import BOS, EOS, constant_model, next_logits, random_model
 
@@ -168,6 +169,13 @@ def test_wrong_arguments(options, message):
     assert [h.tokens[0] for h in result.hypotheses] == [0, 2, 3]
     with pytest.raises(ValueError, match="but the algorithm guesses ahead"):
         pybeam.Decoder(random_model(0), pybeam.jacobi()).alternatives([[1]])
+    for rule in (
+        processors.allowed_sequences([[2, 3]]),
+        processors.allowed_items(pybeam.Catalogue.build([[2, 3]])),
+    ):
+        allowing = pybeam.Decoder(random_model(0), pybeam.greedy(processors=[rule]))
+        with pytest.raises(ValueError, match="begins anew, but the algorithm has Allowed"):
+            allowing.alternatives([[1]])
     covered = pybeam.Request([1], scoring=pybeam.scoring.power(1, coverage=0.1))
     with pytest.raises(ValueError, match="request 0 has a `scoring` with coverage"):
         decoder.alternatives([covered])

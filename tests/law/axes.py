@@ -149,6 +149,9 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
     "allowed_items": lambda model: [processors.allowed_items(CATALOGUE)],
+    "allowed_items, renormalised": lambda model: [
+        processors.allowed_items(CATALOGUE, renormalize=True)
+    ],
     "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
     "min_length": lambda model: [processors.min_length(3)],
     "first_token": lambda model: [processors.first_token(8)],
@@ -185,6 +188,9 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "allowed_items": lambda model: [
         processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
+    ],
+    "allowed_items, renormalised": lambda model: [
+        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
     ],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6)],
@@ -283,7 +289,7 @@ REPEATS = (
         "repetition_penalty, log_probs",
         "no_repeat_ngram, log_probs",
     ),
-    *("suppress_tokens", "no_unk", "first_token", "eos_growth"),
+    *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
     *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16"),
 )
 TRIPLES: dict[str, tuple[str, ...]] = {

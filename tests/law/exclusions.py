@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from law import axes
 
-NO_WEIGHTS = ("function", "function, two EOS", "wrapped-bart", "wrapped-mistral", "wrapped-mamba")
+FUNCTIONS = ("function", "function, two EOS")
+NO_WEIGHTS = (*FUNCTIONS, "wrapped-bart", "wrapped-mistral", "wrapped-mamba")
 NO_ATTENTION = (*NO_WEIGHTS, "rnn", "causal-mistral", "onnx")
+ROUNDED = ("bfloat16", "int8")
 NO_GUESSES = ("rnn", "wrapped-mamba")
 NOT_GUESSING = tuple(name for name in axes.ALGORITHMS if name not in axes.GUESSING)
 NOT_SCORE = tuple(name for name in axes.ENTRIES if name != "score")
@@ -23,6 +25,7 @@ BY_STEP = ("fixed_beam, width by step",)
 ONE_WIDTH = ("shrinking_beam", "huang_beam", "stochastic_beam", "opennmt", *axes.GUESSING)
 REWARDED = ("optimal_beam", "huang_beam")
 LONGEST_ITEM = "the tokens of the longest item and EOS"
+ITEMS = ("allowed_items", "allowed_items, renormalised")
 SCORED_BY_THEMSELVES = ("ctranslate2", "fairseq", "opennmt")
 
 
@@ -54,7 +57,7 @@ EXCLUSIONS = (
     _leave_out(
         "a function, a wrapped network and a graph have the weights that they were made with",
         model=(*NO_WEIGHTS, "onnx"),
-        weights=("bfloat16", "int8"),
+        weights=ROUNDED,
     ),
     _leave_out(
         "only an algorithm that guesses has guesses", prefix=("guessed",), algorithm=NOT_GUESSING
@@ -82,7 +85,7 @@ EXCLUSIONS = (
     _leave_out(
         "the reference computes these as float32, and slowly; test_reference_backend.py compares them",
         backend=("reference",),
-        weights=("bfloat16", "int8"),
+        weights=ROUNDED,
     ),
     _leave_out(
         "the reference only selects there, as it does for a function, or its members are on the axis",
@@ -188,17 +191,17 @@ EXCLUSIONS = (
         algorithm=SCORED_BY_THEMSELVES,
     ),
     _leave_out(
-        "the first step of alternatives is cut within items",
-        LONGEST_ITEM,
+        "behind an alternative, as behind every prefix, what is allowed begins anew",
+        "what is allowed begins anew",
         output=("alternatives",),
-        processor=("allowed_items",),
+        processor=("allowed_sequences", *ITEMS, "several, with state"),
     ),
     _leave_out(
         "items do not fit in what the prefix leaves",
         LONGEST_ITEM,
         prefix=("counted",),
         override=("lengths",),
-        processor=("allowed_items",),
+        processor=ITEMS,
     ),
     _leave_out(
         "items do not fit in what the prefix leaves",
@@ -206,6 +209,6 @@ EXCLUSIONS = (
         algorithm=("ctranslate2", "fairseq"),
         prefix=("free", "scored"),
         override=("lengths",),
-        processor=("allowed_items",),
+        processor=ITEMS,
     ),
 )

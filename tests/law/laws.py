@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+import pybeam
 from law import axes
 from law.case import BAD, NUM_ALTERNATIVES, Case, Raised
 from law.entries import Outcome, handed_in, run
@@ -54,6 +57,7 @@ def assert_laws(case: Case) -> None:
         assert_usable_afterwards(case, outcome, alone)
     if case.entry != "score" and case.output != "alternatives":
         assert_as_in_plain_python(case, alone)
+        assert_as_behind_a_free_prefix(case, alone)
 
 
 def results_alone(case: Case) -> list[Result]:
@@ -184,6 +188,24 @@ def assert_usable_afterwards(case: Case, outcome: Outcome, alone: list[Result]) 
     results = outcome.decoders[0].decode(requests)
     for result, expected in zip(results, alone, strict=True):
         assert_same(result, expected, tolerance(case))
+
+
+def assert_as_behind_a_free_prefix(case: Case, alone: list[Result]) -> None:
+    """A scored prefix changes scores, and neither which tokens are found nor at which cost."""
+    # elsewhere its length, too, changes which output is the best
+    if case.prefix != "scored" or not case.search.scoring.is_raw or case.override == "scoring":
+        return
+    rule = dataclasses.replace(case.search.prefix, is_scored=False, in_length=False)
+    free = dataclasses.replace(case.search, prefix=rule)
+    decoder = pybeam.Decoder(case.bare_model, free, pybeam.Batch(1), case.backend)
+    for request, result in zip(case.requests, alone, strict=True):
+        [expected] = decoder.decode([request])
+        assert _outputs(result) == _outputs(expected), "a scored prefix changes the outputs"
+
+
+def _outputs(result: Result) -> tuple[Any, ...]:
+    found = [(one.tokens, one.eos_id) for one in result.hypotheses]
+    return found, result.stop_reason, result.steps, result.expansions
 
 
 def assert_scores_are_those_of_the_search(

@@ -29,7 +29,8 @@ def model_of(kind: str, weights: str) -> Model:
     if kind == "function":
         return random_model(3, FUNCTION_VOCAB, eos_bonus=1.0)
     if kind == "function, two EOS":
-        fn = random_model(4, FUNCTION_VOCAB, eos_bonus=1.0).fn
+        # of three levels, so that ties abound
+        fn = random_model(4, FUNCTION_VOCAB, levels=3, eos_bonus=1.0).fn
         return FunctionModel(fn, FUNCTION_VOCAB, BOS, (EOS, 14))
     if kind.startswith("wrapped-"):
         from support.huggingface_models import DENSE, tiny_network

@@ -45,13 +45,20 @@ ORACLES: dict[str, Oracle] = {
     "SuppressSequences": lambda p: (oracles.suppress_sequences, p.sequences),
     "BiasedPrefix": lambda p: (oracles.biased_prefix, p.beta, p.prefix),
     "AllowedSequences": lambda p: (oracles.allowed_sequences, p.sequences),
-    "AllowedItems": lambda p: (oracles.allowed_sequences, _items(p)),
+    "AllowedItems": lambda p: (_allowed_items, _items(p), p.renormalize),
     "MinLength": lambda p: (oracles.min_length, p.length, p.counts_prefix),
     "FirstToken": lambda p: (oracles.first_token, p.token),
     "LastToken": lambda p: (oracles.force_eos, p.is_scored),
     "EosGrowth": lambda p: (oracles.eos_growth, p.start, p.factor),
     "WhisperTimestamps": lambda p: (oracles.whisper_timestamps, p.no_timestamps, p.max_initial),
 }
+
+
+def _allowed_items(
+    row: list[float], tokens: list[int], forced: int, items: list[list[int]], renormalize: bool
+) -> list[float]:
+    row = oracles.allowed_sequences(row, tokens, forced, items)
+    return oracles.log_softmax(row) if renormalize else row
 
 
 def _items(processor: Any) -> list[list[int]]:

@@ -21,7 +21,7 @@ from pybeam.models import Ensemble, FunctionModel, Session, load_model
 from pybeam.models.ensemble import EnsembleSession
 from support.device_loop import REQUESTS, assert_alike, run, torch_beams
 from support.graph_memory import Replays
-from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
+from support.laws import ALGORITHMS, decoded, essence
 from support.paths import MODEL as EXAMPLE
 from support.search_models import BOS, EOS, random_model
 from support.session_driver import straight_line
@@ -81,16 +81,6 @@ def test_functions_are_averaged(backend, name):
     members = functions(3)
     results = decoded(Ensemble(members), ALGORITHMS[name], pybeam.Fifo(5), backend)
     assert_near(results, decoded(averaged(members), ALGORITHMS[name], pybeam.Fifo(5), backend))
-
-
-@pytest.mark.thinned(most=3)
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
-@pytest.mark.parametrize("sixth", shares(6))
-def test_results_do_not_depend_on_the_schedule(backend, name, sixth):
-    model, algorithm = Ensemble(functions(3)), ALGORITHMS[name]
-    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend))
-    for schedule in some_schedules(name, sixth, num=6):
-        assert essence(decoded(model, algorithm, schedule, backend)) == expected, schedule
 
 
 def test_members_that_forbid_tokens(backend):

@@ -14,7 +14,7 @@ from support.built_in_models import parts_of
 from support.example_model import ALGORITHMS as ON_TEXT
 from support.example_model import LINES
 from support.front_ends import onnx_model, sources
-from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
+from support.laws import decoded, essence
 from support.paths import MODEL
 from support.speech_models import random_features
 from support.threads import every_thread_count
@@ -123,21 +123,6 @@ def test_bits_of_the_example_model(name, example, lines):
         for one, _ in zip(schedules, every_thread_count(), strict=True)
     ]
     assert all(one == found[0] for one in found)
-
-
-@pytest.mark.thinned(most=3)
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("kind", ["m2m_100", "rnn"])
-@pytest.mark.parametrize("sixth", shares(6))
-def test_every_algorithm_and_schedule(kind, name, sixth, directories_of):
-    pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    model, algorithm = load_model(directories_of(kind), dtype="int8"), ALGORITHMS[name]
-    if algorithm.draft is not None and not model.can_draft:
-        pytest.skip("an LSTM cannot draft")
-    requests = sources(9)
-    expected = essence(decoded(model, algorithm, pybeam.Batch(1), "native", requests))
-    for schedule in some_schedules(name, sixth, num=6):
-        assert essence(decoded(model, algorithm, schedule, "native", requests)) == expected
 
 
 def test_jacobi_is_greedy(directories_of):

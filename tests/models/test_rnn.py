@@ -7,11 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pybeam
-from pybeam import backends
 from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
-from pybeam.models import Ensemble, Rnn, load_model
+from pybeam.models import Rnn, load_model
 from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import sources
 from support.graph_memory import Replays
@@ -52,19 +51,6 @@ def test_logits_are_those_of_torchs_modules(tmp_path, backend, device, num_layer
         scale = float(theirs.abs().max())
         tolerance = 1e-5 if dtype == torch.float32 else 0.05
         torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=tolerance * scale)
-
-
-def test_results_do_not_depend_on_the_schedule(model, backend):
-    requests = sources(9)
-    runs = [(model, schedule) for schedule in SCHEDULES]
-    runs.append((Ensemble([model, model]), pybeam.Fifo(4)))
-    found = []
-    for ours, schedule in runs:
-        workspace = Workspace(ours, VARIABLE, backends.load(backend))
-        found.append(run(workspace, schedule, requests)[0])
-    assert len({len(result.hypotheses[0].tokens) for result in found[0]}) > 2
-    for results in found[1:]:
-        assert_alike(results, found[0])
 
 
 def test_found_hypotheses_have_the_score_of_one_pass(model, tmp_path):

@@ -15,7 +15,7 @@ from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.processors.items import AllowedItems
 from support.item_lists import random_items
-from support.laws import ALGORITHMS, SOURCES, decoded, essence, schedules
+from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import BOS, EOS, next_logits, random_model
 
 V = 9
@@ -96,7 +96,7 @@ def with_rule(algorithm, *chain):
     return dataclasses.replace(algorithm, processors=(*chain, *algorithm.processors), max_length=15)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_as_a_plain_trie(backend, name, renormalize):
@@ -127,30 +127,6 @@ def chosen_requests(rule) -> list[pybeam.Request]:
         )
         for i, source in enumerate(SOURCES)
     ]
-
-
-@pytest.mark.thinned(most=2)
-@pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "shrinking", "stochastic"])
-@pytest.mark.parametrize("renormalize", [False, True])
-def test_results_do_not_depend_on_the_schedule(backend, name, renormalize):
-    model = random_model(7, V, eos_bonus=0.5)
-    rule = processors.allowed_items(CATALOGUE, renormalize=renormalize)
-    algorithm = with_rule(ALGORITHMS[name], rule)
-    requests = chosen_requests(rule)
-    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend, requests))
-    assert not any(reason == "error" for _, _, reason, *_ in expected)
-    workspace = Workspace(model, algorithm, pybeam.backends.load(backend))
-    moving = ("batch, budget", "streaming, impatient", "fifo, budget", "fifo, small window")
-    if backend == "reference":
-        moving = moving[list(ALGORITHMS).index(name) % 4 :: 4]
-    for each in moving:
-        schedule = schedules(algorithm.max_rows)[each]
-        found = decoded(model, algorithm, schedule, backend, requests)
-        assert essence(found) == expected, each
-        late = decoded(
-            model, algorithm, schedule, backend, requests, workspace=workspace, reads_late=True
-        )
-        assert essence(late) == expected, each
 
 
 @pytest.mark.thinned(most=4)

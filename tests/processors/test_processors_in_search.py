@@ -1,4 +1,4 @@
-"""Processors in searches: with every algorithm and schedule, per request, and beside other systems."""
+"""Processors in searches, beside searches in plain Python. `tests/law` has them in every schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pybeam
 from pybeam import backends, processors
 from pybeam.engine.workspace import Workspace
 from support import processor_oracles as oracles
-from support.laws import ALGORITHMS, SOURCES, decoded, essence, schedules
+from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import BOS, EOS, next_logits, random_model
 from support.whole_search import Rules, Search
 
@@ -65,59 +65,6 @@ CHAINS = {
 
 def with_processors(algorithm, chain):
     return dataclasses.replace(algorithm, processors=tuple(chain))
-
-
-@pytest.mark.thinned(most=1)
-@pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "shrinking", "optimal"])
-@pytest.mark.parametrize("chain", CHAINS)
-def test_results_do_not_depend_on_the_schedule(backend, name, chain):
-    """Nor on when the host reads, nor on batch-mates with other parameters."""
-    model = random_model(7, V, eos_bonus=0.5)
-    algorithm = with_processors(ALGORITHMS[name], CHAINS[chain][0])
-    requests = [
-        pybeam.Request(source, prefix=[3, 2][: i % 3], processors=OVERRIDES[chain][i % 4])
-        for i, source in enumerate(SOURCES)
-    ]
-    expected = essence(decoded(model, algorithm, pybeam.Batch(1), backend, requests))
-    assert not any(reason == "error" for _, _, reason, *_ in expected)
-    if chain != "trie":
-        bare = [pybeam.Request(request.source, prefix=request.prefix) for request in requests]
-        plain = essence(decoded(model, ALGORITHMS[name], pybeam.Batch(1), backend, bare))
-        assert plain != expected
-    workspace = Workspace(model, algorithm, backends.load(backend))
-    moving = ("batch, budget", "streaming, impatient", "fifo, budget", "fifo, small window")
-    if backend == "reference":
-        moving = moving[list(ALGORITHMS).index(name) % 2 :: 2]
-    for schedule in (schedules(algorithm.max_rows)[each] for each in moving):
-        assert essence(decoded(model, algorithm, schedule, backend, requests)) == expected, schedule
-        late = decoded(
-            model, algorithm, schedule, backend, requests, workspace=workspace, reads_late=True
-        )
-        assert essence(late) == expected, schedule
-
-
-# what requests change, in turn
-OVERRIDES = {
-    "logits": [
-        None,
-        [processors.temperature(0.5), processors.suppress_tokens([2, 5, 6])],
-        [processors.suppress_sequences([[3, 3], [2], [7, 8, 2, 2]])],
-        [processors.suppress_sequences([]), processors.repetition_penalty(3)],
-    ],
-    "log_probs": [
-        None,
-        [processors.biased_prefix(0.6, [7, 7, 8])],
-        [processors.biased_prefix(0.0), processors.eos_penalty(1.5)],
-        [processors.suppress_tokens_at_start([], stage="log_probs")],
-    ],
-    "trie": [None] * 4,
-    "timestamps": [
-        None,
-        [processors.whisper_timestamps(4, max_initial=0)],
-        [processors.whisper_timestamps(4)],
-        None,
-    ],
-}
 
 
 def ranked(model, source: int, chain):

@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from pybeam import processors
-from support.laws import SOURCES, decoded, schedules
+from support.laws import SOURCES, decoded
 from support.processor_rows import START, processed
 from support.search_models import BOS, EOS, next_logits, random_model
 
@@ -54,37 +54,21 @@ def test_scores_are_those_of_the_model():
         assert found.score == pytest.approx(sum(expected), abs=1e-5)
 
 
-@pytest.mark.thinned(most=1)
-def test_samples_do_not_depend_on_the_schedule(backend):
-    """Nor on searches beside them."""
+def test_a_temperature_of_zero_is_the_search_without(backend):
+    """Beside requests that sample."""
     model = random_model(7, V, eos_bonus=0.5)
     algorithm = pybeam.fixed_beam(4, max_length=12, processors=[processors.sample()])
     requests = [
         pybeam.Request(
-            source,
-            source_id=i,
-            prefix=[3, 2][: i % 3],
-            width=1 if i % 2 else None,
-            processors=[processors.sample(0.9 * (i % 2), i)],
+            source, prefix=[3, 2][: i % 3], processors=[processors.sample(0.9 * (i % 2), i)]
         )
         for i, source in enumerate(SOURCES)
     ]
-    together = [
-        [result.hypotheses for result in decoded(model, algorithm, schedule, backend, requests)]
-        for schedule in schedules(4).values()
-    ]
-    alone = [
-        decoded(model, algorithm, pybeam.Batch(1), backend, [request])[0].hypotheses
-        for request in requests
-    ]
-    assert all(found == alone for found in together)
-    plain = pybeam.fixed_beam(4, max_length=12)
-    searched = [
-        pybeam.Request(one.source, source_id=one.source_id, prefix=one.prefix) for one in requests
-    ]
-    for i, result in enumerate(decoded(model, plain, pybeam.Fifo(4), backend, searched)):
-        if i % 2 == 0:
-            assert [h.tokens for h in result.hypotheses] == [h.tokens for h in alone[i]]
+    plain = [pybeam.Request(one.source, prefix=one.prefix) for one in requests]
+    ours = decoded(model, algorithm, pybeam.Fifo(4), backend, requests)
+    theirs = decoded(model, pybeam.fixed_beam(4, max_length=12), pybeam.Fifo(4), backend, plain)
+    for one, other in list(zip(ours, theirs, strict=True))[::2]:
+        assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]
 
 
 def test_guesses_change_no_sample():

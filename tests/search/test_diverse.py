@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -11,12 +12,13 @@ import pytest
 import pybeam
 from pybeam import processors, scoring
 from support import processor_oracles as oracles
-from support.laws import SOURCES, decoded, essence, schedules
+from support.laws import SOURCES, decoded
 from support.search_models import EOS, next_logits, random_model
 from support.search_oracles import Found
 
 V, LENGTH = 9, 10
 POWER = scoring.power(0.7)
+GROUPS, GUMBEL = pybeam.diverse(pybeam.greedy(), 2, 1), processors.gumbel(3)
 
 
 @dataclass
@@ -115,26 +117,17 @@ INNER = {
 }
 
 
-@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", INNER)
-def test_results_do_not_depend_on_the_schedule(name):
-    """Nor on when the host reads. The first group is the search without groups."""
+def test_the_first_group_is_the_search_without_groups(name):
     model, inner = random_model(3, V, eos_bonus=0.5), INNER[name]
-    backend = pybeam.backends.available()[-1]
-    algorithm = pybeam.diverse(inner, 3, 0.8)
-    alone = decoded(model, inner, pybeam.Fifo(5), backend)
-    expected = decoded(model, algorithm, pybeam.Batch(1), backend)
-    for one, all_groups in zip(alone, expected, strict=True):
+    alone = pybeam.Decoder(model, inner).decode(SOURCES)
+    found = pybeam.Decoder(model, pybeam.diverse(inner, 3, 0.8)).decode(SOURCES)
+    for one, all_groups in zip(alone, found, strict=True):
         assert len(all_groups.hypotheses) > len(one.hypotheses)
-        found = [h.tokens for h in all_groups.hypotheses]
-        assert all(h.tokens in found for h in one.hypotheses)
+        outputs = [h.tokens for h in all_groups.hypotheses]
+        assert all(h.tokens in outputs for h in one.hypotheses)
         assert all_groups.expansions > one.expansions > 0
         assert all_groups.steps >= one.steps + 2  # of the two other groups at least one each
-    for schedule in ("streaming, impatient", "fifo, budget", "fifo, small window"):
-        chosen = schedules(inner.width)[schedule]
-        for late in (False, True):
-            results = decoded(model, algorithm, chosen, backend, reads_late=late)
-            assert essence(results) == essence(expected), schedule
 
 
 def test_a_large_penalty_makes_groups_differ():
@@ -191,6 +184,16 @@ def test_requests_end_alone_and_can_be_scored():
             lambda: pybeam.diverse(pybeam.stochastic_beam(3), 2, 1),
             ValueError,
             r"must have Gumbel\(seed=0\) last",
+        ),
+        (
+            lambda: dataclasses.replace(GROUPS, processors=(*GROUPS.processors, GUMBEL)),
+            ValueError,
+            r"must have Diversity last in a search in 2 groups.* but Gumbel\(seed=3\) is the last",
+        ),
+        (
+            lambda: dataclasses.replace(GROUPS, processors=()),
+            ValueError,
+            "must have Diversity last in a search in 2 groups.* but None is the last",
         ),
         (
             lambda: pybeam.Decoder(random_model(1), pybeam.diverse(pybeam.greedy(), 2, 1)).stream(

@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from pybeam.request import Partial
-from support.laws import SOURCES, decoded, essence, schedules
+from support.laws import SOURCES, decoded
 from support.search_models import random_model
 
 MAX_LENGTH = 6
@@ -69,18 +69,6 @@ def test_what_is_cut_takes_no_place_from_what_has_ended(build):
             if only:
                 assert sum(map(len, ended)) > found
             found = sum(map(len, ended))
-
-
-@pytest.mark.thinned(most=2)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_results_do_not_depend_on_the_schedule(name):
-    only = dataclasses.replace(ALGORITHMS[name], ended_only=True)
-    model = model_of(1)
-    several = list(schedules(only.max_rows).values())
-    expected = essence(decoded(model, only, several[0], "native"))
-    for i, schedule in enumerate(several[1 + len(name) % 3 :: 3]):
-        late = dict(reads_late=bool(i % 2))
-        assert essence(decoded(model, only, schedule, "native", **late)) == expected
 
 
 @pytest.mark.parametrize("name", BEAMS)

@@ -9,7 +9,7 @@ import pytest
 import pybeam
 from pybeam.limits import PrefixRule
 from pybeam.models import FunctionModel
-from support.laws import SOURCES, decoded, essence, schedules
+from support.laws import SOURCES, decoded, essence
 from support.search_models import random_model
 
 BUILDERS = {
@@ -59,24 +59,6 @@ def test_rows_of_every_step(backend):
             algorithm = build([3, 2, 5], max_length=length)
             (result,) = pybeam.Decoder(model, algorithm, backend=backend).decode([[1]])
             assert (result.steps, result.expansions) == (length, expansions)
-
-
-@pytest.mark.thinned(most=2)()
-@pytest.mark.parametrize("name", BY_STEP)
-def test_results_depend_on_neither_schedule_nor_neighbours(backend, model, name):
-    """Requests with widths of their own, others with prefixes, beside each other and alone."""
-    requests = [
-        pybeam.Request(
-            source, prefix=[2, 3][: i % 3], width=[None, [3, 5], 6, (4,), [1, 2, 9, 4]][i % 5]
-        )
-        for i, source in enumerate(SOURCES)
-    ]
-    algorithm = BY_STEP[name]
-    alone = essence(decoded(model, algorithm, pybeam.Batch(1), backend, requests))
-    for schedule in list(schedules(9).values())[1::3]:
-        assert essence(decoded(model, algorithm, schedule, backend, requests)) == alone
-        late = decoded(model, algorithm, schedule, backend, requests, reads_late=True)
-        assert essence(late) == alone
 
 
 @pytest.mark.thinned(most=1)

@@ -16,17 +16,6 @@ from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
 
 
-@pytest.mark.thinned(most=4)
-@pytest.mark.parametrize("engines", [1, 2, 5])
-@pytest.mark.parametrize("name", ["fixed", "variable", "greedy"])
-def test_results_do_not_depend_on_the_number_of_engines(name, engines):
-    with pybeam.Service(decoder(name), engines=engines) as service:
-        futures = [service.submit(request) for request in REQUESTS * 3]
-        assert answers(futures) == expected(name) * 3
-        wait_for(lambda: not service.status().num_running)
-        assert service.status().cache_use == 0
-
-
 @pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("engines", [1, 2])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
