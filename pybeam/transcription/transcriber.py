@@ -54,8 +54,8 @@ class Transcriber:
     alone, on a CPU to the last bit.
 
     Args:
-        model: from `pybeam.load_model`. What it has lost by `model.without` (`suppress_tokens`,
-            `begin_suppress_tokens`) does not hold.
+        model: from `pybeam.load_model`. Settings that it has lost by `model.without` (`suppress_tokens`,
+            `begin_suppress_tokens`) do not hold.
         path: the model's directory, with `config.json`, `generation_config.json`, `tokenizer.json` and
             `preprocessor_config.json`.
         options: how recordings are transcribed; None: `TranscriptionOptions()`.
