@@ -56,7 +56,7 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     ),
     "variable_beam": lambda: pybeam.variable_beam(4, 3.0, 3, **_OPTIONS),
     "variable_beam, normalised": lambda: pybeam.variable_beam(
-        3, local_threshold=0.01, scoring=scoring.power(1.0), **_OPTIONS
+        3, 2.0, local_threshold=0.01, keep_ties=True, scoring=scoring.power(1.0), **_OPTIONS
     ),
     "shrinking_beam": lambda: pybeam.shrinking_beam(3, **_OPTIONS),
     "optimal_beam": lambda: pybeam.optimal_beam(3, 0.5, 1.5, **_OPTIONS),
@@ -202,6 +202,7 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
 MODELS = (
     "function",
     "function, two EOS",
+    "function, settings",
     "rnn",
     "m2m_100",
     "t5",
@@ -215,7 +216,7 @@ MODELS = (
     "wrapped-mamba",
     "onnx",
 )
-WEIGHTS = ("float32", "bfloat16", "int8")
+WEIGHTS = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 
 PREFIX = [5, 3]
 PREFIXES: dict[str, Callable[[PrefixRule], PrefixRule] | None] = {
@@ -290,7 +291,7 @@ REPEATS = (
         "no_repeat_ngram, log_probs",
     ),
     *("allowed_items, renormalised", "suppress_tokens", "no_unk", "first_token", "eos_growth"),
-    *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16"),
+    *("t5", "wrapped-bart", "wrapped-mamba", "onnx", "bfloat16", "float8_e4m3fn"),
 )
 TRIPLES: dict[str, tuple[str, ...]] = {
     axis: tuple(value for value in values if value not in REPEATS) for axis, values in AXES.items()

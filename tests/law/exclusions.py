@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from law import axes
 
-FUNCTIONS = ("function", "function, two EOS")
+FUNCTIONS = ("function", "function, two EOS", "function, settings")
 NO_WEIGHTS = (*FUNCTIONS, "wrapped-bart", "wrapped-mistral", "wrapped-mamba")
 NO_ATTENTION = (*NO_WEIGHTS, "rnn", "causal-mistral", "onnx")
-ROUNDED = ("bfloat16", "int8")
+ROUNDED = ("bfloat16", "int8", "float8_e4m3fn")
 NO_GUESSES = ("rnn", "wrapped-mamba")
 NOT_GUESSING = tuple(name for name in axes.ALGORITHMS if name not in axes.GUESSING)
 NOT_SCORE = tuple(name for name in axes.ENTRIES if name != "score")

@@ -13,6 +13,7 @@ from pybeam.export import export_onnx
 from pybeam.models import FunctionModel, load_model
 from pybeam.models.base import Model
 from pybeam.models.huggingface import wrap
+from pybeam.models.settings import Settings
 from support.built_in_models import saved
 from support.search_models import BOS, EOS, random_model
 from support.speech_models import random_features
@@ -32,6 +33,18 @@ def model_of(kind: str, weights: str) -> Model:
         # of three levels, so that ties abound
         fn = random_model(4, FUNCTION_VOCAB, levels=3, eos_bonus=1.0).fn
         return FunctionModel(fn, FUNCTION_VOCAB, BOS, (EOS, 14))
+    if kind == "function, settings":
+        # a folder of bart forces EOS at the limit, too
+        model = random_model(5, FUNCTION_VOCAB, eos_bonus=1.0)
+        model.settings = Settings(
+            bad_words_ids=((5, 6), (8, 8, 3)),
+            suppress_tokens=(9,),
+            begin_suppress_tokens=(3, EOS),
+            min_length=2,
+            no_repeat_ngram_size=3,
+            repetition_penalty=1.2,
+        )
+        return model
     if kind.startswith("wrapped-"):
         from support.huggingface_models import DENSE, tiny_network
 

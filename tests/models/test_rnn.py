@@ -20,12 +20,6 @@ from support.tiny_rnn import CONFIG, SIZES, VOCAB, save_tiny_rnn
 pytestmark = pytest.mark.usefixtures("inference_mode")
 
 VARIABLE = pybeam.variable_beam(5, 2.0, 3, n_best=5, max_length=15)
-SCHEDULES = (
-    pybeam.Batch(4),
-    pybeam.Streaming(5, 0.5, max_wait=2),
-    pybeam.Streaming(3, row_budget=11),
-    pybeam.Fifo(5),
-)
 
 
 @pytest.fixture(scope="module")
