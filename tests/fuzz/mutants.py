@@ -28,7 +28,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from tqdm import tqdm
 
-from fuzz.mutated_tree import INVALID, KILLED, ROOT, SURVIVED, Tree, digest_of
+from fuzz.mutated_tree import INVALID, KILLED, ROOT, SURVIVED, Tree, digest_of, is_in_a_function
 
 FOLDER = ROOT / "build" / "mutants"
 LAWS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -207,6 +207,7 @@ def main() -> int:
     every = [mutant for mutant in in_turn(options.seed) if mutant.module in modules]
     left = [mutant for mutant in every if mutant not in results.known]
     left.sort(key=lambda mutant: mutant not in results.doubtful)
+    left.sort(key=lambda mutant: not is_in_a_function(mutant.module, mutant.line))
     if options.minutes:
         try_them(left, results, options)
     for module in modules:
