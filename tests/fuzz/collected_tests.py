@@ -19,7 +19,6 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-import coverage
 import pytest
 
 # what a test of a mutant may take beside the same test without a change; seconds are the processor's, as
@@ -27,7 +26,7 @@ import pytest
 TIMES, SECONDS, BYTES = 5, 3, 4 << 30
 IMPORT_SECONDS = 60
 # of a test that takes parameters, so many variants are tried
-VARIANTS = 4
+VARIANTS = 16
 # the clock ends a test that waits for ever, after so many times as long
 PATIENCE = 10
 # no live function has this code, so only importing the module again shows the change
@@ -44,9 +43,9 @@ class Job(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Files of which every test is to be run without a change, to see which lines of modules it runs."""
+    """A file whose tests are to be run without a change, to see which lines of modules each runs."""
 
-    files: list[str]
+    file: str
     modules: dict[str, str]
 
 
@@ -60,7 +59,7 @@ class Collected:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         gc.collect()
-        functions = _functions(self._folder)
+        functions = functions_of(self._folder)
         items = {item.nodeid: item for item in session.items}
         # forks share what is never touched
         gc.freeze()
@@ -81,11 +80,11 @@ class Collected:
     def _prepare(self, session: pytest.Session, items: dict, functions: dict, job: Any) -> None:
         os.setpgrp()
         if isinstance(job, Watch):
-            session.items[:] = _some(session.items, job.files)
+            session.items[:] = _some(session.items, job.file)
             self.watcher = Watcher(job.modules, self._folder / "seen.json")
             session.config.pluginmanager.register(self.watcher)
             return
-        if not _swap(functions[job.path], job):
+        if not swap(functions[job.path], job):
             os._exit(NOT_LIVE)
         session.items[:] = [items[name] for name in job.seconds]
         session.config.pluginmanager.register(Limits(self._folder, job.seconds))
@@ -116,6 +115,9 @@ class Watcher:
     def __init__(self, modules: dict[str, str], report: Path) -> None:
         self._modules, self._report = modules, report
         self._seconds: dict[str, float] = {}
+        # it is there only where mutants are made
+        import coverage
+
         self._coverage = coverage.Coverage(
             data_file=None, config_file=False, include=list(modules), messages=False
         )
@@ -146,19 +148,19 @@ class Watcher:
         }
 
 
-def _some(items: list[pytest.Item], files: list[str]) -> list[pytest.Item]:
-    """The tests of these files, of those with parameters only some variants, spread over all."""
+def _some(items: list[pytest.Item], wanted: str) -> list[pytest.Item]:
+    """The tests of this file, of those with parameters only some variants, spread over all."""
     variants = defaultdict(list)
     for item in items:
         file, _, name = item.nodeid.partition("::")
-        if file in files:
-            variants[file, name.partition("[")[0]].append(item)
+        if file == wanted:
+            variants[name.partition("[")[0]].append(item)
     return [
         item for same in variants.values() for item in same[:: max(1, -(-len(same) // VARIANTS))]
     ]
 
 
-def _functions(folder: Path) -> dict[str, list[FunctionType]]:
+def functions_of(folder: Path) -> dict[str, list[FunctionType]]:
     """Every live function of the library's copy, by its file."""
     found = defaultdict(list)
     for one in gc.get_objects():
@@ -167,10 +169,11 @@ def _functions(folder: Path) -> dict[str, list[FunctionType]]:
     return found
 
 
-def _swap(functions: list[FunctionType], job: Job) -> bool:
+def swap(functions: list[FunctionType], job: Job) -> bool:
     """Give live functions the code that they have after the change; whether there is one that differs."""
     before, after = (
-        list(_codes(compile(text, job.path, "exec"))) for text in (job.before, job.after)
+        list(_codes(compile(text, job.path, "exec", dont_inherit=True)))
+        for text in (job.before, job.after)
     )
     if [code.co_qualname for code in before] != [code.co_qualname for code in after]:
         return False

@@ -49,16 +49,15 @@ class Tree:
                 shutil.copy2(ROOT / name, folder / name)
         self._server = self._collect()
 
-    def watch(self, files: list[str]) -> None:
-        """See which lines each test of these files runs, without a change; all must pass."""
+    def watch(self, file: str) -> None:
+        """See which lines each test of this file runs, without a change; all must pass."""
+        if self._report(file).exists():
+            return
         modules = {str(self.folder / module): module for module in self._laws}
-        for file in files:
-            if self._report(file).exists():
-                continue
-            if self._ask(Watch([file], modules)) != 0:
-                log = (self.folder / "collected.txt").read_text("utf-8", "replace")
-                raise RuntimeError(f"{log}\n{file} fails without a change; mend that first")
-            os.replace(self.folder / "seen.json", self._report(file))
+        if self._ask(Watch(file, modules)) != 0:
+            log = (self.folder / "collected.txt").read_text("utf-8", "replace")
+            raise RuntimeError(f"{log}\n{file} fails without a change; mend that first")
+        os.replace(self.folder / "seen.json", self._report(file))
 
     def outcome(self, module: str, line: int, code: str) -> str:
         """Whether the tests that run this line of the module notice this text of it."""
