@@ -179,7 +179,8 @@ soak: build $(VENV)/.extra-test
 # One thread, as all runs at the lowest priority beside other work.
 mutate: build $(VENV)/.extra-test $(VENV)/.extra-mutate
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR):$(CURDIR)/tests nice -n 10 $(BIN)/python -W ignore -m fuzz.mutants \
-	    $(MODULES) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	    $(MODULES) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(SECONDS),--seconds $(SECONDS))
 
 fmt: $(VENV)/.extra-lint
 	@$(BIN)/ruff check --fix --exit-zero $(PYTHONS)

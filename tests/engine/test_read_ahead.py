@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import pybeam
+from pybeam.models.function import FunctionSession
 from support.laws import ALGORITHMS, SOURCES, THIRDS, decoded, essence, some_schedules
 from support.search_models import random_model
 
@@ -44,6 +45,20 @@ def test_results_do_not_depend_on_who_reads(name, third):
         own = pybeam.Decoder(model, algorithm, schedule, "reference")
         found = sorted(own.stream(iter(SOURCES)), key=lambda result: result.index)
         assert essence(found) == expected, schedule
+
+
+@pytest.mark.parametrize(("n", "expected"), [(4, [16, 16, 16, 2]), (20, [20])])
+def test_sources_are_encoded_ahead_so_that_batches_are_not_tiny(n, expected, monkeypatch):
+    """As many as are missing, and at least sixteen if there are so many."""
+    encode, sizes = FunctionSession.encode, []
+
+    def counted(self, sources, indices, slots):
+        sizes.append(len(sources))
+        encode(self, sources, indices, slots)
+
+    monkeypatch.setattr(FunctionSession, "encode", counted)
+    decoder(pybeam.Streaming(n, window=64)).decode([[1]] * sum(expected))
+    assert sizes == expected
 
 
 def test_what_has_a_length_is_read_by_the_stream_itself():

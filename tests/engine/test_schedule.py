@@ -26,6 +26,11 @@ def test_batch_moves_all_and_refills_when_empty():
     assert not batch.has_room(Load(3, 10, 5), 7, 50)
 
 
+def test_a_schedule_says_when_it_refills():
+    with pytest.raises(TypeError, match="epsilon"):
+        pybeam.Schedule()
+
+
 def test_batch_of_tokens_takes_at_least_one():
     batch = pybeam.Batch(tokens=100)
     assert batch.has_room(Load(0, 0, 0), 500, 5)

@@ -1,10 +1,10 @@
 """Change the core one small thing at a time and look whether a test notices: `make mutate [MINUTES=...]`.
 
-cosmic-ray says what can be changed. Tests run on a changed copy of the tree, in `build/mutants`: those of
-the files that hold the laws of the changed module (`mutants.toml`), as far as they run the changed line.
-torch and pytest are loaded once: each mutant is a fork of this process, with a limit of time and of
-memory. Results are kept beside the copy, so that the next run goes on. A mutant that survived is tried
-again, before new ones, when its tests have changed.
+cosmic-ray says what can be changed. Tests run on a changed copy of the tree, in `build/mutants`: those that
+run the changed line, of the files that hold the laws of its module (`mutants.toml`) and then of the others,
+the fastest first. Each mutant is a fork of a process that has collected all of them, with a limit of time
+and of memory. Results are kept beside the copy, so that the next run goes on. A mutant that survived is
+tried again, before new ones, when tests have changed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import ast
 import difflib
 import json
+import multiprocessing
 import random
 import sys
 import time
@@ -27,11 +28,17 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 from tqdm import tqdm
 
-from fuzz.mutated_tree import ROOT, Tree, digest_of
+from fuzz.mutated_tree import INVALID, KILLED, ROOT, SURVIVED, Tree, digest_of, is_in_a_function
 
 FOLDER = ROOT / "build" / "mutants"
 LAWS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-KILLED, SURVIVED = "killed", "survived"
+# operators whose mutants do as the original does, and why
+LEFT_OUT = {
+    "core/ReplaceComparisonOperator_Eq_Is": "small ints and names are equal if they are the same",
+    "core/ReplaceComparisonOperator_NotEq_IsNot": "small ints and names are equal if they are the same",
+    "core/ReplaceComparisonOperator_Is_Eq": "None and enums equal nothing but themselves",
+    "core/ReplaceComparisonOperator_IsNot_NotEq": "None and enums equal nothing but themselves",
+}
 
 
 class Mutant(NamedTuple):
@@ -56,12 +63,12 @@ class Results:
         # they survived older tests
         self.doubtful: set[Mutant] = set()
         self._code = {module: digest_of([module]) for module in LAWS}
-        self._tests = {module: digest_of(tests) for module, tests in LAWS.items()}
+        self._tests = digest_of(sorted({file for files in LAWS.values() for file in files}))
         for line in path.read_text("utf-8").splitlines() if path.exists() else ():
             found = json.loads(line)
             mutant, module = Mutant(*found["mutant"]), found["mutant"][0]
             is_old = found["code"] != self._code.get(module)
-            if is_old or (found["outcome"] == SURVIVED and found["tests"] != self._tests[module]):
+            if is_old or (found["outcome"] == SURVIVED and found["tests"] != self._tests):
                 self.known.pop(mutant, None)
                 self.doubtful.add(mutant)
             else:
@@ -70,7 +77,7 @@ class Results:
     def add(self, mutant: Mutant, outcome: str, diff: str) -> None:
         """Remember the outcome of a mutant, here and in the file."""
         found = {"mutant": mutant, "outcome": outcome, "diff": diff}
-        found |= {"code": self._code[mutant.module], "tests": self._tests[mutant.module]}
+        found |= {"code": self._code[mutant.module], "tests": self._tests}
         self.known[mutant] = found
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
@@ -83,35 +90,33 @@ class Results:
                 print(f"\n{module}:{mutant.line} {mutant.operator}\n{found[mutant]['diff']}")
         counts = Counter(one["outcome"] for one in found.values())
         if found:
-            print(f"{module}: {counts[KILLED]} of {len(found)} killed")
+            print(f"{module}: {counts[KILLED]} of {counts[KILLED] + counts[SURVIVED]} killed")
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module, but those of annotations, which nothing runs."""
+    """Yield every mutant of a module, but those that can make no difference."""
     text = (ROOT / module).read_text("utf-8")
-    annotations = list(_annotations(ast.parse(text)))
+    idle = list(_idle(ast.parse(text)))
     nodes = list(ast_nodes(get_ast(text)))
     for name in operator_names():
         kind = get_operator(name)
         # the others insert variables that must be named
-        if kind.arguments():
+        if kind.arguments() or name in LEFT_OUT:
             continue
         positions = [at for node in nodes for at in kind().mutation_positions(node)]
         for occurrence, (begin, end) in enumerate(positions):
-            if not any(first <= begin and end <= last for first, last in annotations):
+            if not any(first <= begin and end <= last for first, last in idle):
                 yield Mutant(module, name, occurrence, begin[0])
 
 
-def _annotations(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def _idle(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where nothing is done: annotations, and assertions, which hold whatever a search is asked for."""
     for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            found = getattr(node, name, None)
+        parts = [getattr(node, name, None) for name in ("annotation", "returns")]
+        for found in [*parts, node if isinstance(node, ast.Assert) else None]:
             if found is not None:
-                begin, end = (
-                    (found.lineno, found.col_offset),
-                    (found.end_lineno, found.end_col_offset),
-                )
-                yield begin, end
+                end = found.end_lineno, found.end_col_offset
+                yield (found.lineno, found.col_offset), end
 
 
 def in_turn(seed: int) -> list[Mutant]:
@@ -136,6 +141,58 @@ def diff(name: str, original: str, changed: str) -> str:
     return "".join(difflib.unified_diff(*lines, name, name, n=1))
 
 
+class Worker:
+    """A process that tries mutants on a tree of its own."""
+
+    tree: Tree | Exception
+    end: float
+
+    @classmethod
+    def start(cls, numbers: Any, seconds: float, end: float) -> None:
+        """Begin, with the next number; the first job says what fails here."""
+        cls.end = end
+        try:
+            cls.tree = Tree(FOLDER / f"tree-{numbers.get()}", LAWS, seconds)
+        except Exception as error:
+            cls.tree = error
+
+    @classmethod
+    def watch(cls, file: str) -> None:
+        """See what the tests of a file run."""
+        if isinstance(cls.tree, Exception):
+            raise cls.tree
+        cls.tree.watch(file)
+
+    @classmethod
+    def outcome(cls, mutant: Mutant) -> tuple[Mutant, str, str]:
+        """Return a mutant's outcome, which is nothing when the time is over, and its change."""
+        if time.monotonic() > cls.end:
+            return mutant, "", ""
+        original = (ROOT / mutant.module).read_text("utf-8")
+        code = mutant.code(original)
+        assert isinstance(cls.tree, Tree)
+        outcome = cls.tree.outcome(mutant.module, mutant.line, code)
+        return mutant, outcome, diff(mutant.module, original, code)
+
+
+def try_them(left: list[Mutant], results: Results, options: argparse.Namespace) -> None:
+    """Try mutants in this order for so many minutes."""
+    processes = multiprocessing.get_context("fork")
+    numbers = processes.SimpleQueue()
+    for number in range(options.workers):
+        numbers.put(number)
+    end = time.monotonic() + 60 * options.minutes
+    files = sorted({file for files in LAWS.values() for file in files})
+    with processes.Pool(options.workers, Worker.start, (numbers, options.seconds, end)) as pool:
+        for _ in tqdm(pool.imap_unordered(Worker.watch, files), "files of tests", len(files)):
+            pass
+        for mutant, outcome, change in tqdm(
+            pool.imap_unordered(Worker.outcome, left), "mutants", len(left)
+        ):
+            if outcome:
+                results.add(mutant, outcome, change)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m fuzz.mutants",
@@ -147,6 +204,10 @@ def main() -> int:
         "--minutes", type=float, default=60.0, help="default: 60; 0 shows what is known"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the order of mutants (default: 0)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="of tests for each mutant (default: 6)"
+    )
     options = parser.parse_args()
     unknown = sorted(set(options.modules) - set(LAWS))
     if unknown:
@@ -157,23 +218,14 @@ def main() -> int:
     every = [mutant for mutant in in_turn(options.seed) if mutant.module in modules]
     left = [mutant for mutant in every if mutant not in results.known]
     left.sort(key=lambda mutant: mutant not in results.doubtful)
-    end = time.monotonic() + 60 * options.minutes
-    tree = Tree(FOLDER, list(LAWS)) if options.minutes else None
-    bar = tqdm(
-        left, desc="mutants", initial=len(every) - len(left), total=len(every), mininterval=1
-    )
-    for mutant in bar:
-        if tree is None or time.monotonic() > end:
-            break
-        bar.set_postfix_str(f"{mutant.module}:{mutant.line}")
-        original = (ROOT / mutant.module).read_text("utf-8")
-        code = mutant.code(original)
-        passes = tree.passes(mutant.module, mutant.line, code, LAWS[mutant.module])
-        results.add(mutant, SURVIVED if passes else KILLED, diff(mutant.module, original, code))
-    bar.close()
+    left.sort(key=lambda mutant: not is_in_a_function(mutant.module, mutant.line))
+    if options.minutes:
+        try_them(left, results, options)
     for module in modules:
         results.show(module)
     tried = [results.known[mutant]["outcome"] for mutant in every if mutant in results.known]
+    # no mutant: a `*` between parameters, say
+    tried = [outcome for outcome in tried if outcome != INVALID]
     killed, share = tried.count(KILLED), tried.count(KILLED) / max(1, len(tried))
     print(f"\n{killed} of {len(tried)} mutants killed ({share:.1%}); {len(every)} can be made")
     return 0

@@ -1,20 +1,17 @@
-"""Run tests on a copy of the tree of which one module is changed, each time in a fork of this process."""
+"""Run tests on a copy of the tree of which one module is changed, each time in a fork of a process."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import os
-import resource
 import shutil
-import signal
 import sys
-import threading
-import time
-import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,168 +21,194 @@ import pytest
 import safetensors.torch  # noqa: F401
 import torch
 
+from fuzz.collected_tests import NOT_LIVE, Collected, Job, Limits, Watch, quietly, status_of
+
 ROOT = Path(__file__).parents[2]
 COPIED = ("benchmarks", "examples", "pybeam", "pyproject.toml", "tests")
-# what a mutant may take beside the same tests without a change; seconds are the processor's, as other
-# programs that share the machine must kill no mutant
-TIMES, SECONDS, BYTES = 4, 20, 4 << 30
-# of a file of tests without a change
-BASELINE_SECONDS = 600
-# the clock ends a test that waits for ever, after so many times as long
-PATIENCE = 8
-# of the fastest tests that run a line; slower ones are left out
-ENOUGH_SECONDS = 40
+KILLED, SURVIVED, INVALID = "killed", "survived", "invalid"
 
 
 class Tree:
     """A copy of the tree, and which test of it runs which lines of the modules that are changed."""
 
-    def __init__(self, folder: Path, modules: list[str]) -> None:
-        self.folder, self._modules = folder / "tree", modules
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def __init__(self, folder: Path, laws: dict[str, list[str]], seconds: float) -> None:
+        self.folder, self._laws, self._seconds = folder, laws, seconds
+        self._files = sorted({file for files in laws.values() for file in files})
+        self._known = folder.parent / "seen"
+        self._known.mkdir(exist_ok=True)
+        self._seen: dict[str, Any] = {}
+        # of each function, the tests that noticed a change of it, the last one first
+        self._killers: dict[str, list[str]] = defaultdict(list)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         ignored = shutil.ignore_patterns("__pycache__", "node_modules")
         for name in COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
+                shutil.copytree(ROOT / name, folder / name, ignore=ignored)
             else:
-                shutil.copy2(ROOT / name, self.folder / name)
-        self._known = folder / "watched.json"
-        # by the digest of a file of tests and the modules
-        self._watched = json.loads(self._known.read_text("utf-8")) if self._known.exists() else {}
+                shutil.copy2(ROOT / name, folder / name)
+        self._server = self._collect()
 
-    def passes(self, module: str, line: int, code: str, tests: list[str]) -> bool:
-        """Whether the tests that run this line of the module pass with this text of it, fastest first."""
-        chosen = self._chosen(module, line, tests)
-        if not chosen:
-            return True
-        path = self.folder / module
-        path.write_text(code, "utf-8")
+    def watch(self, file: str) -> None:
+        """See which lines each test of this file runs, without a change; all must pass."""
+        if self._report(file).exists():
+            return
+        modules = {str(self.folder / module): module for module in self._laws}
+        if self._ask(Watch(file, modules)) != 0:
+            log = (self.folder / "collected.txt").read_text("utf-8", "replace")
+            raise RuntimeError(f"{log}\n{file} fails without a change; mend that first")
+        os.replace(self.folder / "seen.json", self._report(file))
+
+    def outcome(self, module: str, line: int, code: str) -> str:
+        """Whether the tests that run this line of the module notice this text of it."""
         try:
-            limit = int(TIMES * sum(chosen.values()) + SECONDS)
-            files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
-            return self._fork(lambda: self._test(files, Chosen(chosen)), limit)
-        finally:
-            shutil.copy2(ROOT / module, path)
+            compile(code, module, "exec")
+        except SyntaxError:
+            return INVALID
+        before = (ROOT / module).read_text("utf-8")
+        function = _function(before, line)
+        place = f"{module}:{function}"
+        chosen = self._chosen(module, line, place)
+        if not chosen:
+            return SURVIVED
+        status = NOT_LIVE
+        if function:
+            status = self._ask(Job(chosen, str(self.folder / module), before, code))
+        if status == NOT_LIVE:
+            files = self._laws[module]
+            own = {name: one for name, one in chosen.items() if name.partition("::")[0] in files}
+            status = self._import(module, code, own) if own else 0
+        if status == 0:
+            return SURVIVED
+        killer = (self.folder / "began.txt").read_text("utf-8")
+        for known in (self._killers[place], self._killers[module]):
+            if killer in known:
+                known.remove(killer)
+            known.insert(0, killer)
+        return KILLED
 
-    def _chosen(self, module: str, line: int, tests: list[str]) -> dict[str, float]:
-        """The fastest tests that run this line, with their seconds."""
+    def _chosen(self, module: str, line: int, place: str) -> dict[str, float]:
+        """The tests that run this line, with their seconds: what noticed changes, and the fastest."""
         statements = _statements(ROOT / module)
-        found = [
-            (test["seconds"], name)
-            for file in tests
-            for name, test in self._seen(file).items()
-            if _is_run(line, test["lines"].get(module, []), statements)
-        ]
-        chosen, total = {}, 0.0
-        for seconds, name in sorted(found):
-            total += seconds
-            if chosen and total > ENOUGH_SECONDS:
-                break
-            chosen[name] = seconds
+        own, others = [], []
+        for file in self._files:
+            if file not in self._seen:
+                self._seen[file] = json.loads(self._report(file).read_text("utf-8"))
+            kind = own if file in self._laws[module] else others
+            for name, test in self._seen[file].items():
+                if _is_run(line, test["lines"].get(module, []), statements):
+                    kind.append((test["seconds"], name))
+        found = {name: seconds for seconds, name in own + others}
+        killers = [*self._killers[place][:5], *self._killers[module][:5]]
+        chosen = {name: found[name] for name in killers if name in found}
+        for kind in (own, others if is_in_a_function(module, line) else []):
+            total = 0.0
+            for seconds, name in _one_of_each_first(kind):
+                total += seconds
+                if chosen and total > self._seconds:
+                    break
+                chosen.setdefault(name, seconds)
         return chosen
 
-    def _seen(self, file: str) -> dict[str, Any]:
-        """Which lines of the modules each test of a file runs, and how long it takes; all must pass."""
-        digest = digest_of([file, *self._modules])
-        if digest not in self._watched:
-            report = self.folder / "seen.json"
-            watcher = Watcher(self.folder, self._modules, report)
-            if not self._fork(lambda: self._test([file], watcher), BASELINE_SECONDS):
-                log = (self.folder / "log.txt").read_text("utf-8", "replace")
-                sys.exit(f"{log}\n{file} fails without a change; mend that first")
-            self._watched[digest] = json.loads(report.read_text("utf-8"))
-            self._known.write_text(json.dumps(self._watched), "utf-8")
-        return self._watched[digest]
+    def _report(self, file: str) -> Path:
+        return self._known / f"{digest_of([file, *self._laws])}.json"
 
-    def _fork(self, call: Callable[[], int], limit: int) -> bool:
-        """Whether this call returns 0 in a process of its own, within so many seconds of the processor."""
-        sys.stdout.flush()
+    def _collect(self) -> Connection:
+        """Start the process that has collected all tests, and answers jobs."""
+        here, there = Pipe()
+        if os.fork() == 0:
+            here.close()
+            plugin = Collected(self.folder, there)
+
+            def call() -> int:
+                status = self._test(self._files, plugin)
+                if plugin.watcher is not None and status == 0:
+                    seen = json.dumps(plugin.watcher.write())
+                    (self.folder / "seen.json").write_text(seen, "utf-8")
+                return status
+
+            quietly(self.folder / "collected.txt", call)
+        there.close()
+        try:
+            here.recv()
+        except EOFError as error:
+            log = (self.folder / "collected.txt").read_text("utf-8", "replace")
+            raise RuntimeError(f"{log}\nthe tests cannot be collected; mend that first") from error
+        return here
+
+    def _ask(self, job: Job | Watch) -> int:
+        self._server.send(job)
+        return self._server.recv()
+
+    def _import(self, module: str, code: str, seconds: dict[str, float]) -> int:
+        """Run tests in a fork that imports the library and the tests with the change."""
+        path = self.folder / module
+        path.write_text(code, "utf-8")
         child = os.fork()
         if child == 0:
             os.setpgrp()
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, -1))
-            status = 1
-            try:
-                status = call()
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(status)
-        # what a test has started and left behind ends with it
-        timer = threading.Timer(PATIENCE * limit, os.killpg, (child, signal.SIGKILL))
-        timer.start()
-        _, status = os.waitpid(child, 0)
-        timer.cancel()
-        return status == 0
+            files = list(dict.fromkeys(name.partition("::")[0] for name in seconds))
+            # importing and collecting may hang, too
+            (self.folder / "began.txt").write_text("", "utf-8")
+            plugin = Chosen(self.folder, seconds)
+            quietly(self.folder / "imported.txt", lambda: self._test(files, plugin))
+        status = status_of(child)
+        shutil.copy2(ROOT / module, path)
+        return status
 
-    def _test(self, tests: list[str], plugin: Watcher | Chosen) -> int:
+    def _test(self, files: list[str], plugin: object) -> int:
         """Run these tests of the copy in this process; returns pytest's exit status."""
-        with open(self.folder / "log.txt", "wb") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        with open("/proc/self/statm") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, resource.RLIM_INFINITY))
         os.chdir(self.folder)
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         sys.path[:0] = [str(self.folder), str(self.folder / "tests")]
         # a module is changed more often than once a second, which is how fine the times of its bytecode are
-        sys.dont_write_bytecode = isinstance(plugin, Chosen)
+        sys.dont_write_bytecode = True
         torch.set_num_threads(1)
         options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow"]
-        return pytest.main([*options, *tests], plugins=[plugin])
+        return int(pytest.main([*options, *files], plugins=[plugin]))
 
 
-class Watcher:
-    """Writes down which lines of these modules each test runs, and how long it takes."""
-
-    def __init__(self, folder: Path, modules: list[str], report: Path) -> None:
-        self._modules = {str(folder / module): module for module in modules}
-        self._report = report
-        self._lines: dict[str, set[int]] = {}
-        self._seen: dict[str, dict[str, Any]] = {}
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._lines, start = defaultdict(set), time.process_time()
-        sys.settrace(self._on_call)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            lines = {module: sorted(lines) for module, lines in self._lines.items()}
-            self._seen[item.nodeid] = {"seconds": time.process_time() - start, "lines": lines}
-
-    def pytest_sessionfinish(self) -> None:
-        self._report.write_text(json.dumps(self._seen), "utf-8")
-
-    def _on_call(self, frame: Any, event: str, arg: object) -> Callable[..., Any] | None:
-        return self._on_line if frame.f_code.co_filename in self._modules else None
-
-    def _on_line(self, frame: Any, event: str, arg: object) -> Callable[..., Any]:
-        self._lines[self._modules[frame.f_code.co_filename]].add(frame.f_lineno)
-        return self._on_line
-
-
-class Chosen:
-    """Leaves only these tests, by their seconds, the fastest first."""
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds = seconds
+class Chosen(Limits):
+    """Leaves only these tests, in this order."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if item.nodeid in self._seconds]
+        found = {item.nodeid: item for item in items}
         # a mutant may change which tests there are; then it is noticed
-        assert len(chosen) == len(self._seconds)
-        items[:] = sorted(chosen, key=lambda item: self._seconds[item.nodeid])
+        items[:] = [found[name] for name in self._seconds]
 
 
 def digest_of(paths: list[str]) -> str:
     """Return a digest of these files of the working tree."""
     texts = b"\0".join((ROOT / path).read_bytes() for path in paths)
     return hashlib.sha256(texts).hexdigest()[:16]
+
+
+@functools.cache
+def is_in_a_function(module: str, line: int) -> bool:
+    """Whether a function's body holds this line of a module, so that trying a change of it is fast."""
+    return bool(_function((ROOT / module).read_text("utf-8"), line))
+
+
+def _one_of_each_first(tests: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The fastest first, but a second variant of a test after the first one of all."""
+    turns, ordered = Counter[str](), []
+    for seconds, name in sorted(tests):
+        test = name.partition("[")[0]
+        ordered.append((turns[test], seconds, name))
+        turns[test] += 1
+    return [(seconds, name) for _, seconds, name in sorted(ordered)]
+
+
+def _function(text: str, line: int) -> str:
+    """The function whose body holds this line, or nothing."""
+    found = ""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.body[0].lineno <= line <= (
+            node.end_lineno or 0
+        ):
+            found = node.name
+    return found
 
 
 def _is_run(line: int, lines: list[int], statements: list[range]) -> bool:
