@@ -1,7 +1,7 @@
 """Tests that are collected once: each mutant runs some of them in a fork, with the code of its functions.
 
-What the library and the tests hold are the functions themselves. So a change in the body of a function
-reaches all of them when the function is given other code, and nothing is imported or collected again.
+The library and the tests hold the functions themselves. A change in the body of a function reaches all of
+them when the function is given other code, and nothing is imported or collected again.
 """
 
 from __future__ import annotations

@@ -110,10 +110,13 @@ def mutants_of(module: str) -> Iterator[Mutant]:
 
 
 def _idle(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where nothing is done: annotations, and assertions, which hold whatever a search is asked for."""
+    """Where nothing is done: annotations, and what is asserted, as no call makes it false."""
     for node in ast.walk(tree):
         parts = [getattr(node, name, None) for name in ("annotation", "returns")]
-        for found in [*parts, node if isinstance(node, ast.Assert) else None]:
+        is_asserted = isinstance(node, ast.Assert) or (
+            isinstance(node, ast.keyword) and node.arg == "strict"
+        )
+        for found in [*parts, node if is_asserted else None]:
             if found is not None:
                 end = found.end_lineno, found.end_col_offset
                 yield (found.lineno, found.col_offset), end

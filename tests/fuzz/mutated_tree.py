@@ -66,20 +66,19 @@ class Tree:
         except SyntaxError:
             return INVALID
         before = (ROOT / module).read_text("utf-8")
-        function = _function(before, line)
-        place = f"{module}:{function}"
-        chosen = self._chosen(module, line, place)
-        if not chosen:
-            return SURVIVED
+        place = f"{module}:{_function(before, line)}"
+        own, others = self._running(module, line)
         status = NOT_LIVE
-        if function:
+        if own or others:
+            chosen = self._chosen([own, others], [self._killers[place], self._killers[module]])
             status = self._ask(Job(chosen, str(self.folder / module), before, code))
         if status == NOT_LIVE:
-            files = self._laws[module]
-            own = {name: one for name, one in chosen.items() if name.partition("::")[0] in files}
-            status = self._import(module, code, own) if own else 0
+            # what only an import runs, every test of the module has run
+            chosen = self._chosen([own or self._tests(self._laws[module])], [])
+            status = self._import(module, code, chosen)
         if status == 0:
             return SURVIVED
+        # nothing, if the change could not be imported
         killer = (self.folder / "began.txt").read_text("utf-8")
         for known in (self._killers[place], self._killers[module]):
             if killer in known:
@@ -87,21 +86,30 @@ class Tree:
             known.insert(0, killer)
         return KILLED
 
-    def _chosen(self, module: str, line: int, place: str) -> dict[str, float]:
-        """The tests that run this line, with their seconds: what noticed changes, and the fastest."""
-        statements = _statements(ROOT / module)
-        own, others = [], []
+    def _running(self, module: str, line: int) -> tuple[dict[str, float], dict[str, float]]:
+        """The tests that run this line, with their seconds: those of the module's list, and others."""
+        if not is_in_a_function(module, line):
+            return {}, {}
+        statement = _statement(module, line)
+        own, others = {}, {}
         for file in self._files:
-            if file not in self._seen:
-                self._seen[file] = json.loads(self._report(file).read_text("utf-8"))
             kind = own if file in self._laws[module] else others
-            for name, test in self._seen[file].items():
-                if _is_run(line, test["lines"].get(module, []), statements):
-                    kind.append((test["seconds"], name))
-        found = {name: seconds for seconds, name in own + others}
-        killers = [*self._killers[place][:5], *self._killers[module][:5]]
-        chosen = {name: found[name] for name in killers if name in found}
-        for kind in (own, others if is_in_a_function(module, line) else []):
+            for name, test in self._report_of(file).items():
+                if any(one in statement for one in test["lines"].get(module, [])):
+                    kind[name] = test["seconds"]
+        return own, others
+
+    def _tests(self, files: list[str]) -> dict[str, float]:
+        return {
+            name: test["seconds"] for file in files for name, test in self._report_of(file).items()
+        }
+
+    def _chosen(self, kinds: list[dict[str, float]], known: list[list[str]]) -> dict[str, float]:
+        """Tests that noticed changes before, and then the fastest of each kind, with their seconds."""
+        every = {name: seconds for kind in kinds for name, seconds in kind.items()}
+        killers = [name for names in known for name in names[:5] if name in every]
+        chosen = {name: every[name] for name in killers}
+        for kind in kinds:
             total = 0.0
             for seconds, name in _one_of_each_first(kind):
                 total += seconds
@@ -109,6 +117,11 @@ class Tree:
                     break
                 chosen.setdefault(name, seconds)
         return chosen
+
+    def _report_of(self, file: str) -> dict[str, Any]:
+        if file not in self._seen:
+            self._seen[file] = json.loads(self._report(file).read_text("utf-8"))
+        return self._seen[file]
 
     def _report(self, file: str) -> Path:
         return self._known / f"{digest_of([file, *self._laws])}.json"
@@ -190,10 +203,10 @@ def is_in_a_function(module: str, line: int) -> bool:
     return bool(_function((ROOT / module).read_text("utf-8"), line))
 
 
-def _one_of_each_first(tests: list[tuple[float, str]]) -> list[tuple[float, str]]:
+def _one_of_each_first(tests: dict[str, float]) -> list[tuple[float, str]]:
     """The fastest first, but a second variant of a test after the first one of all."""
     turns, ordered = Counter[str](), []
-    for seconds, name in sorted(tests):
+    for name, seconds in sorted(tests.items(), key=lambda test: test[1]):
         test = name.partition("[")[0]
         ordered.append((turns[test], seconds, name))
         turns[test] += 1
@@ -211,23 +224,14 @@ def _function(text: str, line: int) -> str:
     return found
 
 
-def _is_run(line: int, lines: list[int], statements: list[range]) -> bool:
-    """Whether one of these lines belongs to the same statement; what no function holds, imports run."""
-    around = [statement for statement in statements if line in statement]
-    if not around:
-        return True
-    smallest = min(around, key=len)
-    return any(one in smallest for one in lines)
-
-
-def _statements(path: Path) -> list[range]:
-    """The lines of every statement in a function, without the statements that it holds."""
-    found = []
-    for function in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(function, ast.FunctionDef):
-            for node in (child for one in function.body for child in ast.walk(one)):
-                if isinstance(node, ast.stmt):
-                    body = getattr(node, "body", None)
-                    end = body[0].lineno if body else (node.end_lineno or 0) + 1
-                    found.append(range(node.lineno, max(end, node.lineno + 1)))
-    return found
+@functools.cache
+def _statement(module: str, line: int) -> range:
+    """The lines of the smallest statement that holds this one, without the statements that it holds."""
+    found = [range(line, line + 1)]
+    for node in ast.walk(ast.parse((ROOT / module).read_text("utf-8"))):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or 0) + 1
+            if node.lineno <= line < max(end, node.lineno + 1):
+                found.append(range(node.lineno, max(end, node.lineno + 1)))
+    return min(found[1:] or found, key=len)
