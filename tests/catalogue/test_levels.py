@@ -62,6 +62,7 @@ def padded(items, fill):
     return np.array([item + [fill] * (longest - len(item)) for item in items])
 
 
+@pytest.mark.slow
 def test_all_forms_of_items_are_one():
     pa = pytest.importorskip("pyarrow")
     items = CASES["short"]

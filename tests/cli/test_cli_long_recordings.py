@@ -70,6 +70,7 @@ def test_pieces_are_the_whole(form):
         assert written == (plain if form == "line" else format_transcript(whole, form))
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("options", [(), ("--format=txt",), ("--windows=batched", "--format=srt")])
 def test_segments_are_written_as_they_settle(model, tmp_path, monkeypatch, options):
     """After the news of each window, its text is in the output."""

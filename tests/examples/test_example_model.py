@@ -29,6 +29,7 @@ def theirs():
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(MODEL, dtype=torch.float32).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_results_do_not_depend_on_the_schedule(model, sources, name):

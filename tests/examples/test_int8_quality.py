@@ -46,6 +46,7 @@ def share_of_equals(outputs) -> float:
     return sum(a == b for a, b in zip(*outputs, strict=True)) / len(outputs[0])
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("smaller", SMALLER)
 def test_log_probs_of_the_references_are_float32s_within_a_hundredth(smaller):
@@ -64,6 +65,7 @@ def test_log_probs_of_the_references_are_float32s_within_a_hundredth(smaller):
     assert per_token[1] == pytest.approx(per_token[0], rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("smaller", "step"),
     [("int8", 12), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in SMALLER)],
@@ -83,6 +85,7 @@ def test_bleu(smaller, step):
     assert share_of_equals(outputs) >= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PATHS)
 def test_exact_match_of_logical_forms(name, step):

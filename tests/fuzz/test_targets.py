@@ -34,6 +34,7 @@ def test_operators(seed):
     operators.case(seed)
 
 
+@pytest.mark.slow
 def test_searches():
     searches.case(3)
 

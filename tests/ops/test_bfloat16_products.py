@@ -56,6 +56,7 @@ def test_there_are_two_ways():
         native.set_bfloat16_products("bytes")
 
 
+@pytest.mark.slow
 def test_the_environment_may_choose():
     code = "from pybeam.backends import native; print(native.bfloat16_products())"
     run = subprocess.run(

@@ -269,6 +269,7 @@ def test_an_instruction_set_that_is_not_there():
         torch.ops.pybeam.set_isa("sse9")
 
 
+@pytest.mark.slow
 def test_one_openmp_runtime():
     import subprocess
     import sys

@@ -106,7 +106,7 @@ def test_places_stay_empty_for_one_step_alone():
     }
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("build", ["fixed", "variable", "shrinking", "huang"])
 @pytest.mark.parametrize("name", SCORINGS)
 def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build):

@@ -22,6 +22,8 @@ EVERY = ALGORITHMS | GUESSING
 REQUESTS = [pybeam.Request([1 + i] * (1 + i % 3), id=i) for i in range(5)]
 
 
+# the covering law has most of these, too
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_source_alone_is_as_in_the_batch(name, backend):
     algorithm = with_state(EVERY[name])

@@ -43,6 +43,7 @@ def test_it_ends_if_its_models_cannot_be_loaded(tmp_path):
         assert "config.json" in server.lines[-1]
 
 
+@pytest.mark.slow
 def test_sigterm_under_load_loses_no_request(own_server):
     statuses: dict[str, int | None] = {}
     server = own_server

@@ -67,6 +67,7 @@ def sent(served, content=LONG, settings=None, **form):
     return run(lambda client: send(client, content, **form), model=served, **(settings or {}))
 
 
+@pytest.mark.slow
 def test_formats(served):
     transcript = expected(served, language="de")
     assert len(transcript.segments) > 1

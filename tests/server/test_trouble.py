@@ -41,6 +41,7 @@ def faulty():
         assert process.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_model_that_fails_for_one_source(faulty, fault):

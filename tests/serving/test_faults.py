@@ -215,6 +215,7 @@ def test_a_swap_under_load_drops_nothing():
     service.close()
 
 
+@pytest.mark.slow
 def test_swaps_while_many_submit():
     service = pybeam.Service({"m": decoder()}).start()
     futures, is_over = [], threading.Event()

@@ -91,6 +91,7 @@ class Caller:
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_storm(model, engines):
     requests = requests_for(model)

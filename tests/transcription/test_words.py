@@ -18,6 +18,7 @@ def directory(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
