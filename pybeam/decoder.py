@@ -22,9 +22,7 @@ from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment, InProcess, Model
-from pybeam.processors.allowed import AllowedSequences
 from pybeam.processors.base import Processor
-from pybeam.processors.items import AllowedItems
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.settings import applied
@@ -246,7 +244,7 @@ class Decoder(InProcess):
                 f"{self.algorithm.scoring.coverage}; leave it out"
             )
         for processor in self.algorithm.processors:
-            if isinstance(processor, AllowedItems | AllowedSequences):
+            if isinstance(processor, Processor) and processor.begins_behind_prefix:
                 raise ValueError(
                     "`alternatives` goes on from each token as from a prefix, behind which what is allowed "
                     f"begins anew, but the algorithm has {type(processor).__name__}; use `decode` with as "

@@ -77,7 +77,7 @@ class PrefixRule:
         return False
 
     @property
-    def of_own(self) -> PrefixRule:
+    def of_default(self) -> PrefixRule:
         """The rule for a prefix that is not the request's: the source's language, or a forced first token.
 
         It may differ in `in_length` and `in_limits`, and does only in `pybeam.compat`.

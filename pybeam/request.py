@@ -67,10 +67,7 @@ class Request:
         """Return a request as it is, and one of anything else that is a source."""
         if isinstance(given, Request):
             return given
-        # a frozen class would set one field after the other, which takes longer than to check the source
-        request = object.__new__(cls)
-        request.__dict__.update(_DEFAULTS, source=given)
-        return request
+        return _unchecked(cls, _DEFAULTS | {"source": given})
 
     @property
     def overrides_nothing(self) -> bool:
@@ -81,6 +78,18 @@ class Request:
     def prefix_length(self) -> int:
         """The number of tokens in the prefix; 0 without one."""
         return 0 if self.prefix is None else len(self.prefix)
+
+
+def with_prefix(request: Request, prefix: tuple[int, ...]) -> Request:
+    """Return a request with another prefix, which is known to be one."""
+    return _unchecked(type(request), vars(request) | {"prefix": prefix})
+
+
+def _unchecked(kind: type[Request], values: dict[str, Any]) -> Request:
+    # a frozen class would set one field after the other, which takes longer than to check the source
+    request = object.__new__(kind)
+    vars(request).update(values)
+    return request
 
 
 _OPTIONS = attrgetter(

@@ -33,7 +33,7 @@ class DecoderPrompt(PrefixRule):
     """
 
     @property
-    def of_own(self) -> PrefixRule:
+    def of_default(self) -> PrefixRule:
         return FORCED
 
 

@@ -19,7 +19,7 @@ from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden, rule_of
-from pybeam.search.settings import with_own_prefix
+from pybeam.search.settings import with_default_prefix
 
 # Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
 # processor; each source more takes memory before it is needed.
@@ -149,7 +149,7 @@ class Admission:
         """Make the source of a request. Raises whatever its checks or its functions raise."""
         model = self._model
         content = model.check(request.source)
-        request = with_own_prefix(request, self._algorithm, model)
+        request = with_default_prefix(request, self._algorithm, model)
         room = model.room(content)
         if room is None:
             room = self._check_longest(request)

@@ -19,7 +19,7 @@ from pybeam.models.base import Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import overridden, rule_of
-from pybeam.search.settings import with_own_prefix
+from pybeam.search.settings import with_default_prefix
 
 Decode = Callable[[list[Request]], list[Result]]
 
@@ -41,7 +41,7 @@ def alternatives(
     if not 0 <= min_probability <= 1:
         raise ValueError(f"`min_probability` must be 0 to 1, but is {min_probability}")
     requests = [
-        with_own_prefix(_numbered(i, request), algorithm, model)
+        with_default_prefix(_numbered(i, request), algorithm, model)
         for i, request in enumerate(requests)
     ]
     for request in requests:

@@ -24,7 +24,7 @@ from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
 from pybeam.search.overrides import overridden
-from pybeam.search.settings import applied, with_own_prefix
+from pybeam.search.settings import applied, with_default_prefix
 
 FORMATS = (".html", ".png", ".svg", ".json")
 
@@ -108,7 +108,7 @@ def decoding_graph(
     See Santilli et al. 2023, section 3.5.
     """
     algorithm = applied(greedy() if algorithm is None else algorithm, model)
-    request = with_own_prefix(Request.of(request), algorithm, model)
+    request = with_default_prefix(Request.of(request), algorithm, model)
     tokens = _output(model, algorithm, request)
     source = model.check(request.source)
     sizes = model.room(source), model.source_length(source)

@@ -76,6 +76,7 @@ class AllowedSequences(Processor):
     sequences: tuple[tuple[int, ...], ...] = field(repr=False)
     stage: Stage = "logits"
     state: ClassVar = (INT,)
+    begins_behind_prefix: ClassVar = True
 
     def __post_init__(self) -> None:
         check_stage(self.stage)

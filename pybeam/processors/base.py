@@ -36,6 +36,7 @@ class Processor(ABC):
             results are added to scores as they are, whatever they sum to.
         per_request: fields that `Request.processors` may change; `parameters` must follow from them.
         state: dtypes of the numbers that it keeps for every hypothesis, see `__call__`.
+        begins_behind_prefix: whether what it allows begins anew behind a forced prefix.
         perturbs: whether its results rank hypotheses without being log-probabilities. Then
             `Hypothesis.log_probs` and `score` follow from the log-probabilities that it was given, and
             `final_score` from its results. Such a processor is the last.
@@ -51,6 +52,7 @@ class Processor(ABC):
     stage: Stage = "logits"
     per_request: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[torch.dtype, ...]] = ()
+    begins_behind_prefix: ClassVar[bool] = False
     perturbs: ClassVar[bool] = False
     can_capture: bool = False
     prefix_reach: int = 0

@@ -28,6 +28,7 @@ class AllowedItems(Processor):
     stage: Stage = field(default="log_probs", init=False)
     per_request: ClassVar = ("filter",)
     state: ClassVar = (INT,)
+    begins_behind_prefix: ClassVar = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.catalogue, Catalogue):

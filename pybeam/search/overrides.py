@@ -11,7 +11,7 @@ from pybeam.processors import base
 from pybeam.request import Request
 from pybeam.search.algorithms import DEFAULT_MAX_LENGTH, UNPRUNED, Algorithm
 from pybeam.search.pruning import Pruning
-from pybeam.search.settings import OwnPrefix
+from pybeam.search.settings import DefaultPrefix
 from pybeam.stopping import COUNT
 
 _PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
@@ -83,7 +83,11 @@ def overridden(
 
 def rule_of(algorithm: Algorithm, request: Request) -> PrefixRule:
     """Return where the request's prefix counts."""
-    return algorithm.prefix.of_own if isinstance(request.prefix, OwnPrefix) else algorithm.prefix
+    return (
+        algorithm.prefix.of_default
+        if isinstance(request.prefix, DefaultPrefix)
+        else algorithm.prefix
+    )
 
 
 def _is_as(algorithm: Algorithm, changes: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from pybeam.processors.bans import (
 from pybeam.processors.base import AnyProcessor, Processor, Stage, stage_of
 from pybeam.processors.ends import EosGrowth, FirstToken, LastToken
 from pybeam.processors.penalties import RepetitionPenalty
-from pybeam.request import Request
+from pybeam.request import Request, with_prefix
 from pybeam.search.algorithms import Algorithm
 from pybeam.text.encoded import Encoded
 
@@ -43,7 +43,7 @@ BANS = {
 }
 
 
-class OwnPrefix(tuple[int, ...]):
+class DefaultPrefix(tuple[int, ...]):
     """A prefix that comes from the source or from the model's folder, not from the request."""
 
 
@@ -86,7 +86,7 @@ def applied(algorithm: Algorithm, model: Model) -> Algorithm:
     return dataclasses.replace(algorithm, **changes)
 
 
-def with_own_prefix(request: Request, algorithm: Algorithm, model: Model) -> Request:
+def with_default_prefix(request: Request, algorithm: Algorithm, model: Model) -> Request:
     """Return the request with the prefix that its source or the model's folder asks for, if it has none."""
     if request.prefix is not None:
         return request
@@ -97,10 +97,7 @@ def with_own_prefix(request: Request, algorithm: Algorithm, model: Model) -> Req
         prefix = (model.settings.forced_bos_token_id,)
     if not prefix or _forces_first((*algorithm.processors, *(request.processors or ()))):
         return request
-    # a frozen class would set one field after the other
-    own = object.__new__(type(request))
-    own.__dict__.update(request.__dict__, prefix=OwnPrefix(prefix))
-    return own
+    return with_prefix(request, DefaultPrefix(prefix))
 
 
 def plain(processor: AnyProcessor) -> AnyProcessor:
