@@ -1,6 +1,7 @@
 // Memory that calls work in, which has no meaning when a call begins.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +21,13 @@ inline void poison(void* memory, size_t bytes) {
     // NaN in bfloat16, and twice NaN in float32; as an id beyond all others
     constexpr unsigned char kPattern[2] = {0xC0, 0x7F};
     if (!kPoisons) return;
-    for (size_t i = 0; i < bytes; ++i) static_cast<unsigned char*>(memory)[i] = kPattern[i % 2];
+    // copies as bytes, as what is read there later has another type
+    size_t filled = std::min(bytes, sizeof kPattern);
+    std::memcpy(memory, kPattern, filled);
+    for (size_t count; filled < bytes; filled += count) {
+        count = std::min(filled, bytes - filled);
+        std::memcpy(static_cast<unsigned char*>(memory) + filled, memory, count);
+    }
 }
 
 // Numbers of one call, in memory that is kept for the next, because fresh memory costs more than
