@@ -100,6 +100,7 @@ def test_models_stay_where_they_are(kind, tmp_path):
         assert vars(copy.copy(one)).keys() == vars(one).keys()
 
 
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 @pytest.mark.parametrize("kind", ["m2m_100", "rnn", "causal-qwen2", "Whisper"])
 def test_another_default_device_changes_nothing(kind, device, tmp_path):

@@ -206,6 +206,7 @@ def memories(session):
     return session._own.both, session._cross.both, session._cross.num_cells
 
 
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cells_and_pages_that_nobody_uses(kind, monkeypatch, tmp_path, tmp_path_factory):
     model = model_of(kind, tmp_path, tmp_path_factory)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ def poison_new_tensors() -> None:
         torch.set_deterministic_debug_mode("error")
 
 
+@cache
 def absurd(dtype: torch.dtype) -> float:
     """The number that torch fills memory of this type with: NaN, or the largest one."""
     if dtype.is_floating_point:
@@ -55,8 +57,18 @@ def forget_behind(tensors: Iterable[Tensor], count: Tensor) -> None:
     """Poison what lies behind the first `count` [S] columns in each line of tensors [S, N, ...]."""
     if not IS_ON:
         return
+    count = count[:, None]
+    behind: dict[int, Tensor] = {}  # [S, N], by N
     for tensor in tensors:
-        column = torch.arange(tensor.shape[1], device=tensor.device)
-        is_behind = column >= count[:, None]  # [S, N]
-        is_behind = is_behind.view(*is_behind.shape, *[1] * (tensor.ndim - 2))
-        tensor.masked_fill_(is_behind, absurd(tensor.dtype))
+        width = tensor.shape[1]
+        if width not in behind:
+            behind[width] = _columns(width, count.device) >= count
+        where = behind[width]
+        if tensor.ndim > 2:
+            where = where.view(*where.shape, *[1] * (tensor.ndim - 2))
+        tensor.masked_fill_(where, absurd(tensor.dtype))
+
+
+@cache
+def _columns(width: int, device: torch.device) -> Tensor:
+    return torch.arange(width, device=device)

@@ -89,6 +89,7 @@ def test_same_tokens_and_scores(pair, name):
     assert_same_hypotheses(*pair, name)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 def test_same_logits_in_transformers(pair):
     small, large = pair
@@ -98,6 +99,7 @@ def test_same_logits_in_transformers(pair):
         torch.testing.assert_close(wide[:, : logits.shape[1]], logits, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @only_example
 def test_same_hypotheses_in_ctranslate2(pair):
     pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")

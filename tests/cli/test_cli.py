@@ -35,6 +35,7 @@ def translate(tmp_path, capfd):
     return run
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", ["fifo", "streaming", "batch"])
 def test_order_is_that_of_the_input(translate, expected, schedule):
     code, lines, errors = translate(LINES, "--schedule", schedule, "--batch-size", "2")

@@ -74,6 +74,7 @@ def test_a_line_that_is_too_long_keeps_its_place(run, tmp_path, expected, monkey
     assert run("translate", "--input", str(path), *options)[:2] == (code, files)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("processes", ["1", "2", "auto"])
 def test_processes(run, source, expected, processes):
     options = ["--part-lines", "1", "--processes", processes, "--cache", "2", "--quiet"]

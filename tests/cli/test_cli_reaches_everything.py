@@ -126,6 +126,7 @@ def test_nothing_was_forgotten():
     assert {*ARGUMENTS} == {*compat.__all__}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reference", "native"])
 def test_backends(records, name):
     if name not in backends.available():
@@ -197,6 +198,7 @@ def directory(tmp_path):
     shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_the_length_penalty_of_the_model_is_the_default(records, directory):
     path = directory(length_penalty=0.3)
     expected = records("--length-penalty=0.3")

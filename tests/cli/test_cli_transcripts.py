@@ -81,6 +81,7 @@ def test_a_file_for_each_recording_and_form(transcribe, model, sounds, tmp_path)
     assert any(one["words"] for one in json.loads((out / "long.json").read_text())["segments"])
 
 
+@pytest.mark.slow
 def test_settings_that_are_left_out(transcribe, model, sounds):
     """In transcripts, and in hypotheses of the search."""
     names = ("suppress_tokens", "begin_suppress_tokens")
@@ -173,6 +174,7 @@ def test_options_reach_the_transcriber(transcribe, model, sounds):
         assert transcribe(*command) == (0, format_transcript(transcript, "vtt"), "")
 
 
+@pytest.mark.slow
 def test_sound_on_stdin(transcribe, sounds, monkeypatch):
     content = sounds[0].read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -182,6 +184,7 @@ def test_sound_on_stdin(transcribe, sounds, monkeypatch):
     assert code == 2 and "can be given once" in errors
 
 
+@pytest.mark.slow
 def test_names_from_a_list_and_a_folder(transcribe, sounds, tmp_path):
     code, listed, _ = transcribe(sounds[1], "", sounds[0], "--quiet")
     names = tmp_path / "names.txt"
@@ -248,6 +251,7 @@ def test_an_unknown_language(transcribe, sounds):
     assert code == 1 and "--language must be one" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("windows", ["sequential", "batched"])
 def test_only_speech_is_transcribed(transcribe, model, tmp_path, windows):

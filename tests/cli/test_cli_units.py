@@ -49,6 +49,7 @@ def test_a_document_is_its_sentences_translated_one_by_one(translate, schedule):
     assert translate(lines, *options) == (0, [document, "", four, document], "")
 
 
+@pytest.mark.slow
 def test_documents_protected_texts_and_long_sources_together(translate, tokens):
     lines = [*TAGGED, f"{LINES[0]} <i>{LINES[3]}</i> {LINES[1]}"]
     split = chain([protected(TAGS), sentences("es"), at_most(8, tokens)])
@@ -58,6 +59,7 @@ def test_documents_protected_texts_and_long_sources_together(translate, tokens):
     assert output == in_pieces(translate, lines, split)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [[], ["--cache=9"]])
 def test_a_corpus_in_parts_is_the_same(translate, tmp_path, cache):
     lines = [DOCUMENT, *TAGGED, "", DOCUMENT, LINES[3], TAGGED[0]]
@@ -124,6 +126,7 @@ def test_a_skipped_line_in_json(translate):
     assert record["hypotheses"] == [] and "20 tokens" in record["error"]
 
 
+@pytest.mark.slow
 def test_a_line_longer_than_the_model_reads_is_split(translate):
     line = "Y dijo Dios. " * 400
     code, output, errors = translate([line], "--long-sources=split")

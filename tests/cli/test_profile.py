@@ -250,6 +250,7 @@ def test_text(run):
 
 
 # neither BOS nor a shared vocabulary in the last one
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["m2m_100", "bart", "marian-separate"])
 def test_models_without_a_tokenizer(run, kind, tmp_path):
     save_tiny_model(tmp_path, kind)

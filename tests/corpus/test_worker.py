@@ -40,7 +40,7 @@ def outputs(finished) -> list[str]:
     return [text for part in parts for text in part.outputs]
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("part_lines", [1, 5, 100])
 @pytest.mark.parametrize("memory", [0, 1, 100])
 def test_parts_and_memory_change_nothing(lines, expected, part_lines, memory):
@@ -104,6 +104,7 @@ def test_a_model_of_sound_is_refused():
         dataclasses.replace(JOB, task=Transcribe()).load()
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num", [1, 3])
 def test_processes(lines, expected, num):
     done = list(Processes(JOB, num).run(parts_of(lines, 2)))

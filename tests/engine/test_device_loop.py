@@ -108,6 +108,7 @@ def test_processors_and_requests_of_their_own_never_wait(transformer, guard, cha
     assert_alike(results, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_with_prefixes_never_wait(transformer, guard, name):
@@ -148,6 +149,7 @@ CAPTURED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("most", [32, 2], ids=["", "two graphs"])
 @pytest.mark.parametrize("name", CAPTURED)
@@ -271,6 +273,7 @@ def source_of(algorithm) -> Source:
     )
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("late", [False, True])
 def test_sources_wait_for_memory(transformer, late):
     algorithm = ALGORITHMS["variable"]

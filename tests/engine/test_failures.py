@@ -241,7 +241,7 @@ def assert_fails_alone(fault: Fault, schedule, requests: Callable, **wants) -> N
     assert others == [essence([result]) for result in healthy if result.index != BAD]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_request_fails_alone(name, late):
@@ -250,6 +250,7 @@ def test_a_bad_request_fails_alone(name, late):
         assert_fails_alone(fault, schedule, lambda: requests_of(fault), reads_late=late)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["processor, call", "function", "encoder"])
 def test_a_bad_request_of_a_queue_fails_alone(name, late):

@@ -70,7 +70,7 @@ def transformer(tmp_path_factory):
     return load_model(directory)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", schedules(4))
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_was_seen_twice_is_replayed(transformer, replayed, name, schedule):
@@ -173,6 +173,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", SEARCHES)

@@ -13,7 +13,7 @@ from support.laws import ALGORITHMS, decoded, essence, shares, some_schedules
 from support.search_models import random_model
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("levels", [None, 3], ids=["", "ties"])
 @pytest.mark.parametrize("sixth", shares(6))
@@ -75,6 +75,7 @@ def test_results_do_not_depend_on_a_vocabulary_split(backend):
         )
 
 
+@pytest.mark.thinned(most=1)
 def test_width_one_is_greedy(backend):
     model = random_model(5, eos_bonus=0.3)
     greedy = decoded(model, pybeam.greedy(max_length=20), pybeam.Batch(8), backend)
@@ -84,6 +85,7 @@ def test_width_one_is_greedy(backend):
         assert [r.hypotheses for r in other] == [r.hypotheses for r in greedy]
 
 
+@pytest.mark.thinned(most=1)
 def test_max_candidates_one_is_greedy(backend):
     model = random_model(5, eos_bonus=0.3)
     greedy = decoded(model, pybeam.greedy(max_length=20), pybeam.Batch(8), backend)

@@ -84,7 +84,7 @@ def some_schedules(name, third):
     return list(schedules(EVERY[name].max_rows).values())[(third + NAMES.index(name)) % 3 :: 3]
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Leavers, Ordered])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
@@ -113,6 +113,7 @@ def test_others_do_not_notice(name, kind, late, third):
     assert num_gone > 0
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("error", [Gone, Interrupted])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 def test_it_may_leave_before_every_step(error, late):
@@ -132,7 +133,7 @@ def test_it_may_leave_before_every_step(error, late):
             assert essence([results[0]]) == essence([expected[0]])
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("prefix", [[], [3, 2]], ids=["", "prefix"])

@@ -76,7 +76,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_wrapped_models(kind, search, monkeypatch):

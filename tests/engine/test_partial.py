@@ -67,7 +67,7 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 SOME = ("batch, budget", "streaming, impatient")
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "chosen", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
 )
@@ -87,6 +87,7 @@ def test_never_taken_back(name, chosen):
     assert total > (0 if algorithm.perturbs else 20)
 
 
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("name", [*(name for name in ALGORITHMS if name != "wide"), *SCORED])
 def test_all_that_can_be_said_is_said(name, monkeypatch):
     """Against paths walked in plain Python after every step: rows, held ones, the best finished one."""

@@ -84,7 +84,7 @@ def token_by_token(monkeypatch, model, search, requests, backend="native"):
         return decoded(model, search, pybeam.Batch(1), backend, requests, log_probs=True)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,6 +105,7 @@ def test_results_are_the_same(monkeypatch, load, kind, dtype, search, schedule):
     assert max(sizes, default=0) == (0 if search == "sampled" else 7)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["m2m_100", "t5"])
 def test_the_reference_reads_the_same_tokens(monkeypatch, load, kind):
     model, search = load(kind), pybeam.fixed_beam(2, max_length=3)

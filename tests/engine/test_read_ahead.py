@@ -35,6 +35,7 @@ def test_the_first_result_comes_while_the_generator_still_produces():
     assert found == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["variable", "adaptive"])
 @pytest.mark.parametrize("third", THIRDS)

@@ -30,7 +30,7 @@ def with_paths(monkeypatch, device):
     return switch
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm(backend, name, with_paths):
     model, algorithm = random_model(7, eos_bonus=0.5), ALGORITHMS[name]
@@ -53,7 +53,7 @@ def outputs(model, backend: str, algorithm=None) -> list:
     ]
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_built_in_models(backend, kind, with_paths, tmp_path):
     if backend == "triton":
@@ -72,7 +72,7 @@ def assert_near(actual: list, expected: list) -> None:
         assert [score for _, score, _ in ours] == pytest.approx([s for _, s, _ in theirs], abs=1e-4)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", WRAPPED)
 def test_wrapped_models(kind, with_paths, device):
     model = wrapped(kind, device)

@@ -74,7 +74,7 @@ def results_of(algorithm, schedule, backend, queue, model, **options):
         yield result
 
 
-@pytest.mark.thinned(most=2)()
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("gap", [1, 40])

@@ -26,6 +26,7 @@ def workspace(algorithm) -> Workspace:
     return Workspace(ENDLESS, algorithm, backends.load("reference"))
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("build", [pybeam.fixed_beam, pybeam.variable_beam])
 def test_short_outputs_reserve_no_room_for_long_ones(build):
     algorithm = build(100, max_length=4)
@@ -111,6 +112,7 @@ def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_p
     assert 1.5 * sizes[0] < sizes[1 << 40]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph_memory", ["workspaces stay"], indirect=True)
 def test_captured_steps_go_with_the_memory_that_is_given_back(graph_memory, monkeypatch, tmp_path):
     """Steps are captured anew in the new memory, and no graph of the old one is replayed."""

@@ -19,6 +19,7 @@ def models():
     return model, FunctionModel(model.fn, V, OTHER, EOS)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["fixed", "variable", "adaptive", "stochastic"])
 def test_results_are_those_of_another_start_token(backend, name):

@@ -20,7 +20,7 @@ def transformer(tmp_path_factory):
     return load_model(directory, device="cpu")
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -108,6 +108,7 @@ def test_fixed_beam_scores_are_the_models(model, sources, theirs):
             assert h.score == pytest.approx(log_prob.sum().item(), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_wider_beam_finds_no_worse_translations(model, sources):
     """Not a law line by line, but on these lines it must hold in the sum."""
     total = {}
@@ -134,6 +135,7 @@ def test_stop_reasons_and_costs_are_reported(model, sources):
     assert decoder.stats.expansions < 20 * decoder.stats.steps * len(sources) / 2
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_optimal_stopping_keeps_the_winner(model, sources, reward):
     options = dict(max_length=60, scoring=pybeam.scoring.reward(reward, ratio=1.1))

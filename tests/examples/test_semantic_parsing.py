@@ -70,6 +70,7 @@ RECORDED = {
 }
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_weights_give_the_recorded_exact_matches(name):
     directory = EXAMPLES / name
@@ -92,6 +93,7 @@ def test_the_weights_give_the_recorded_exact_matches(name):
     assert (directory / "model.safetensors").stat().st_size < 3e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), [("geo", (598, 279)), ("atis", (4534, 503))])
 def test_the_parts_and_vocabularies_are_those_of_the_weights(name, sizes):
     if not (DATA / name).exists():

@@ -47,6 +47,7 @@ def sound(num: int, seed: int = 1) -> torch.Tensor:
     return torch.from_numpy(tone(num, seed)).float() / 2**15
 
 
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100])
 @pytest.mark.parametrize("means", [True, False])
 @pytest.mark.parametrize("deviations", [True, False])
@@ -129,6 +130,7 @@ def test_recordings_are_recognised_with_two_graphs_alone(tmp_path, capsys):
         assert [tokens for tokens, _, _ in found] == [list(h.tokens) for h in result.hypotheses]
 
 
+@pytest.mark.slow
 def test_no_graph_outlives_its_model(tmp_path):
     export_features(MODEL, tmp_path)
     assert main(["export-onnx", "--model", str(TRANSLATOR), "--output", str(tmp_path)]) == 0

@@ -72,6 +72,7 @@ def test_the_folder_is_complete_and_no_pickle(converted):
     ]
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @torch.inference_mode()
 def test_the_search_is_that_of_fireredasr(published, converted, device, options):

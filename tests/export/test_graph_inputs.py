@@ -89,7 +89,7 @@ def test_numbers_are_inputs(model, tmp_path):
     assert_agree(found, decoded(model, other, SOURCES))
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -127,6 +127,7 @@ def test_prefixes_of_any_length(model, algorithm, tmp_path):
     assert_agree(hypotheses(graph, SOURCES, *numbers, prefix=[[6, 40]]), expected)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -156,6 +157,7 @@ def test_whisper(algorithm, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_ties_go_to_the_earlier(tmp_path):
     """Tokens in pairs that no number tells apart: the same hypotheses in the same order."""
     original = tiny_model("m2m_100", seed=4)

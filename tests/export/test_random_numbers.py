@@ -111,6 +111,7 @@ def sentence(rng: random.Random, longest: int, least: int = 0) -> list[int]:
     return rng.choices(words, k=rng.randint(least, longest))
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_eos", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",

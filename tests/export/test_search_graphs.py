@@ -183,7 +183,7 @@ def test_no_name_comes_twice(translator, tmp_path):
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", slow_but(QUICK, SEARCHES))
 def test_every_rule_of_a_translator(translator, name, tmp_path):
     algorithm = SEARCHES[name]
@@ -195,6 +195,7 @@ def test_every_rule_of_a_translator(translator, name, tmp_path):
 RECOGNISED = [name for name in SEARCHES if name not in OF_TRANSLATOR]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", slow_but(("fireredasr", "variable, pruned"), RECOGNISED))
 def test_every_rule_of_a_recogniser(recogniser, name, tmp_path):
     algorithm = SEARCHES[name]

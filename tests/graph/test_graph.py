@@ -36,6 +36,7 @@ def iterated(
         tokens = [token for token, _ in line]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("prefix", [[], [4, 2, 5]])
 def test_against_the_plain_iteration(prefix):
     num_parallel = 0
@@ -172,6 +173,7 @@ def test_the_page_in_a_browser(graph, tmp_path):
         assert f">{number:.2f}".replace("0.", ".") in drawn
 
 
+@pytest.mark.slow
 def test_in_a_notebook(graph):
     pytest.importorskip("plotly")
     fragment = graph._repr_html_()

@@ -84,6 +84,7 @@ def test_what_was_not_filled_is_forgotten(cells):
     assert cells.place([3], [prompt(1, 2)], [0]).num_known == [PAGE_CELLS]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("max_idle", [0, 1, 3, 10])
 def test_random_prompts(max_idle):
     """A page in use holds what its prompts say, and no page is lost, doubled or kept beyond the bound."""

@@ -53,7 +53,7 @@ def assert_rows_see_ancestors(tree: TokenTree, beams: Beams) -> None:
             assert not places_seen(tree, p, b)
 
 
-@pytest.mark.thinned(most=2)(together=2, most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("width", [1, 5, 64, 65, 128])
 def test_random_beams(backend, device, width):
     num_slots, length = 4, 9 if width > 5 else 30
@@ -88,6 +88,7 @@ def test_random_beams(backend, device, width):
                 assert lines[0] == lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 def test_pages_do_not_depend_on_threads(native):
     states = []

@@ -90,7 +90,7 @@ def check_law(
         assert int(tree.num_free_pages) == tree.num_total_pages
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("width", [1, 2, 5, 63, 64, 65, 127, 128])
 def test_a_tree_with_paths_is_the_tree_with_masks(backend, device, width):
     check_law(
@@ -143,6 +143,7 @@ def test_guesses_keep_their_masks():
     assert not tree.has_paths
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("width", [129, 500])
 def test_wide_beams(backend, device, width):
     tree, beams = new_tree(backend, 2, width, 6, device), Beams(2, width, seed=3, device=device)

@@ -72,6 +72,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory) -> pybeam.Model:
 
 
 # in `make test`: two of them
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("numbers", [(0, 21), pytest.param(None, marks=pytest.mark.slow)])
 def test_an_allocation_that_fails_while_arrays_grow(model, numbers, monkeypatch):
     """Whichever it is: those that need it fail, the others get their results, and so does everybody later."""

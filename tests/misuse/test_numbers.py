@@ -46,6 +46,7 @@ SEARCHES = {
 TOLD_TO_PEOPLE = {"pybeam/server/app.py", "pybeam/server/endpoints/completions.py"}
 
 
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 def test_a_row_that_turns_nan_ends_its_source_alone(backend, schedule, wrong):
@@ -78,6 +79,7 @@ def spoilt(good: FunctionModel, length: int = 2) -> FunctionModel:
     return FunctionModel(fn, good.vocab_size, BOS, EOS)
 
 
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_algorithm_ends_one_source_alone(backend, name):
     good = random_model(7, eos_bonus=-1.0)

@@ -51,6 +51,7 @@ def at_once(calls: list[Callable[[], list]]) -> list[list]:
         return list(pool.map(run, calls))
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_one_decoder_works_in_several_threads(model, num_threads):
     decoder = pybeam.Decoder(model, SEARCHES["fixed"], pybeam.Fifo(3))
@@ -59,6 +60,7 @@ def test_one_decoder_works_in_several_threads(model, num_threads):
     assert found == [[expected] * REPEATS] * NUM_THREADS
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_several_decoders_share_a_model(model, num_threads):
     schedules = [pybeam.Fifo(2), pybeam.Batch(4), pybeam.Streaming(3), pybeam.Fifo(5)]

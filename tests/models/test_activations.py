@@ -198,7 +198,7 @@ def check_scores(directory: Path, kind: str, activation: str, runs: Sequence) ->
         assert scores(model, sources, batch, num_threads) == expected, (batch, num_threads)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(("kind", "activation"), SOME_MODELS)
 def test_scores_do_not_depend_on_batch_and_threads_to_the_last_bit(tmp_path, kind, activation):
     check_scores(tmp_path, kind, activation, [(7, 3), (24, 5)])

@@ -75,7 +75,7 @@ def assert_near(results, expected):
         assert [h.score for h in ours.hypotheses] == pytest.approx(scores, abs=2e-5)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=5)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_functions_are_averaged(backend, name):
     members = functions(3)
@@ -247,7 +247,7 @@ def test_a_source_that_a_member_cannot_take(transformers):
     assert "member 0 of the ensemble: ids of `source` must be 0 to 44" in str(result.error)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("has_kernel", [True, False])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_a_step_never_waits(transformers, guard, name, has_kernel):
@@ -260,6 +260,7 @@ def test_a_step_never_waits(transformers, guard, name, has_kernel):
     assert guard.steps == stats.steps > 0
 
 
+@pytest.mark.thinned(most=1)
 def test_captured_steps_give_the_same_results(transformers, graph_memory, monkeypatch):
     algorithm = ALGORITHMS["variable"]
     plain = Workspace(transformers, algorithm, torch_beams())

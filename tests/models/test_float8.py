@@ -123,6 +123,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_results_do_not_depend_on_the_batch(name, tmp_path):
     """Alone as in a batch, to the last bit."""
@@ -142,6 +143,7 @@ def test_matrices_of_other_sizes_stay_as_they_are(tmp_path):
     assert all(result.hypotheses for result in results)
 
 
+@pytest.mark.slow
 def test_older_gpus_are_refused_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     problem = float8.device_problem(torch.device("cuda"))

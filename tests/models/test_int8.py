@@ -54,6 +54,7 @@ def requests_for(model, num: int = 9) -> list:
     return random_features(num, num_features=model.config.sound.num_features)
 
 
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_matrix_is_int8_and_nothing_else(kind, directories_of):
     model = load_model(directories_of(kind), dtype="int8")
@@ -98,7 +99,7 @@ def test_tied_tables_are_kept_once(directories_of):
     assert untied.decoder.token_table is untied.output
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
@@ -166,6 +167,7 @@ def test_attention_is_a_distribution_near_float32s(example, lines):
 
 
 # an input beside a border between two integers is rounded to either, by its last bit
+@pytest.mark.thinned(most=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reference_finds_nearly_the_same(kind, directories_of):
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)

@@ -59,7 +59,7 @@ class Checked:
         return native.tree_attention(query, key, value, offset, slot, cell, num_cells, *others)
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("has_paths", [False, True])
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("kind", ["m2m_100", "t5", "qwen3", "gemma3"])

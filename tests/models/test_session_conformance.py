@@ -113,6 +113,7 @@ def grow(driver: SessionDriver, slots, num_steps: int, width: int, seeds=None) -
     return logits
 
 
+@pytest.mark.thinned(most=8)
 def test_a_batch_changes_nothing(model, backend):
     """Batch invariance: beams decoded together get what they get alone."""
     together = SessionDriver(model, backend, num_slots=4)
@@ -157,6 +158,7 @@ def test_permuted_rows_get_permuted_logits(model, backend):
     assert_near(model, logits[1], logits[0][order])
 
 
+@pytest.mark.thinned(most=8)
 def test_sixty_five_rows_and_more(model, backend):
     """Beams whose masks need a second word."""
     driver = SessionDriver(model, backend)
@@ -172,6 +174,7 @@ def test_sixty_five_rows_and_more(model, backend):
         assert_near(model, logits[row], expected)
 
 
+@pytest.mark.thinned(most=8)
 def test_paused_sources_lose_nothing(model, backend):
     """Sources step at different times, so that one call holds rows of different positions."""
     driver = SessionDriver(model, backend, num_slots=3)
@@ -190,6 +193,7 @@ def test_paused_sources_lose_nothing(model, backend):
             assert_near(model, logits[slot][row], expected)
 
 
+@pytest.mark.thinned(most=8)
 def test_slots_used_again_leave_others_unchanged(model, backend):
     first, second, third = sources(3, seed=3)
     driver = SessionDriver(model, backend, num_slots=2)
@@ -204,6 +208,7 @@ def test_slots_used_again_leave_others_unchanged(model, backend):
             assert_near(model, logits[slot][row], expected)
 
 
+@pytest.mark.thinned(most=8)
 def test_growth_in_the_middle_changes_nothing(model, backend):
     """More slots, wider beams and more cells arrive while a beam is under way."""
     first, *more = sources(6, seed=4)

@@ -47,6 +47,7 @@ def test_more_equal_keys_than_a_block_has_room_for(cuda_kernel, reverse):
     check(case, cuda_kernel, CPU)
 
 
+@pytest.mark.slow
 def test_every_row_address(cuda_kernel):
     wide = torch.randn(9, 300).bfloat16()
     for begin, vocab_size in itertools.product(range(9), (1, 7, 8, 9, 200)):
@@ -59,6 +60,7 @@ def test_every_row_address(cuda_kernel):
         check(case, cuda_kernel, CPU)
 
 
+@pytest.mark.slow
 def test_more_beams_than_threads(cuda_kernel):
     case = random_case(14, 5, [1] * 300, [2] * 300, held=0.3)
     check(case, cuda_kernel, CPU)
@@ -79,6 +81,7 @@ def test_held_entries_have_no_block(cuda_kernel, cuda_on_cpu):
     assert cuda_on_cpu.num_blocks() == num_rows + 9
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("machine", MACHINES)
 @SETTINGS
 @given(case=cases())

@@ -106,7 +106,7 @@ def expected_of(case: tuple, stage: str, logits, histories, forced) -> torch.Ten
     return torch.tensor(lines, dtype=logits.dtype)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=18)
 @pytest.mark.parametrize("name", CASES)
 def test_as_the_oracle(name, backend):
     processor, case = CASES[name]
@@ -291,7 +291,7 @@ def test_a_large_trie():
     assert_close(processed([trie], logits, histories), expected)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("most", [None, 0, 3])
 @pytest.mark.parametrize("stage", ["logits", "log_probs"])
 def test_timestamps_as_transformers(most, stage):

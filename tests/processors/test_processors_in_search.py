@@ -91,7 +91,7 @@ VARIABLE = Rules(
 )
 
 
-@pytest.mark.thinned(most=2)()
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_searches_as_the_oracles(backend, chain):
     ours, theirs = CHAINS[chain]
@@ -121,7 +121,7 @@ def assert_found(result, outcome) -> None:
     assert [h.score for h in result.hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=6)
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "wide"])
 def test_neutral_processors_change_nothing(backend, name):
     model = random_model(3, V, eos_bonus=0.3)

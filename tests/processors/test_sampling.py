@@ -22,6 +22,7 @@ def requests_of(temperature: float, num: int, **options) -> list[pybeam.Request]
     return [pybeam.Request([1], source_id=0, processors=one, **options) for one in own]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_tokens_come_as_often_as_they_should(temperature):
     model, num = random_model(4, V), 4000

@@ -74,6 +74,7 @@ def lock_step(model, source: int, widths, penalty: float, prefix=(), banned=()):
     return sorted(best, key=lambda pair: -pair[0])
 
 
+@pytest.mark.thinned(most=1)
 def test_groups_in_lock_step(backend):
     for seed, (width, num_groups, penalty) in enumerate(
         [(1, 4, 0.7), (2, 3, 1.3), (3, 2, 5.0), (2, 2, 0.2)] * 2

@@ -87,7 +87,7 @@ def test_it_is_greedy_on_any_function(name):
             assert_greedy(results, greedy)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("initialiser", INITIALISERS)
 def test_guesses_change_steps_alone(initialiser):
     model = random_model(5, contexts=5)
@@ -107,6 +107,7 @@ def test_guesses_change_steps_alone(initialiser):
         assert (ours.steps, ours.expansions) == (theirs.steps, theirs.expansions)
 
 
+@pytest.mark.slow
 def test_beyond_one_word_of_the_mask():
     model = random_model(3, eos_bonus=-9.0, contexts=7)
     greedy = decoded(model, pybeam.greedy(max_length=140), requests=[[1]])
@@ -118,6 +119,7 @@ def test_beyond_one_word_of_the_mask():
 KINDS = ("m2m_100", "bart", "marian-separate", "t5")
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers(kind, tmp_path):
     """Keys and values of what is accepted stay, of what is not are overwritten: scores are greedy's."""
@@ -163,6 +165,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("late", [False, True])
 def test_processors(chain, late):

@@ -106,7 +106,7 @@ def test_places_stay_empty_for_one_step_alone():
     }
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("build", ["fixed", "variable", "shrinking", "huang"])
 @pytest.mark.parametrize("name", SCORINGS)
 def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build):
@@ -135,6 +135,7 @@ def test_the_winners_are_those_of_the_search_run_to_its_end(backend, name, build
     assert steps["optimal"] < steps["end"] or build != "fixed"
 
 
+@pytest.mark.thinned(most=1)
 def test_no_later_and_no_worse_than_top_finished(backend):
     """For raw scores; of one hypothesis."""
     earlier = 0

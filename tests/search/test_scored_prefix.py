@@ -89,13 +89,14 @@ def assert_same_search(algorithm, backend, seed: int, requests=REQUESTS) -> None
             assert hypothesis.score == pytest.approx(sum(hypothesis.log_probs), abs=1e-4)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", ["fairseq", "fairseq, diverse", "leading EOS"])
 def test_with_raw_scores_of_other_systems(backend, name):
     """Theirs are normalised, so that `tests/law`, which has the others, does not compare them."""
     assert_same_search(ALGORITHMS[name], backend, 5)
 
 
+@pytest.mark.thinned(most=1)
 def test_drafts_with_processors(backend):
     chain = [
         processors.suppress_tokens_at_start([EOS, 3, 2]),
@@ -116,6 +117,7 @@ def test_groups_differ():
         assert len({hypothesis.tokens[start] for hypothesis in hypotheses}) == 3
 
 
+@pytest.mark.thinned(most=1)
 def test_what_is_said_of_a_running_search(backend):
     """Partial results come in the same calls, and say the same."""
     model = random_model(1, V, eos_bonus=-1.0)
@@ -131,6 +133,7 @@ def test_what_is_said_of_a_running_search(backend):
     assert total > 5
 
 
+@pytest.mark.thinned(most=1)
 def test_beside_targets_and_other_limits(backend):
     """Requests with limits of their own, and targets to score in the same batch."""
     requests = [
@@ -162,6 +165,7 @@ def test_what_cannot_follow_counts_for_nothing(backend):
         assert min(values) < 0
 
 
+@pytest.mark.thinned(most=1)
 def test_its_scores_do_not_depend_on_batch_mates(backend):
     """To the bit: neither EOS, which a limit of a neighbour may ban, nor the width of a beam changes them."""
     model = random_model(4, 19, eos_bonus=1.0)

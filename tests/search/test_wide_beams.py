@@ -118,6 +118,7 @@ def test_places_that_nobody_takes_change_nothing(backend, build):
     assert essence(wide) == essence(narrow)
 
 
+@pytest.mark.thinned(most=1)
 def test_wide_and_narrow_requests_side_by_side(backend):
     """A wide request makes the whole tree change its representation, and no result."""
     model = random_model(13, 9, eos_bonus=0.5)

@@ -32,7 +32,7 @@ def results_of(model: FunctionModel, algorithm, backend: str, requests=SOURCES, 
     return essence(decoded(model, algorithm, pybeam.Fifo(5), backend, requests, **more))
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_equal_widths_are_one_width(backend, model, name):
     build = BUILDERS[name]
@@ -100,6 +100,7 @@ def test_alternatives_go_on_with_the_widths(backend, model):
         assert expected.hypotheses[0].tokens == hypothesis.tokens
 
 
+@pytest.mark.thinned(most=1)
 def test_groups_have_widths_by_step(backend, model):
     algorithms = [
         pybeam.diverse(pybeam.fixed_beam(width, n_best=2, max_length=6), 3, 0.7)

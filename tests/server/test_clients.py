@@ -110,6 +110,7 @@ def test_client(server):
             assert (caught.value.status, caught.value.field) == (400, "width")
 
 
+@pytest.mark.slow
 def test_async_client(server):
     async def test():
         async with AsyncClient(server.url) as client:

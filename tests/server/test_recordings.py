@@ -93,6 +93,7 @@ def test_formats(served):
     run(test, model=served)
 
 
+@pytest.mark.slow
 def test_several_temperatures_are_tried_unless_one_is_given(served):
     content = wav(5000)
     transcript = expected(served, content, temperatures=pybeam.TranscriptionOptions().temperatures)

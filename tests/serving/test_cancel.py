@@ -23,7 +23,7 @@ SCHEDULES = [
 ]
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "name", ["greedy", "fixed", "variable", "optimal", "stochastic", "adaptive"]
 )

@@ -16,7 +16,7 @@ from support.search_models import random_model
 from support.served import MODEL, REQUESTS, answers, decoder, expected, told, wait_for
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("engines", [1, 2])
 @pytest.mark.parametrize("name", ["fixed", "variable"])
 def test_results_do_not_depend_on_the_number_of_devices(name, engines):

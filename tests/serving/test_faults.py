@@ -42,6 +42,7 @@ def gives_nan(logits, is_bad):
     return torch.where(is_bad[:, None], torch.nan, logits)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("spoil, error", [(raises, Oops), (gives_nan, ValueError)])
 def test_a_source_that_breaks_the_model_fails_alone(spoil, error):
     with pybeam.Service(decoder(model=broken_model(spoil))) as service:

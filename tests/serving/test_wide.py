@@ -25,6 +25,7 @@ def model(tmp_path_factory):
     return pybeam.load_model(directory, device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_wide_beam_that_leaves_takes_nobody_along(model, seed):

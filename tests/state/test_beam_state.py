@@ -14,7 +14,7 @@ def native():
     return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_seeds", [1, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("targets", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -52,7 +52,7 @@ def assert_scored(result, target, log_probs, scoring=None, abs=2e-5, drafts=Fals
         assert (result.steps, result.expansions) == (len(log_probs), len(log_probs))
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_by_hand(backend, name):
     """Whatever the algorithm, only its scoring plays a part."""
@@ -90,7 +90,7 @@ def test_what_is_found_gets_the_score_it_was_found_with(backend, name):
     assert compared >= len(SOURCES) or name == "wide"
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("name", ["greedy", "fixed", "variable", "power", "shrinking", "optimal"])
 @pytest.mark.parametrize("third", THIRDS)
@@ -275,7 +275,7 @@ def batch_of(model, num: int = 10, seed: int = 1) -> tuple[list, list]:
     return [draw(1) for _ in range(num)], [draw(0) for _ in range(num)]
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("kind", ["m2m_100", "mbart", "bart", "marian", "fsmt-tied"])
 def test_teacher_forcing(kind, tmp_path, backend, device):
     """The original decodes the whole target in one pass."""

@@ -126,6 +126,7 @@ def test_an_initial_prompt(saved, num_beams):
         assert_same(transcript, theirs)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("task", ["transcribe", "translate"])
 def test_detected_languages_and_tasks(tmp_path, task):
     model = save_whisper(tmp_path, seed=4)
@@ -182,6 +183,7 @@ def test_probabilities_are_those_of_the_model(saved):
         assert segment.no_speech_probability == pytest.approx(silence, rel=1e-4)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("distil", dict(decoder_layers=1)), ("turbo", dict(decoder_layers=1, num_mel_bins=128))],

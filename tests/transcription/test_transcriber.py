@@ -67,6 +67,7 @@ def test_models_with_other_numbers(directory, options):
         )
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["sequential", "sampled"])
 def test_backends_agree(model, directory, backend, kind):
     recordings = sounds(150, 64, seed=6)
@@ -139,6 +140,7 @@ def test_a_recording_that_fails_fails_alone(model, directory):
     assert caught.value.index == 1 and isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.slow
 def test_an_iterable_that_raises(model, directory):
     def recordings():
         yield from sounds(240, 100, seed=6)
@@ -207,6 +209,7 @@ def test_batched_windows_lose_no_text(model, directory):
         assert tuple(tokens[: len(first)]) == first
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("num", [0, 1, 159, 160, 9001, 20000])
 def test_samples_of_any_length(model, directory, num):
     samples = torch.from_numpy(tone(num, seed=1).astype(np.float32) / 2**15)

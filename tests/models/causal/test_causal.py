@@ -142,7 +142,7 @@ def generated(network, prompts, **options):
     return found
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("num_beams", [1, 5])
 def test_searches_are_those_of_transformers(saved, backend, num_beams):
     network, _, model = saved

@@ -51,6 +51,7 @@ def native():
     return pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
 
 
+@pytest.mark.thinned(most=1)
 def test_blocks_of_a_prompt_change_no_bit(model, native, monkeypatch):
     requests = [[5] * 300, *prompts(4, seed=1, longest=200)]
     expected = alone(model, requests)
@@ -59,7 +60,7 @@ def test_blocks_of_a_prompt_change_no_bit(model, native, monkeypatch):
         assert essence(decoded(model, BEAM, pybeam.Batch(5), "native", requests)) == expected
 
 
-@pytest.mark.thinned(most=4)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("num_pages", [0, 1, 3, 1000])
 def test_shared_beginnings_change_no_bit(model, native, num_pages, monkeypatch):
     """Within a batch, and from one batch to later ones, whatever has been dropped in between."""
@@ -118,7 +119,7 @@ def test_a_prompt_that_fails_leaves_nothing_behind(model, monkeypatch):
     assert torch.equal(pools[0].memory[:, cells[0]], pools[1].memory[:, cells[1]])
 
 
-@pytest.mark.thinned(most=3)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_bits_do_not_depend_on_schedule_batch_and_threads(model, native, name):
     requests = prompts(9, seed=3)
@@ -130,6 +131,7 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(model, native, name):
     assert all(one == found[0] for one in found)
 
 
+@pytest.mark.thinned(most=1)
 def test_guesses_change_no_token(model, backend):
     requests = prompts(6, seed=5)
     greedy = pybeam.Decoder(model, pybeam.greedy(max_length=12), backend=backend).decode(requests)
@@ -139,6 +141,7 @@ def test_guesses_change_no_token(model, backend):
     assert sum(r.steps for r in found) <= sum(r.steps for r in greedy)
 
 
+@pytest.mark.thinned(most=1)
 def test_scores_and_prefixes(model, backend):
     """A given output has the score that the search found, and a prefix goes on to it."""
     decoder = pybeam.Decoder(model, BEAM, backend=backend)
@@ -184,6 +187,7 @@ def test_members_of_an_ensemble_have_prompts_of_their_own(model):
         assert [h.tokens for h in ours.hypotheses] == [h.tokens for h in theirs.hypotheses]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("renormalize", [False, True])
 def test_catalogues_beside_shared_beginnings_change_no_bit(model, native, renormalize):
     """Requests share prompts and one catalogue, and each has a filter of its own, or none."""

@@ -39,6 +39,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in DENSE])

@@ -228,6 +228,7 @@ def found(model, algorithm, schedule, sources) -> list:
     return [(h.tokens, pytest.approx(h.score, abs=1e-3)) for r in results for h in r.hypotheses]
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "kinds",
     [("bloom",), ("t5",), ("gemma",), ("gptoss",), ("llama", "qwen")],
@@ -247,6 +248,7 @@ def test_results_do_not_depend_on_the_schedule(kinds):
         assert found(model, algorithm, schedule, sources) == expected
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["mistral", "t5", "gemma", "gptoss"])
 def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
     """Rows of one source at different positions, with windows and with relative positions."""
@@ -257,6 +259,7 @@ def test_guesses_look_as_far_back_as_the_tokens_they_stand_for(kind):
     assert found(model, pybeam.jacobi(**limits), pybeam.Fifo(3), sources) == expected
 
 
+@pytest.mark.slow
 def test_threads_take_turns():
     """Which attention a network uses is said in its config, so steps of one network must not overlap."""
     network = tiny_network("bart")

@@ -62,7 +62,7 @@ def assert_same(kind, network, **options):
     return found.sequences
 
 
-@pytest.mark.thinned(most=6)
+@pytest.mark.thinned(most=3)
 @pytest.mark.filterwarnings("ignore:(Mamba|Bloom).*keeps a dense cache")
 def test_same_as_generate(network):
     kind, model = network
@@ -88,12 +88,14 @@ def llama():
     return tiny_network("llama")
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("options", PROCESSED)
 def test_same_with_processors(bart, options):
     assert_same("bart", bart, num_beams=4, max_new_tokens=10, **options)
     assert_same("bart", bart, max_new_tokens=10, **options)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ["bart", "llama"])
 def test_several_ends(name, request):
     """Every EOS ends a hypothesis and is kept as its last token."""
@@ -128,6 +130,7 @@ def test_forced_tokens_behind_the_start_token_are_kept(bart):
     assert found.tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_relative_positions_far_back_and_wide():
     """Further than distances are known at first, and with more rows than a word of a mask has bits."""
     network = tiny_network("t5")
@@ -198,6 +201,7 @@ def repetitive(lengths) -> dict:
     return dict(input_ids=ids, attention_mask=mask)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_processors_look_at_prompts(kind):

@@ -62,7 +62,7 @@ def ending_model(directory: Path, kind: str, sources) -> pybeam.models.Transform
     return pybeam.load_model(directory, device="cpu")
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     "kind",
     [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
@@ -85,7 +85,7 @@ def test_every_architecture(kind, tmp_path):
     assert True in ended and any(result.stop_reason == "width" for result in expected)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, name):
     model = pybeam.load_model(folder)
@@ -95,6 +95,7 @@ def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, na
     assert_agree(pybeam.Decoder(model, ALGORITHMS[name], schedule).decode(sources), expected)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("build", [pybeam.jacobi, pybeam.gauss_seidel_jacobi])
 def test_guesses_ahead_are_seen_by_those_behind_them(folder, original, sources, build):
     """Greedy's output, with guesses of one source beside those of others, in fewer steps."""
@@ -124,7 +125,7 @@ def test_all_that_a_request_may_want(folder, original, sources):
     assert_agree(*results)
 
 
-@pytest.mark.thinned(most=2)
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize(
     ("width", "max_length", "length_penalty"),
     [(1, 60, 0.0), (5, 60, 1.0), (5, 8, -0.5), (12, 20, 0.6)],

@@ -67,6 +67,7 @@ def sources():
     return [first, second, first[:60], noise[:1], second[40:], noise[:9], noise]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_front(name, tmp_path):
@@ -110,6 +111,7 @@ def test_whisper(tmp_path):
     assert_agree(ours, theirs)
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_engine_finds_what_it_finds_with_torch(folder, original, sources, name):
     model = pybeam.load_model(folder)

@@ -49,6 +49,7 @@ def test_scores_do_not_depend_on_schedule_and_threads_to_the_last_bit(model, sou
     assert all(of_one == of_all[0] for of_one in of_all)
 
 
+@pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_translations_stay_near_float32s(model, exact, sources, name):
     pairs = list(zip(decode(model, name, sources), decode(exact, name, sources), strict=True))
@@ -75,6 +76,7 @@ def test_bleu_is_float32s_within_a_fifth(model, exact):
     assert bleu[0] == pytest.approx(bleu[1], abs=0.2)
 
 
+@pytest.mark.thinned(most=1)
 def test_every_instruction_set_finds_nearly_the_same(model, sources, isa):
     """Sums of another order may round an input to its other neighbour, no more."""
     best = [result.hypotheses[0] for result in decode(model, "greedy", sources)]

@@ -60,7 +60,7 @@ def with_rounded_projections(directories, dtype: str):
     return model
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,7 +96,7 @@ def test_rounding_changes_scores(kind, directories_of):
         assert b.score == pytest.approx(a.score, abs=0.02 * (len(a.tokens) + 1))
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -114,7 +114,7 @@ def test_bits_do_not_depend_on_schedule_batch_and_threads(kind, dtype, algorithm
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("is_built")
@@ -131,7 +131,7 @@ def test_backends_agree(kind, algorithm, directories_of):
         )
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_alignments_and_scores_of_given_outputs_read_the_same_numbers(
     kind, backend, directories_of

@@ -59,6 +59,7 @@ def of_generate(original, source: list[int], **options) -> list[tuple[list[int],
     return list(zip(found, [0.0] if scores is None else scores.tolist(), strict=True))
 
 
+@pytest.mark.thinned(most=2)
 def test_greedy_is_generates(pair):
     original, model = pair
     decoder = pybeam.Decoder(model, pybeam.greedy(max_length=20))
@@ -67,6 +68,7 @@ def test_greedy_is_generates(pair):
         assert result.hypotheses[0].tokens == tokens
 
 
+@pytest.mark.thinned(most=2)
 def test_beams_are_generates(pair):
     original, model = pair
     search = huggingface.beam_search(4, num_return_sequences=4, max_new_tokens=20)

@@ -68,7 +68,7 @@ def stepwise_logits(model, backend, sources, targets) -> list[torch.Tensor]:
     return [torch.cat([step[slot] for step in steps]) for slot in slots]
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=8)
 def test_encoder_states_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)
@@ -80,7 +80,7 @@ def test_encoder_states_equal_the_originals(pair, backend):
         torch.testing.assert_close(state, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.thinned()
+@pytest.mark.thinned(most=10)
 def test_stepwise_logits_equal_the_originals(pair, backend):
     original, model = pair
     sources = sources_for(model)
@@ -103,6 +103,7 @@ def compute_norms_in_float64(model) -> None:
             module.forward = partial(forward, module)
 
 
+@pytest.mark.thinned(most=8)
 @pytest.mark.parametrize("kind", [*KINDS, *T5_KINDS])
 def test_formulas_are_the_originals(tmp_path, kind, monkeypatch):
     """In float64, which only tests use, logits agree to nine places, whatever their size."""
@@ -157,6 +158,7 @@ def test_odd_sizes_have_the_originals_tables(tmp_path):
     torch.testing.assert_close(sinusoidal_table(Config), expected)
 
 
+@pytest.mark.thinned(most=1)
 def test_example_model_equals_transformers(backend, device):
     from transformers import AutoModelForSeq2SeqLM
 
