@@ -118,6 +118,7 @@ def test_same_hypotheses_in_ctranslate2(pair):
         assert wide.scores == pytest.approx(result.scores, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_added_tokens_never_win_whatever_the_input(pair):
     """The inputs that raise an added token the most over some other one are among those tried."""
     weights = load_file(pair[1] / "model.safetensors")

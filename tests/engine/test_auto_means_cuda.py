@@ -72,6 +72,7 @@ def test_searches(name, directory, monkeypatch):
     same(monkeypatch, lambda device: pybeam.load_model(directory, device=device), call)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_models(kind, tmp_path, monkeypatch):

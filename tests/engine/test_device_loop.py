@@ -173,6 +173,7 @@ def test_captured_steps_give_the_same_results(transformer, name, most, graph_mem
     assert capture.num_replays > capture.num_captures > 0
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 def test_decoders_with_graphs_take_turns(transformer, graph_memory, monkeypatch):
     """One loses its graphs while another goes on with its own; then a third begins."""

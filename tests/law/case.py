@@ -106,6 +106,9 @@ class Case:
         if self.output == "alternatives":
             # the beam of all next tokens
             widest.append(NUM_ALTERNATIVES + len(self.bare_model.eos_ids))
+        if self.entry == "score" and self.algorithm in axes.GUESSING:
+            # a target is one guess, with room for EOS and one token more
+            widest.append(axes.LENGTH + 2)
         return axes.SCHEDULES[self.schedule](max(widest))
 
     def decoder(self, *, alone: bool = False, model: Model | None = None) -> pybeam.Decoder:

@@ -99,6 +99,7 @@ def test_any_team(tmp_path, one_by_one, kind, dtype, kept):
     assert decoded(model, requests, ALGORITHMS["fixed"], schedule) == expected
 
 
+@pytest.mark.slow
 def test_teams_of_several_callers(tmp_path):
     """Threads of Python that decode with one model at the same time have a team each."""
     sizes = dict(d_model=64, encoder_ffn_dim=512, decoder_ffn_dim=512, vocab_size=4000)

@@ -84,6 +84,7 @@ def assert_same(model, backend: str, actual, expected):
         assert_near(model, actual, expected)
 
 
+@pytest.mark.thinned(most=8)
 def test_built_in_models_promise_bits(model, backend, request):
     """Where weights are packed: these tests do not compare loosely by mistake."""
     kind = request.node.callspec.params["model"]

@@ -66,6 +66,7 @@ def test_more_beams_than_threads(cuda_kernel):
     check(case, cuda_kernel, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)()
 @pytest.mark.parametrize("finishing", list(Finishing))
 def test_many_candidates_of_a_beam(cuda_kernel, finishing):

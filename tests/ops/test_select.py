@@ -44,7 +44,7 @@ def test_widths(kernel, device, sizes, width, max_candidates):
         check(case, kernel, device, finishing=finishing)
 
 
-@pytest.mark.thinned(together=2)
+@pytest.mark.thinned(together=2, most=30)
 @pytest.mark.parametrize("finishing", list(Finishing))
 @pytest.mark.parametrize("options", [*((name,) for name in OPTIONS), (), OPTIONS], ids="-".join)
 @pytest.mark.parametrize("held", [0.0, 0.3, 1.0])

@@ -20,6 +20,7 @@ from support.select_cases import (
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(case=cases())
 def test_awkward_values_as_the_reference(case):

@@ -12,7 +12,6 @@ A_LITTLE = {
         "test_ban_eos_loses_no_candidate",
         "test_empty",
         f"test_options[triton-0.3-{ALL_OPTIONS}-2]",
-        "test_ties_at_a_margin",
     ),
     "ops/test_select_eos.py": ("test_several_eos_leave_room_for_what_goes_on",),
     "ops/test_tree_attention.py": (

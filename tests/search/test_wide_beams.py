@@ -133,6 +133,7 @@ def test_wide_and_narrow_requests_side_by_side(backend):
         assert essence(again) == essence(together)
 
 
+@pytest.mark.thinned(most=1)
 def test_many_samples_are_drawn_as_few_are(backend):
     """A wider beam draws those of a narrower one first."""
     model = random_model(2, 6, eos_bonus=0.3)

@@ -61,6 +61,7 @@ def test_rows_of_every_step(backend):
             assert (result.steps, result.expansions) == (length, expansions)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(most=1)
 def test_a_request_has_its_own_widths(backend, model):
     """Whatever the algorithm's widths are, those of a request take their place."""

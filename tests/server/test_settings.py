@@ -107,6 +107,7 @@ def test_every_setting_has_an_option():
         assert (context.params[field.name] or None) == (field.default or None), field.name
 
 
+@pytest.mark.thinned(most=2)
 @pytest.mark.parametrize(
     ("threads", "engines", "expected"),
     [

@@ -71,6 +71,7 @@ def test_a_model_that_fails_for_one_source(faulty, fault):
         check_it_still_works(http)
 
 
+@pytest.mark.slow
 def test_the_wall_clock_jumps(faulty):
     times = [record["time"][:13] for record in faulty.records()]
     assert len({*times}) > 1

@@ -156,6 +156,7 @@ def test_padding_and_batch_mates_change_nothing(search, sources):
         assert [tokens for tokens, *_ in alone] == [tokens for tokens, *_ in found]
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, capfd):
     directory = tmp_path / "deep" / "onnx"
     assert main(["export-onnx", "--model", str(MODEL), "--output", str(directory)]) == 0
