@@ -41,6 +41,7 @@ REGISTRATION = ("test_capacity", "test_float64_is_for_the_reference")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("cpu", "cuda"), default="cpu")
     parser.addoption("--backend", choices=("all", *backends.NAMES), default="all")
+    parser.addoption("--unthinned", action="store_true", help="no case is slow but those marked so")
     parser.addoption("--minutes", type=float, help="skip the tests that would begin later")
 
 
@@ -75,7 +76,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # before pytest leaves out what is slow
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    thinning.mark_the_rest_slow(items)
+    if not config.getoption("--unthinned"):
+        thinning.mark_the_rest_slow(items)
     if config.getoption("--device") == "cuda":
         on_a_gpu.choose(config, items)
 

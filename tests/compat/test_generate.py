@@ -1,6 +1,7 @@
 """`custom_generate=pybeam.generate` with what published checkpoints ship, and with streamers."""
 
 import functools
+import itertools
 import logging
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -209,15 +210,15 @@ def test_a_streamer_ends_whatever_happens(llama, options, error):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "size"),
     [
-        "LlavaForConditionalGeneration",
-        # its positions have an axis for each of time, height and width
-        pytest.param("Qwen2VLForConditionalGeneration", marks=pytest.mark.slow),
+        ("LlavaForConditionalGeneration", 0),
+        # its positions have an axis for each of time, height and width, for which small heads have no room
+        pytest.param("Qwen2VLForConditionalGeneration", 1, marks=pytest.mark.slow),
     ],
 )
-def test_multimodal_models_are_searched_with_text_and_refused_with_images(kind):
-    network = next(networks(kind))
+def test_multimodal_models_are_searched_with_text_and_refused_with_images(kind, size):
+    network = next(itertools.islice(networks(kind), size, None))
     ids = torch.tensor([[17, 300, 41, 905], [88, 17, 5, 6]])
     options = dict(input_ids=ids, max_new_tokens=5, do_sample=False, eos_token_id=EOS)
     for num_beams in (1, 3):

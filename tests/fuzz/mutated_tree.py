@@ -177,7 +177,7 @@ class Tree:
         # a module is changed more often than once a second, which is how fine the times of its bytecode are
         sys.dont_write_bytecode = True
         torch.set_num_threads(1)
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow"]
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "--unthinned"]
         return int(pytest.main([*options, *files], plugins=[plugin]))
 
 
