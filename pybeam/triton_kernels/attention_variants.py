@@ -35,8 +35,10 @@ def variant_of(num_queries: int, num_sources: int, head_size: int, itemsize: int
     block_m = 16
     while block_m < tallest and num_queries > block_m * num_sources:
         block_m *= 2
-    # 8 KB of keys and as much of values at a time; half of it beside the sums of 64 rows
-    block_n = min(64 if block_m < 64 else 32, max(16, 8192 // (block_d * itemsize)))
+    # 8 KB of keys and as much of values at a time; half of it in float32, where products take registers, and
+    # beside the sums of 64 rows
+    num_bytes = 4096 if itemsize == 4 else 8192
+    block_n = min(64 if block_m < 64 else 32, max(16, num_bytes // (block_d * itemsize)))
     # a warp takes 16 rows of a tile that is at least as high as wide; more warps would repeat the first
     num_warps = block_m // 16 if itemsize == 2 and block_d <= block_m else 4
     # four small tiles share a multiprocessor; left to itself, ptxas spills to make room for a fifth
