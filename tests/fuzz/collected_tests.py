@@ -25,7 +25,7 @@ import pytest
 # other programs that share the machine must kill no mutant
 TIMES, SECONDS, BYTES = 5, 3, 4 << 30
 IMPORT_SECONDS = 60
-# of a test that takes parameters, so many variants are tried; of the covering law, in which no two are alike, more
+# so many variants of a test are tried, and more of the covering law, in which no two are alike
 VARIANTS, LAW, CASES_OF_LAW = 16, "test_every_two_values", 148
 # the clock ends a test that waits for ever, after so many times as long
 PATIENCE = 10
