@@ -20,7 +20,8 @@ def translated(devices):
     assert len(models["es-en"].decoders) == 1 + devices.count(",")
     metrics, settings = Metrics(), Settings()
     service = build_service(models, metrics, settings, engines=engines)
-    with service, TestClient(build_app(service, models, metrics, settings=settings)) as client:
+    app = build_app(service, models, metrics, settings=settings)
+    with service, TestClient(app, base_url="http://localhost") as client:
         body = {"q": LINES * 4, "source": "es", "target": "en"}
         return client.post("/translate", json=body).json()["translatedText"]
 
