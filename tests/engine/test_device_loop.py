@@ -40,7 +40,7 @@ DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5)
 
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("twelfth", shares(12))
+@pytest.mark.parametrize("twelfth", shares(4))
 def test_a_step_never_waits(name, twelfth, transformer, guard):
     """The host reads one report a step, and results once for all sources that leave together."""
     algorithm = ALGORITHMS[name]

@@ -15,7 +15,7 @@ from pybeam.engine.failures import Interrupted
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
-from support.laws import ALGORITHMS, SOURCES, THIRDS, CheckedEngine, decoded, essence, schedules
+from support.laws import ALGORITHMS, SOURCES, CheckedEngine, decoded, essence, schedules
 from support.search_models import random_model
 
 BACKEND = "native" if "native" in backends.available() else "reference"
@@ -80,22 +80,21 @@ def run(algorithm, schedule, arrivals, model, **wants):
     return results, partials
 
 
-def some_schedules(name, third):
-    return list(schedules(EVERY[name].max_rows).values())[(third + NAMES.index(name)) % 3 :: 3]
+def some_schedules(name):
+    return list(schedules(EVERY[name].max_rows).values())[NAMES.index(name) % 3 :: 3]
 
 
 @pytest.mark.thinned(most=1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Leavers, Ordered])
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
-@pytest.mark.parametrize("third", THIRDS)
-def test_others_do_not_notice(name, kind, late, third):
+def test_others_do_not_notice(name, kind, late):
     """Whenever it is, wherever they are, and even if they are told twice."""
     algorithm, model = EVERY[name], random_model(7, 9, eos_bonus=0.3)
     rng = random.Random(name)
     expected = essence(decoded(model, algorithm, pybeam.Batch(1), BACKEND))
     num_gone = 0
-    for schedule in some_schedules(name, third):
+    for schedule in some_schedules(name):
         leaving = {}
         for _ in range(9):
             error = rng.choice([Gone, Interrupted])()

@@ -125,10 +125,9 @@ def test_uses_are_compiled_well(launch, capability):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize(("group", "capability"), [(1, 90), (4, 80)])
 def test_everything_is_compiled_well(group, dtype, size, capability):
     cases = itertools.product(ROWS, WORDS, SPLITS, (False, True))
     launches = [

@@ -29,7 +29,7 @@ def test_as_in_plain_python(backend, problem):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=4000, derandomize=False, phases=[Phase.generate, Phase.shrink])
+@settings(QUICK, max_examples=1500, derandomize=False, phases=[Phase.generate, Phase.shrink])
 @given(problem=problems())
 def test_as_in_plain_python_at_length(backend, problem):
     check(problem, backend)

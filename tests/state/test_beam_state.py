@@ -15,7 +15,7 @@ def native():
 
 
 @pytest.mark.thinned(most=1)
-@pytest.mark.parametrize("num_seeds", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("targets", [True, False])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_all_programs_do_the_same(name, targets, num_seeds):
