@@ -102,11 +102,11 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        return 1.0 if self.setup.is_tiny else ROW_SECONDS
+        return 0.3 if self.setup.is_tiny else ROW_SECONDS
 
     @property
     def seconds_steady(self) -> float:
-        return 4.0 if self.setup.is_tiny else STEADY_SECONDS
+        return 1.0 if self.setup.is_tiny else STEADY_SECONDS
 
     @cached_property
     def texts(self) -> list[str]:
@@ -185,7 +185,7 @@ class Bench:
     def offline(self, system: System) -> dict:
         """The server with many clients, alone and with many texts a request, beside `decoder.decode`."""
         time.sleep(SETTLE)
-        alone = offline(self.setup, system, OFFLINE_LINES)
+        alone = offline(self.setup, system, 16 if self.setup.is_tiny else OFFLINE_LINES)
         lines = int(alone["lines"])
         rate, offline_cpu = lines / alone["seconds"], alone["cpu_seconds"] / lines
         several = [
