@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 # Two stamps, so that a build without a compiler is done again when there is one.
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
-PYTHONS := pybeam pybeam_search.py tests benchmarks docs examples release setup.py
+PYTHONS := pybeam triton_kernels pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
 EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech,vad
 PAGE    := examples/onnx/page
@@ -212,6 +212,8 @@ gpu-pack: build $(VENV)/.extra-test
 
 gpu-build:
 	@mkdir -p $(GPU_OUT)
+	@# a copy of the tree may lack links
+	@test -e pybeam/triton_kernels || ln -s ../triton_kernels pybeam/triton_kernels
 	@$(PYTHON) -m benchmarks.gpu.unpack $(GPU_PACK) || \
 	PYBEAM_CUDA=1 $(PYTHON) setup.py build_ext --inplace > $(GPU_OUT)/gpu-build.log 2>&1 || { \
 	    tail -n 60 $(GPU_OUT)/gpu-build.log; echo "the CUDA kernels do not build; going on without"; \

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from support.paths import ROOT
 
-LIBRARY = sorted((ROOT / "pybeam").rglob("*.py"))
+# `pybeam/triton_kernels` is a link, which `rglob` does not follow
+LIBRARY = sorted(
+    {*(ROOT / "pybeam").rglob("*.py")}
+    | {ROOT / "pybeam" / p.relative_to(ROOT) for p in (ROOT / "triton_kernels").rglob("*.py")}
+)
 OTHERS = sorted(
     p for name in ("tests", "benchmarks", "release") for p in (ROOT / name).rglob("*.py")
 )

@@ -19,8 +19,8 @@ def clone(tmp_path) -> Path:
     """The files that a build reads, in a folder whose name is that of the package."""
     path = tmp_path / "pybeam"
     leave_out = shutil.ignore_patterns("*.so", "__pycache__")
-    for folder in ("pybeam", "csrc"):
-        shutil.copytree(ROOT / folder, path / folder, ignore=leave_out)
+    for folder in ("pybeam", "triton_kernels", "csrc"):
+        shutil.copytree(ROOT / folder, path / folder, symlinks=True, ignore=leave_out)
     for name in NEEDED:
         shutil.copy(ROOT / name, path)
     (path / "examples").mkdir()

@@ -10,7 +10,17 @@ BEGINNING = re.compile(r"(?:^[^\w\n]*|\. )(?:What|Of) [a-z][^?\n]*$", re.MULTILI
 # of a page, and of options in a help text
 PAGE_TITLE = re.compile(r"^#+ .*$", re.MULTILINE)
 HELP_TITLE = re.compile(r'^\s*"[^"\n]*",$', re.MULTILINE)
-FOLDERS = ("benchmarks", "csrc", "deploy", "docs", "examples", "pybeam", "release", "tests")
+FOLDERS = (
+    "benchmarks",
+    "csrc",
+    "deploy",
+    "docs",
+    "examples",
+    "pybeam",
+    "release",
+    "tests",
+    "triton_kernels",
+)
 FILES = [
     path
     for folder in FOLDERS
