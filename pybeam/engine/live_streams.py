@@ -40,13 +40,23 @@ def one_by_one(function: Callable[P, Stream[list[T]]]) -> Callable[P, Stream[T]]
 
     The mode is entered for every list, which would cost more than all else if it were for every result.
     """
-    lists = torch.inference_mode()(function)
 
     @functools.wraps(function)
     def each(*args: P.args, **options: P.kwargs) -> Stream[T]:
-        with contextlib.closing(lists(*args, **options)) as stream:
-            for some in stream:
+        # C++ enters and leaves the mode. `torch.inference_mode` is Python, in which Ctrl-C can raise between
+        # the mode and the promise to leave it; the caller's thread would stay in the mode.
+        mode = torch._C._InferenceMode
+        lists = function(*args, **options)
+        try:
+            while True:
+                with mode(True):
+                    some = next(lists, None)
+                if some is None:
+                    return
                 yield from some
+        finally:
+            with mode(True):
+                lists.close()
 
     return each
 

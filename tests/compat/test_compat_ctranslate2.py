@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 VOCAB = 45
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", *(f"t{i}" for i in range(4, VOCAB))]
-EOS, UNK = 2, 3
+PAD, EOS, UNK = 1, 2, 3
 OPTIONS = dict(
     beam_size=[2, 3, 5],
     patience=[0.6, 1.0, 1.3, 2.0],
@@ -28,7 +28,8 @@ OPTIONS = dict(
     repetition_penalty=[1.0, 1.4, 0.8],
     no_repeat_ngram_size=[0, 1, 2, 3],
     disable_unk=[False, True],
-    suppress_sequences=[[], [[9], [8, 30], [12, 5, 6]]],
+    # positions behind padding that was generated are counted as transformers counts them
+    suppress_sequences=[[[PAD]], [[PAD], [9], [8, 30], [12, 5, 6]]],
     max_decoding_length=[4, 6, 20],
     min_decoding_length=[0, 1, 4],
     prefix=["none", "some", "all"],

@@ -11,7 +11,7 @@ import pybeam
 from pybeam import backends
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.engine import Wants
-from pybeam.engine.failures import Interrupted
+from pybeam.engine.failures import Interrupted, blamed
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
@@ -214,3 +214,11 @@ def test_who_listens_changes_nothing(name):
         if index % 3:
             assert partials[index].tokens == partial.tokens
             assert (partials[index].best is None) == (index % 3 == 1)
+
+
+def test_a_source_that_was_alone_is_not_tried_again():
+    def fails_differently(places):
+        raise AssertionError
+
+    cause = Gone("alone")
+    assert blamed(fails_differently, [3], cause) == {3: cause}

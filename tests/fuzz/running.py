@@ -11,9 +11,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from tqdm import tqdm
 
+TESTS = Path(__file__).parents[1]
 TARGETS = ("files", "programs", "operators", "searches")
 # what one case may take: of time, and of memory beyond what the process has at its start
 CASE_SECONDS = 60
@@ -84,7 +86,10 @@ def _watched(
     command += [f"--minutes={seconds / 60}"]
     command += [] if num_cases is None else [f"--cases={num_cases}"]
     begun = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+    # whoever calls this may have found these folders in another way
+    paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         start, shown = time.monotonic(), 0
         for line in worker.stdout:

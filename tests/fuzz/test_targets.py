@@ -70,7 +70,7 @@ def test_a_case_that_ends_its_process_is_told(capfd, monkeypatch):
 @pytest.mark.slow
 def test_a_worker_runs_one_case():
     # in a process of its own, with its limits
-    assert running.attack("operators", 4, 60.0, 1)
+    assert running.attack("operators", 4, 600.0, 1)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import signal
 import weakref
 
 import pytest
+import torch
 
 import pybeam
 from pybeam.engine.workspace import Workspace
@@ -58,6 +59,8 @@ def test_a_signal_at_any_moment(decoder, alarm, count):
             signal.setitimer(signal.ITIMER_REAL, 0)
         except Alarm:
             raised += 1
+        # training goes on after Ctrl-C
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         assert essence(decoder.decode(CONTENTS)) == expected
     assert raised
 

@@ -25,6 +25,15 @@ ROWS = (5, 20, 50)
 QUERIES = (5, 16, 17, 32, 33, 64, 500)
 
 
+def in_turns(choices: list) -> list[tuple]:
+    """Every dtype and size with one of the choices; those that lie side by side have different ones."""
+    return [
+        (dtype, size, choices[(i + j) % len(choices)])
+        for i, dtype in enumerate(DTYPES)
+        for j, size in enumerate(SIZES)
+    ]
+
+
 def check(launch: Launch, capability: int) -> None:
     assembly = assemble(launch, capability)
     assert assembly.stack == assembly.local == 0, launch.options
@@ -78,9 +87,7 @@ def test_trees_are_compiled_well(dtype, size, capability):
 
 @pytest.mark.slow
 @pytest.mark.thinned()
-@pytest.mark.parametrize("capability", CAPABILITIES_TO_TEST)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "size", "capability"), in_turns([80, 90]), ids=str)
 def test_paths_are_compiled_well(dtype, size, capability):
     launches = [
         attention_launch(rows, size, dtype, 0, num_splits, has_paths=True, has_new=has_new)
@@ -125,10 +132,9 @@ def test_uses_are_compiled_well(launch, capability):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("group", "capability"), [(1, 90), (4, 80)])
-def test_everything_is_compiled_well(group, dtype, size, capability):
+@pytest.mark.parametrize(("dtype", "size", "chosen"), in_turns([(1, 90), (4, 80)]), ids=str)
+def test_everything_is_compiled_well(dtype, size, chosen):
+    group, capability = chosen
     cases = itertools.product(ROWS, WORDS, SPLITS, (False, True))
     launches = [
         attention_launch(rows, size, dtype, words, num_splits, group, is_own=is_own)

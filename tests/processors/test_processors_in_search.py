@@ -12,7 +12,7 @@ from pybeam import backends, processors
 from pybeam.engine.workspace import Workspace
 from support import processor_oracles as oracles
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
-from support.search_models import BOS, EOS, next_logits, random_model
+from support.search_models import BOS, EOS, constant_model, next_logits, random_model
 from support.whole_search import Rules, Search
 
 V = 9
@@ -203,3 +203,19 @@ def test_graphs_are_told_when_what_processors_keep_has_moved(backend):
     decoded(model, algorithm, pybeam.Fifo(4), backend, [longer], workspace=workspace)
     after = {buffer.data_ptr() for buffer in workspace.buffers()}
     assert len(after - before) == 1
+
+
+@pytest.mark.parametrize("kind", ["tokens", "sequences"])
+def test_lists_of_several_lengths_share_a_step(kind, backend):
+    """Token 0, with which a shorter list might be filled up, is what its request would choose."""
+    model = constant_model([5.0, -9.0, 4.0, 3.0, 2.0])
+    make = {
+        "tokens": processors.suppress_tokens,
+        "sequences": lambda tokens: processors.suppress_sequences([[token] for token in tokens]),
+    }[kind]
+    algorithm = pybeam.greedy(max_length=2, processors=[make([4])])
+    banned = [[3], [0, 2], [], [0], [2, 3, 4]]
+    requests = [pybeam.Request([1], processors=[make(tokens)]) for tokens in banned]
+    results = pybeam.Decoder(model, algorithm, backend=backend).decode(requests)
+    best = [result.hypotheses[0].tokens[0] for result in results]
+    assert best == [0, 3, 0, 2, 0]

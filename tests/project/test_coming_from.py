@@ -3,6 +3,8 @@
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -30,11 +32,18 @@ class Prover:
         if not code.startswith("pybeam "):
             exec(code, self.names)
             return
-        try:
-            status = main(shlex.split(code)[1:])
-        except SystemExit as end:
-            status = end.code
-        said = self._capfd.readouterr().err
+        arguments = shlex.split(code)[1:]
+        if "--processes" in arguments:
+            # they are copies of the process that starts them, in which no other threads may have run
+            command = [sys.executable, "-m", "pybeam", *arguments]
+            run = subprocess.run(command, capture_output=True, text=True)
+            status, said = run.returncode, run.stderr
+        else:
+            try:
+                status = main(arguments)
+            except SystemExit as end:
+                status = end.code
+            said = self._capfd.readouterr().err
         if status:
             raise CommandFailed(said)
 

@@ -65,4 +65,4 @@ def test_waiting_changes_nothing(name, chain, backend):
 
 @pytest.mark.slow
 def test_waiting_changes_nothing_on_triton():
-    run_in_interpreter(__file__, "-k", "triton-block-sequences or triton-adaptive-several")
+    run_in_interpreter(__file__, "-k", "triton-block-sequences")

@@ -44,7 +44,7 @@ class ServerProcess:
         self.lines: list[str] = []
         self.url = ""
         self.early: dict = {}
-        self._is_ready = threading.Event()
+        self._is_ready, self._answers = threading.Event(), False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         if is_ready:
@@ -57,12 +57,14 @@ class ServerProcess:
             if "listening on" in self.lines[-1]:
                 self.url = json.loads(line)["message"].split()[-1]
             elif '"message": "ready"' in self.lines[-1]:
+                self._answers = True
                 self._is_ready.set()
+        # or it has ended
         self._is_ready.set()
 
     def until_ready(self) -> None:
         """Return when it answers requests."""
-        if not self._is_ready.wait(START_SECONDS) or self.process.poll() is not None:
+        if not self._is_ready.wait(START_SECONDS) or not self._answers:
             self.process.kill()
             self.wait()
             raise AssertionError("".join(self.lines))
