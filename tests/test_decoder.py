@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.engine import results
 from pybeam.models import FunctionModel
 from pybeam.stopping import Stop
 from support.search_models import BOS, EOS, constant_model, random_model
@@ -357,3 +358,34 @@ def test_any_eos_ends_a_hypothesis_and_is_told(backend):
         found = [(h.tokens, h.eos_id) for h in result.hypotheses]
         # held ones compete on, and are not overtaken by [2] with an EOS
         assert found == [([], 1), ([], 3), ([2], 1)][: search.n_best]
+
+
+def test_eos_may_be_token_zero(backend):
+    """A hypothesis that ends in it says so, and has its log-probability."""
+    row = torch.tensor([2.0, 0.5, 0.0, 1.0])
+    model = FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), 4, 3, 0)
+    search = pybeam.fixed_beam(2, n_best=2)
+    [result] = pybeam.Decoder(model, search, backend=backend, log_probs=True).decode([[1]])
+    assert [h.eos_id for h in result.hypotheses] == [0, 0]
+    for hypothesis in result.hypotheses:
+        assert hypothesis.ended and len(hypothesis.log_probs) == len(hypothesis.tokens) + 1
+        assert sum(hypothesis.log_probs) == pytest.approx(hypothesis.score, abs=1e-6)
+
+
+def test_only_a_catalogue_can_be_found_whole():
+    [result] = decoder().decode([[1]])
+    assert result.hypotheses and not result.has_all_items
+
+
+def test_a_hypothesis_that_cannot_be_made_fails_its_request_alone(monkeypatch):
+    make = results._hypotheses
+
+    def broken(source, found, wants_log_probs):
+        if source.index == 1:
+            raise KeyError("no such item")
+        return make(source, found, wants_log_probs)
+
+    monkeypatch.setattr(results, "_hypotheses", broken)
+    first, second, third = decoder().decode([[1], [2], [3]], on_error="return")
+    assert isinstance(second.error, KeyError) and not second.hypotheses
+    assert first.hypotheses and third.hypotheses and first.error is third.error is None

@@ -27,19 +27,10 @@ def test_every_command_is_tried():
     assert found - {"__main__"} == OTHERS | set(smoke.COMMANDS)
 
 
-def program(monkeypatch, code: str) -> None:
-    monkeypatch.setattr(smoke, "COMMANDS", {})
-    monkeypatch.setattr(
-        smoke.subprocess,
-        "run",
-        lambda *_, run=subprocess.run, **more: run([sys.executable, "-c", code], **more),
-    )
-
-
 @pytest.mark.parametrize(
     ("code", "failed", "said"),
     [
-        ("", 0, "a (0 s): starts"),
+        ("", 0, " s): starts"),
         ("raise ImportError('No module named x')", 0, "left out: ImportError: No module named x"),
         ("raise KeyError('models')", 1, "FAILED: "),
         (
@@ -51,7 +42,9 @@ def program(monkeypatch, code: str) -> None:
     ],
 )
 def test_what_fails_is_told_from_what_is_missing(monkeypatch, tmp_path, capsys, code, failed, said):
-    program(monkeypatch, code)
+    (tmp_path / "a_job.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(smoke, "_jobs", lambda *_: {"a": ["a_job"]})
     assert smoke.smoke(["a"], tmp_path) == failed
     assert said in capsys.readouterr().out
 

@@ -207,3 +207,14 @@ def test_a_request_cannot_ask_for_coverage_without_attention():
     bad, good = decoder.decode([request, [1]], on_error="return")
     assert "attention needs a model that has it" in str(bad.error)
     assert good.error is None
+
+
+def test_attention_needs_the_own_start_token(pair):
+    """The request that begins with another one fails alone."""
+    _, model = pair
+    decoder = pybeam.Decoder(model, pybeam.greedy(max_length=4), alignment=pybeam.Alignment())
+    requests = [pybeam.Request([5, 6, 2]), pybeam.Request([5, 6, 2], start=7)]
+    good, bad = decoder.decode(requests, on_error="return")
+    assert good.hypotheses[0].attention is not None
+    with pytest.raises(ValueError, match="attention needs the model's own start token"):
+        raise bad.error

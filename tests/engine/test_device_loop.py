@@ -215,6 +215,16 @@ def product(slot):
     return (x @ x)[0]
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["behind", "before"])
+def test_an_array_at_another_address_drops_graphs(graph_memory, order):
+    array = torch.zeros(8)
+    first, second = [array[:4], array[4:]][::order]
+    slot = torch.zeros(2, dtype=torch.int32)
+    graphs, captured = captured_once(CudaCapture(torch.device("cpu")), buffers=[first])
+    assert graphs.get(1, [first], product, slot) is captured
+    assert graphs.get(1, [second], product, slot) is None
+
+
 def test_an_array_of_another_shape_at_the_same_address_drops_graphs(graph_memory):
     array = torch.zeros(4, 6)
     slot = torch.zeros(2, dtype=torch.int32)
@@ -260,6 +270,7 @@ def test_every_decoder_captures_on_a_stream_of_its_own(graph_memory):
 
 
 def test_buckets_are_few_and_near():
+    assert list(map(bucket, (1, 3, 5, 9, 10, 13, 17, 25))) == [1, 3, 6, 12, 12, 16, 24, 32]
     sizes = range(1, 5000)
     assert all(size <= bucket(size) < 1.5 * size for size in sizes)
     assert all(bucket(bucket(size)) == bucket(size) for size in sizes)
@@ -292,6 +303,7 @@ def test_sources_wait_for_memory(transformer, late):
     assert max(encoded) <= 2  # none ahead that would not fit
     assert limited_stats.steps > stats.steps
     page_bytes = limited.session.max_bytes(16, 0)
+    assert limited.tree.max_pages == 2 * one // page_bytes
     assert limited.state.tree.num_total_pages * page_bytes <= 2 * one
 
 

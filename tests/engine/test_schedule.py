@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.engine.live_sources import Most
 from pybeam.engine.schedule import Load
 from pybeam.models import FunctionModel
 from support.laws import essence
@@ -136,3 +137,26 @@ def test_a_source_without_rows_never_moves(limit):
     """It has stopped, or the slot is `NULL_SLOT`; its depth counts for nothing."""
     for schedule in (pybeam.Batch(4), pybeam.Fifo(4, row_budget=50), pybeam.Streaming(4)):
         assert plan(schedule, [2, 4, 0], [0, 2, 0], [9, 0, 9], limit) == [1]
+
+
+def test_a_source_of_no_tokens_fits_where_none_is_left():
+    batch = pybeam.Batch(tokens=100)
+    assert batch.has_room(Load(3, 100, 9), 0, 5) and batch.may_have_room(Load(3, 100, 9))
+    assert not batch.has_room(Load(3, 100, 9), 1, 5)
+
+
+def test_rows_beyond_the_budget_admit_nobody():
+    assert not pybeam.Fifo(2, row_budget=10).has_room(Load(5, 0, 11), 1, 5)
+
+
+def test_the_greatest_of_what_is_live():
+    """Those that leave no longer count."""
+    most = Most()
+    assert most.number is None
+    for number in (3, 7, 7, 5):
+        most.add(number)
+    found = []
+    for number in (7, 3, 7, 5):
+        most.remove(number)
+        found.append(most.number)
+    assert found == [7, 7, 5, None]

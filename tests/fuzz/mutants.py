@@ -40,6 +40,12 @@ LEFT_OUT = {
     "core/ReplaceComparisonOperator_IsNot_NotEq": "None and enums equal nothing but themselves",
 }
 
+EQUIVALENT: list[dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("equivalent_mutants.toml").read_text("utf-8")
+)["reason"]
+# of the comparison that they put in place of another
+ORDERS = ("_Lt", "_LtE", "_Gt", "_GtE")
+
 
 class Mutant(NamedTuple):
     """A change of one place of a module: cosmic-ray's operator and its how-manieth occurrence."""
@@ -96,7 +102,8 @@ class Results:
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Yield every mutant of a module, but those that can make no difference."""
     text = (ROOT / module).read_text("utf-8")
-    idle = list(_idle(ast.parse(text)))
+    idle = [*_idle(ast.parse(text)), *_equivalent(module, text.splitlines())]
+    names = list(_compared_with_a_name(ast.parse(text)))
     nodes = list(ast_nodes(get_ast(text)))
     for name in operator_names():
         kind = get_operator(name)
@@ -104,8 +111,9 @@ def mutants_of(module: str) -> Iterator[Mutant]:
         if kind.arguments() or name in LEFT_OUT:
             continue
         positions = [at for node in nodes for at in kind().mutation_positions(node)]
+        kept = [*idle, *names] if name.endswith(ORDERS) else idle
         for occurrence, (begin, end) in enumerate(positions):
-            if not any(first <= begin and end <= last for first, last in idle):
+            if not any(first <= begin and end <= last for first, last in kept):
                 yield Mutant(module, name, occurrence, begin[0])
 
 
@@ -120,6 +128,26 @@ def _idle(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
             if found is not None:
                 end = found.end_lineno, found.end_col_offset
                 yield (found.lineno, found.col_offset), end
+
+
+def _equivalent(module: str, lines: list[str]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where a change makes no difference, as `equivalent_mutants.toml` says."""
+    begins = tuple(begin for reason in EQUIVALENT for begin in reason.get(module, []))
+    for number, line in enumerate(lines, 1):
+        if begins and line.strip().startswith(begins):
+            yield (number, 0), (number, len(line))
+
+
+def _compared_with_a_name(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where something is compared with a constant string: of names nobody asks which comes first."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for one in (node.left, *node.comparators):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield (
+                        (node.lineno, node.col_offset),
+                        (node.end_lineno or 0, node.end_col_offset or 0),
+                    )
 
 
 def in_turn(seed: int) -> list[Mutant]:

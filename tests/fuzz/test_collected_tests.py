@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from fuzz.collected_tests import Job, functions_of, swap
+from support.paths import ROOT
 
 TEXT = """
 LIMIT = 3
@@ -64,3 +67,13 @@ def test_other_variables_of_a_closure_are_not_live(module, tmp_path):
     inner = module.outer(3)
     assert not changed(module, tmp_path, "value + step", "value")
     assert inner(4) == 7
+
+
+def test_each_line_that_is_not_changed_is_a_line():
+    path = Path(__file__).with_name("equivalent_mutants.toml")
+    for reason in tomllib.loads(path.read_text("utf-8"))["reason"]:
+        assert reason.pop("why")
+        for file, begins in reason.items():
+            lines = [line.strip() for line in (ROOT / file).read_text("utf-8").splitlines()]
+            for begin in begins:
+                assert any(line.startswith(begin) for line in lines), f"{file} has no line {begin}"

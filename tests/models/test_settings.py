@@ -10,6 +10,8 @@ import pybeam
 from pybeam import compat, processors
 from pybeam.models import Settings
 from pybeam.models.settings import read_settings
+from pybeam.search.settings import applied
+from support.search_models import random_model
 from support.tiny_models import favour_eos, tiny_model
 
 LENGTH = 12
@@ -270,3 +272,27 @@ def test_wrong_values(tmp_path, settings, message):
     (tmp_path / "generation_config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
         read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["suppress_tokens", "begin_suppress_tokens"])
+def test_a_folder_bans_what_the_algorithm_does_not(name):
+    """Its tokens are banned beside other ones of the algorithm, and not twice."""
+    ban = {
+        "suppress_tokens": processors.suppress_tokens,
+        "begin_suppress_tokens": processors.suppress_tokens_at_start,
+    }[name]
+    model = random_model(2, 9)
+    model.settings = Settings(**{name: (3, 4)})
+    for own, expected in [([], 1), ([5], 2), ([3], 2), ([4, 3], 1), ([3, 4, 5], 1)]:
+        chain = applied(pybeam.greedy(processors=[ban(own)] if own else []), model).processors
+        assert len(chain) == expected
+        assert {3, 4} <= {token for one in chain for token in one.tokens}
+
+
+def test_what_a_folder_bans_counts_from_the_start_token_as_generate_does():
+    model = random_model(2, 9)
+    model.settings = Settings(
+        no_repeat_ngram_size=2, bad_words_ids=((3,), (4, 5)), repetition_penalty=1.2
+    )
+    chain = applied(pybeam.greedy(), model).processors
+    assert len(chain) == 3 and all(one.counts_start for one in chain)

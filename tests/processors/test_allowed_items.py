@@ -294,3 +294,66 @@ def test_a_service_changes_filters_between_requests():
     assert [one.result.hypotheses for one in results] == [
         hypotheses for _, hypotheses, *_ in expected
     ]
+
+
+@pytest.mark.parametrize(
+    ("items", "limits", "message"),
+    [
+        ([[2, V - 1]], {}, None),
+        (
+            [[2, V]],
+            {},
+            f"`catalogue` must hold ids of the model's vocabulary, 0 to {V - 1}, but holds {V};",
+        ),
+        ([[2, EOS]], {}, rf"`catalogue` must not hold EOS \({EOS}\)"),
+        ([[2, 3], [2, 3, 4]], dict(min_length=2), None),
+        (
+            *([[2, 3], [2, 3, 4]], dict(min_length=3)),
+            "`min_length` must be at most 2, the tokens of the shortest item, but is 3",
+        ),
+        ([[2, 3], [2, 3, 4]], dict(max_length=4), None),
+        (
+            *([[2, 3], [2, 3, 4]], dict(max_length=3)),
+            "`max_length` must be at least 4, the tokens of the longest item and EOS, but is 3",
+        ),
+        # items of one length may be cut where EOS would stand
+        ([[2, 3], [5, 4]], dict(max_length=2), None),
+        ([[2, 3], [5, 4]], dict(max_length=1), "`max_length` must be at least 3, .* but is 1"),
+    ],
+)
+def test_a_catalogue_that_does_not_fit_is_refused(items, limits, message):
+    rule = processors.allowed_items(pybeam.Catalogue.build(items))
+    algorithm = pybeam.fixed_beam(2, processors=[rule], **limits)
+
+    def decode() -> None:
+        decoder = pybeam.Decoder(random_model(1, V), algorithm)
+        [result] = decoder.decode([[1]], on_error="return")
+        if result.error is not None:
+            raise result.error
+        assert result.hypotheses
+
+    if message is None:
+        decode()
+        return
+    with pytest.raises(ValueError, match=message):
+        decode()
+
+
+def test_an_item_that_was_given_is_not_all_that_was_found():
+    rule = processors.allowed_items(pybeam.Catalogue.build([[2, 3]]))
+    decoder = pybeam.Decoder(random_model(1, V), pybeam.fixed_beam(2, processors=[rule]))
+    assert decoder.decode([[1]])[0].has_all_items
+    assert not decoder.score([[1]], [[2, 3]])[0].has_all_items
+
+
+def test_what_is_left_after_a_ban_is_not_normalised_again(backend):
+    """The whole chain, where a catalogue cannot narrow the vocabulary, keeps the sums of others."""
+    model = random_model(3, V)
+    ban = processors.suppress_tokens([4], stage="log_probs")
+    rule = processors.allowed_items(pybeam.Catalogue.build([[2], [3], [5]]), renormalize=False)
+    algorithm = pybeam.fixed_beam(3, n_best=3, processors=[ban, rule], max_length=2)
+    [result] = pybeam.Decoder(model, algorithm, backend=backend).decode([[1]])
+    for found in result.hypotheses:
+        [token] = found.tokens
+        first, second = (next_logits(model, 0, tokens).log_softmax(0) for tokens in ([], [token]))
+        assert found.score == pytest.approx(float(first[token] + second[EOS]), abs=1e-5)

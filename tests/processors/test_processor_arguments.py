@@ -24,6 +24,12 @@ V = 9
         (lambda: p.temperature(10**400), ValueError, "`temperature` must be finite"),
         (lambda: p.temperature("1"), TypeError, "`temperature` must be a number, but is '1'"),
         (lambda: p.eos_penalty(-1), ValueError, "`penalty` must be finite, greater than 0"),
+        (lambda: p.temperature(-0.5), ValueError, "`temperature` must be finite, greater than 0"),
+        (lambda: p.eos_penalty(-0.5), ValueError, "`penalty` must be finite, greater than 0"),
+        (lambda: p.repetition_penalty(-0.5), ValueError, "`penalty` must be finite, greater"),
+        (lambda: p.eos_growth(1, -0.5), ValueError, "`factor` must be finite, greater than 0"),
+        (lambda: p.sample(-0.5), ValueError, "`temperature` must be finite, greater than 0"),
+        (lambda: p.sample(1, 2**63), ValueError, r"`seed` must be 0 to 9223372036854775807"),
         (lambda: p.eos_penalty(True), TypeError, "`penalty` must be a number"),
         (lambda: p.repetition_penalty(0), ValueError, "`penalty` must be finite, greater than 0"),
         (lambda: p.repetition_penalty(2, stage="probs"), ValueError, "`stage` must be 'logits' or"),
@@ -78,6 +84,11 @@ def test_construction(build, error, message):
         build()
 
 
+def test_numbers_at_their_limits():
+    assert p.sample(1, 2**63 - 1).seed == 2**63 - 1
+    assert p.eos_growth(0, 0.5).factor == 0.5
+
+
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, np.int64])
 def test_ids_and_numbers_may_be_of_torch_or_numpy(kind):
     given = list(map(kind, (3, 4))) if kind is np.int64 else kind([3, 4])
@@ -98,6 +109,16 @@ def test_ids_and_numbers_may_be_of_torch_or_numpy(kind):
             r"stage 'logits' first, but Temperature\(.*\) follows EosPenalty",
         ),
         ([p.eos_penalty(0.5), lambda logits, rows: logits], ValueError, "stage 'logits' first"),
+        (
+            [p.temperature(2), p.eos_penalty(0.5), p.temperature(3)],
+            ValueError,
+            r"but Temperature\(.*3.*\) follows EosPenalty",
+        ),
+        (
+            [p.gumbel(0), p.eos_penalty(0.5), p.eos_penalty(0.7)],
+            ValueError,
+            r"must have Gumbel.* last, .* but EosPenalty\(penalty=0.7.* is the last",
+        ),
     ],
 )
 def test_what_an_algorithm_refuses(chain, error, message):

@@ -69,6 +69,9 @@ CASES = {
         (oracles.min_length, 3, True),
     ),
     "first_token": (processors.first_token(4), (oracles.first_token, 4)),
+    # token 0 may stand where arrays are padded
+    "first_token-zero": (processors.first_token(0), (oracles.first_token, 0)),
+    "token_penalty-zero": (processors.token_penalty(0, -0.7), (oracles.token_penalty, 0, -0.7)),
     "any_first_token": (processors.first_token(), (oracles.first_token, None)),
     "force_eos": (processors.force_eos(), (oracles.force_eos, True)),
     "force_eos-free": (processors.force_eos(is_scored=False), (oracles.force_eos, False)),
@@ -81,6 +84,10 @@ CASES = {
     "biased_prefix": (
         processors.biased_prefix(0.4, [2, 3, 4]),
         (oracles.biased_prefix, 0.4, [2, 3, 4]),
+    ),
+    "biased_prefix-zero": (
+        processors.biased_prefix(0.4, [0, 2]),
+        (oracles.biased_prefix, 0.4, [0, 2]),
     ),
     "allowed_sequences": (
         processors.allowed_sequences(ALLOWED),

@@ -88,3 +88,16 @@ def test_a_prefix_and_temperature_zero_are_left_alone():
     assert torch.equal(found[0], logits.log_softmax(1)[0])
     assert found[1].isfinite().sum() == 1
     assert torch.equal(processed([processors.sample()], logits, histories), logits.log_softmax(1))
+
+
+def test_what_a_seed_draws_changes_only_on_purpose():
+    """Outputs of seeds that somebody has written down."""
+    model = random_model(4, V)
+    algorithm = pybeam.greedy(max_length=6, processors=[processors.sample()])
+    results = pybeam.Decoder(model, algorithm).decode(requests_of(1.0, 4))
+    assert [result.hypotheses[0].tokens for result in results] == [
+        [3, 8, 3, 8, 2, 0],
+        [0, 8, 5, 0, 0, 8],
+        [3, 6, 8, 0],
+        [0, 8, 7, 6, 0, 7],
+    ]

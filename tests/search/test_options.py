@@ -70,3 +70,25 @@ def test_given_options_stay_as_they_are():
     algorithms = [build(3, **options) for build in (pybeam.optimal_beam, pybeam.shrinking_beam)]
     assert options == before
     assert [one.n_best for one in algorithms] == [2, 2]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.__name__)
+def test_help_says_first_what_the_search_does(search):
+    first = search.__doc__.splitlines()[0]
+    assert first.endswith(".") and len(first) > 20 and search.__doc__.count("Options:\n") == 1
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.__name__)
+def test_an_output_has_at_least_one_token(search):
+    width = (3,) if "width" in inspect.signature(search).parameters else ()
+    assert search(*width, max_length=1).max_length == 1
+    with pytest.raises(ValueError, match="`max_length` must be at least 1, but is 0"):
+        search(*width, max_length=0)
+
+
+@pytest.mark.parametrize(
+    "given", [dict(length_reward=0.5), dict(length_reward=-0.5), dict(length_ratio=1.0)]
+)
+def test_rewards_and_another_scoring(given):
+    with pytest.raises(ValueError, match="give either `scoring` or `length_reward`"):
+        pybeam.optimal_beam(3, scoring=scoring.raw(), **given)

@@ -10,10 +10,10 @@ LINES = {
 }
 
 
-def write_corpus(folder: Path, *splits: str) -> None:
-    """Write the lines as every split of a data folder."""
+def write_corpus(folder: Path, *splits: str, repeats: int = 1) -> None:
+    """Write the lines, so many times, as every split of a data folder."""
     (folder / "bible-es-en").mkdir(exist_ok=True)
     for split in splits:
         for language, lines in LINES.items():
             path = folder / "bible-es-en" / f"{split}.{language}"
-            path.write_text("\n".join(lines) + "\n", "utf-8")
+            path.write_text("\n".join(lines * repeats) + "\n", "utf-8")
