@@ -6,14 +6,16 @@ A command that lacks a package, a program or data of this machine is left out, w
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
 from pathlib import Path
 
 from benchmarks.data import OWN_DATA, ROOT, SHARED_DATA
@@ -28,7 +30,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu.host": ("--repeats", "1", "--requests", "4"),
     "gpu.launches": ("--only", "greedy"),
     "import_time": ("--repeats", "1"),
-    "makespan": ("--lines", "20", "--simulated", "100000", "--data", "VERSES"),
+    "makespan": ("--lines", "20", "--simulated", "20000", "--data", "VERSES"),
     "ray_overhead": ("--lines", "20", "--part-lines", "10", "--repeats", "1", "--data", "VERSES"),
     "stale": (),
     "triton_code": ("--output", "OUT", "--first", "3"),
@@ -39,8 +41,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 # they take longest, so they begin first
 LONGEST = ("service", "e2e", "huggingface")
-# two run at a time, and threads that spin while they wait would take each other's core
+# they wait as often as they compute
+AT_A_TIME = 3
+# threads that spin while they wait would take each other's core
 QUIET = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+LOG = "log.txt"
+# forks of a process that has imported what nearly all of them import
+PROCESSES = multiprocessing.get_context("forkserver")
+IMPORTED = ["torch", "transformers.generation", "pybeam", "benchmarks.__main__"]
 # what an error says if something of the machine is missing
 MISSING = re.compile(
     r"espeak-ng|flite|No module named|`make data`|needs the package|is not installed"
@@ -48,32 +56,51 @@ MISSING = re.compile(
 
 
 def smoke(benchmarks: Iterable[str], data: Path | None) -> int:
-    """Run all of them, two at a time, and print a line for each. Returns how many have failed."""
+    """Run all of them, a few at a time, and print a line for each. Returns how many have failed."""
+    _be_ready_to_fork()
     with tempfile.TemporaryDirectory() as folder:
-        where = data or _data(Path(folder))
-        jobs = {
-            name: ["benchmarks", name, "--dry-run", "--repeats", "1", "--threads", "1"]
-            for name in sorted(benchmarks, key=lambda name: name not in LONGEST)
-        }
-        jobs = {name: [*job, "--data", str(where)] for name, job in jobs.items()}
-        for module, arguments in COMMANDS.items():
-            jobs[f"benchmarks.{module}"] = [f"benchmarks.{module}", *arguments]
-        with ThreadPoolExecutor(2) as pool:
+        where = _data(data, Path(folder) / "data")
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
             started = [
                 pool.submit(_run, name, job, where, Path(folder) / "results" / name)
-                for name, job in jobs.items()
+                for name, job in _jobs(benchmarks, where).items()
             ]
             return sum(not job.result() for job in started)
 
 
-def _data(folder: Path) -> Path:
-    """The data of this machine, or else a few verses."""
-    for place in (OWN_DATA, SHARED_DATA):
-        if (place / VERSES).is_file():
-            return place
+def _jobs(benchmarks: Iterable[str], data: Path) -> dict[str, list[str]]:
+    """By name: a module and its arguments."""
+    options = ("--dry-run", "--repeats", "1", "--threads", "1", "--data", str(data))
+    order = sorted(benchmarks, key=lambda name: name not in LONGEST)
+    commands = {f"benchmarks.{name}": arguments for name, arguments in COMMANDS.items()}
+    return {name: ["benchmarks", name, *options] for name in order} | {
+        module: [module, *arguments] for module, arguments in commands.items()
+    }
+
+
+def _be_ready_to_fork() -> None:
+    """Start the process that jobs are forks of. Its environment is theirs."""
+    before = dict(os.environ)
+    os.environ.update(QUIET)
+    os.environ.pop("PYBEAM_POISON", None)  # which is for results, and slow
+    PROCESSES.set_forkserver_preload(IMPORTED)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _data(given: Path | None, folder: Path) -> Path:
+    """The data of this machine, with a few short verses in place of those that take long."""
     from tests.support.tiny_corpus import write_corpus
 
-    write_corpus(folder, "dev", "test")
+    folder.mkdir()
+    write_corpus(folder, "dev", "test", "train", repeats=20)
+    for place in (given,) if given else (OWN_DATA, SHARED_DATA):
+        for path in place.glob("*"):
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path.resolve())
     return folder
 
 
@@ -81,13 +108,12 @@ def _run(name: str, job: list[str], data: Path, out: Path) -> bool:
     """Run one in a process of its own, say how it went, and return whether it started."""
     out.mkdir(parents=True)
     names = {"OUT": str(out), "OUT/widened": str(out / "widened"), "VERSES": str(data / VERSES)}
-    command = [sys.executable, "-m", *(names.get(one, one) for one in job)]
     start = time.monotonic()
-    env = {**os.environ, **QUIET, "OUT": str(out)}
-    env.pop("PYBEAM_POISON", None)  # which is for results, and slow
-    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    process = PROCESSES.Process(target=_begin, args=([names.get(one, one) for one in job], out))
+    process.start()
+    process.join()
     said = f"{name} ({time.monotonic() - start:.0f} s)"
-    errors = [run.stderr[-2000:]] if run.returncode else _errors_in(out)
+    errors = [(out / LOG).read_text()[-2000:]] if process.exitcode else _errors_in(out)
     failed = [error for error in errors if not MISSING.search(error)]
     for error in failed:
         print(f"{said} FAILED: {error}", flush=True)
@@ -95,6 +121,17 @@ def _run(name: str, job: list[str], data: Path, out: Path) -> bool:
         lacks = dict.fromkeys(error.strip().splitlines()[-1] for error in errors)
         print(f"{said}: " + ("left out: " + "; ".join(lacks) if lacks else "starts"), flush=True)
     return not failed
+
+
+def _begin(job: list[str], out: Path) -> None:
+    """Be `python -m` with these arguments; what is printed goes into a file."""
+    os.chdir(ROOT)
+    os.environ["OUT"] = str(out)
+    with (out / LOG).open("w") as log:
+        for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
+            os.dup2(log.fileno(), descriptor)
+    sys.argv = job
+    runpy.run_module(job[0], run_name="__main__", alter_sys=True)
 
 
 def _errors_in(out: Path) -> list[str]:
