@@ -19,6 +19,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from pybeam.backends.inference import inferring
+
 IS_ON = os.environ.get("PYBEAM_POISON") == "1"
 
 
@@ -38,12 +40,15 @@ def absurd(dtype: torch.dtype) -> float:
     return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
-# a stream's memory is made in that mode
-@torch.inference_mode()
 def forget(tensors: Iterable[Tensor], where: Tensor | None = None) -> None:
     """Poison these tensors [n, ...], or those lines `where` [n] is true: nobody may read what was there."""
-    if not IS_ON:
-        return
+    if IS_ON:
+        _forget(tensors, where)
+
+
+# a stream's memory is made in that mode
+@inferring
+def _forget(tensors: Iterable[Tensor], where: Tensor | None) -> None:
     for tensor in tensors:
         if where is None:
             tensor.fill_(absurd(tensor.dtype))
@@ -52,11 +57,14 @@ def forget(tensors: Iterable[Tensor], where: Tensor | None = None) -> None:
             tensor.masked_fill_(lines, absurd(tensor.dtype))
 
 
-@torch.inference_mode()
 def forget_behind(tensors: Iterable[Tensor], count: Tensor) -> None:
     """Poison what lies behind the first `count` [S] columns in each line of tensors [S, N, ...]."""
-    if not IS_ON:
-        return
+    if IS_ON:
+        _forget_behind(tensors, count)
+
+
+@inferring
+def _forget_behind(tensors: Iterable[Tensor], count: Tensor) -> None:
     count = count[:, None]
     behind: dict[int, Tensor] = {}  # [S, N], by N
     for tensor in tensors:

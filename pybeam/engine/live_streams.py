@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from pybeam.backends.inference import InferenceMode
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Stream = Generator[T, None, None]
@@ -36,26 +38,23 @@ def on_device(stream: Stream[T], device: torch.device) -> Stream[T]:
 
 
 def one_by_one(function: Callable[P, Stream[list[T]]]) -> Callable[P, Stream[T]]:
-    """Yield one by one what this function yields in lists. It works within `torch.inference_mode`.
+    """Yield one by one what this function yields in lists. It works within torch's inference mode.
 
     The mode is entered for every list, which would cost more than all else if it were for every result.
     """
 
     @functools.wraps(function)
     def each(*args: P.args, **options: P.kwargs) -> Stream[T]:
-        # C++ enters and leaves the mode. `torch.inference_mode` is Python, in which Ctrl-C can raise between
-        # the mode and the promise to leave it; the caller's thread would stay in the mode.
-        mode = torch._C._InferenceMode
         lists = function(*args, **options)
         try:
             while True:
-                with mode(True):
+                with InferenceMode(True):
                     some = next(lists, None)
                 if some is None:
                     return
                 yield from some
         finally:
-            with mode(True):
+            with InferenceMode(True):
                 lists.close()
 
     return each

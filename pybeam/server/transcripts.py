@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
-
+from pybeam.backends.inference import InferenceMode
 from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
@@ -148,7 +147,7 @@ class ServedTranscripts:
 
 def _go_on(talk: Talk, answers: Sequence[Answer] | None) -> list[Question] | None:
     """Let a talk go on until it asks again; None: it is over."""
-    with torch.inference_mode():
+    with InferenceMode(True):
         try:
             # the first value that a generator is sent is None
             return talk.send(answers)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pybeam import backends
 from pybeam.arguments import ArgumentError
+from pybeam.backends.inference import inferring
 from pybeam.models.base import Model
 from pybeam.models.transformer.attention import head_attention
 from pybeam.models.transformer.sources import SharedFeatures
@@ -133,7 +134,7 @@ class Aligner:
                 raise
             raise ValueError(f"the files of {directory} are not sound: {error}") from error
 
-    @torch.inference_mode()
+    @inferring
     def times(self, windows: Sequence[Heard]) -> list[TokenTimes]:
         """Return the times of the tokens of each window.
 

@@ -54,6 +54,12 @@ def test_the_search_loop_stands_once():
     assert callers == ["pybeam/engine/engine.py"]
 
 
+def test_inference_mode_is_left_whatever_is_raised():
+    """`pybeam.backends.inference` says why torch's own way is not enough."""
+    pattern = re.compile(r"torch\.(inference_mode|no_grad|set_grad_enabled)\(")
+    assert not [name_of(p) for p in LIBRARY if pattern.search(p.read_text("utf-8"))]
+
+
 def test_algorithms_never_loop_or_call_the_model():
     found = []
     for path in (ROOT / "pybeam" / "search").glob("*.py"):

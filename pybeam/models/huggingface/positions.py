@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pybeam.backends.inference import inferring
 from pybeam.models.huggingface.attention import current
 
 _hooked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -30,7 +31,7 @@ class PositionTable:
         pad_id: a token that may have no position; None: there is none.
     """
 
-    @torch.inference_mode()
+    @inferring
     def __init__(self, decoder: PreTrainedModel, num_positions: int, pad_id: int | None) -> None:
         module = module_of(decoder)
         assert module is not None

@@ -18,6 +18,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from pybeam import backends
 from pybeam.backends import Backend
 from pybeam.backends.arrays import tree_survivors
+from pybeam.backends.inference import inferring
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
 from pybeam.models.huggingface import relative
@@ -46,7 +47,7 @@ Findings = dict[object, tuple[Memory, str | None]]
 _known: weakref.WeakKeyDictionary[PreTrainedModel, Findings] = weakref.WeakKeyDictionary()
 
 
-@torch.inference_mode()
+@inferring
 def wrap(
     network: PreTrainedModel, start_id: int | None, eos_id: int | Sequence[int] | None, cache: str
 ) -> HuggingFaceModel:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pybeam.backends.inference import inferring
 from pybeam.models.huggingface.attention import CannotAttend, catching
 from pybeam.models.huggingface.model import Biases, HuggingFaceModel
 
@@ -38,7 +39,7 @@ def measured(model: HuggingFaceModel) -> Biases:
     return Biases(_by_distance(own, bound + 1), are_bounded=True)
 
 
-@torch.inference_mode()
+@inferring
 def upto(model: HuggingFaceModel, length: int) -> Sequence[Tensor]:
     """Return a table [H, P] float32 per layer for distances 0 to P - 1, as `tree_attention` takes it.
 
