@@ -49,6 +49,8 @@ def pack(launches: Iterable[Launch], folder: Path) -> int:
             # a kernel that this process knows already would not be written
             launch.kernel.device_caches.clear()
             compile_for(launch, CAPABILITY)
+            # what is kept in this process has machine code alone
+            launch.kernel.device_caches.clear()
         for own in sorted(Path(cache).iterdir()):
             if own.name not in names:
                 continue
