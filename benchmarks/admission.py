@@ -19,7 +19,7 @@ import pybeam
 from pybeam import processors
 from pybeam.backends import for_decoding
 from pybeam.engine.admission import Admission
-from pybeam.engine.arrivals import Listed
+from pybeam.engine.arrivals import IterableArrivals
 from pybeam.engine.workspace import Workspace
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "bible-es-en"
@@ -56,7 +56,7 @@ def seconds(work: Workspace, requests: Sequence[pybeam.Request]) -> float:
     """The seconds in which all these requests enter the queue."""
     schedule = pybeam.Fifo(64)
     admission = Admission(
-        Listed(requests), work, schedule, wants_log_probs=False, wants_partials=False
+        IterableArrivals(requests), work, schedule, wants_log_probs=False, wants_partials=False
     )
     begin = time.perf_counter()
     num_queued = 0

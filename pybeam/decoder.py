@@ -14,7 +14,7 @@ from pybeam.arguments import check_list, whole
 from pybeam.backends.memory import on_host
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.fit import check_ends, check_kinds, check_longest
 from pybeam.engine.live_streams import on_device
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
@@ -318,11 +318,11 @@ class Decoder(InProcess):
         self, requests: Iterable[Any] | Arrivals, *, log_probs: bool, partials: bool = False
     ) -> Iterator[Result | Partial]:
         stats = self.stats = Stats()
-        wants = Wants(log_probs, partials, self._alignment, self._reads_late)
+        wants = StreamOptions(log_probs, partials, self._alignment, self._reads_late)
         return _timed(self._run(requests, stats, wants), stats)
 
     def _run(
-        self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: Wants
+        self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: StreamOptions
     ) -> Iterator[Result | Partial]:
         # another thread may take it first
         try:

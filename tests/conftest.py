@@ -20,7 +20,7 @@ import torch
 from pybeam import backends
 from pybeam.backends import transfer
 from pybeam.engine.engine import Engine
-from pybeam.models.huggingface.waiting import NoReading, NoWaiting
+from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.processors.bans import SuppressSequences
 from support import cuda_on_cpu, on_a_gpu, thinning, triton_process
 from support.graph_memory import GraphMemory
@@ -244,7 +244,7 @@ def guard(monkeypatch):
 
     def guarded(self):
         counts.steps += 1
-        with NoWaiting(), NoReading():
+        with NoWaiting(), HostReadGuard():
             advance(self)
 
     def counted(self):

@@ -151,7 +151,7 @@ def streams(
 ) -> Iterator[tuple[float, int, int]]:
     """Yield seconds of the host, steps and refills of streams of so many sources."""
     import pybeam
-    from pybeam.engine.engine import Engine, Wants
+    from pybeam.engine.engine import Engine, StreamOptions
     from pybeam.engine.stats import Stats
     from pybeam.engine.workspace import Workspace
 
@@ -166,7 +166,7 @@ def streams(
         watch.seconds = 0.0
         gc.collect()
         begin = time.thread_time()
-        results = list(Engine(work, schedule, stats, Wants(reads_late=True)).run(requests))
+        results = list(Engine(work, schedule, stats, StreamOptions(reads_late=True)).run(requests))
         seconds = time.thread_time() - begin - watch.seconds
         assert len(results) == num and not any(result.error for result in results)
         assert all(result.hypotheses for result in results)

@@ -10,7 +10,7 @@ from pybeam.backends import Backend
 from pybeam.backends.arrays import NULL_SLOT, PlanRules
 from pybeam.backends.transfer import to_device
 from pybeam.engine.cuda_graphs import NUM_COUNTERS, bucket
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.schedule import Choose, Fifo, Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.stats import Stats
@@ -42,7 +42,9 @@ class OneStep:
     ) -> None:
         num = len(tokens)
         self.work = Workspace(model, algorithm, backend)
-        self._engine = Engine(self.work, schedule or Fifo(num), Stats(), Wants(reads_late=True))
+        self._engine = Engine(
+            self.work, schedule or Fifo(num), Stats(), StreamOptions(reads_late=True)
+        )
         self.longest = longest
         # as the engine lends them to its graphs
         self._counters = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=model.device)

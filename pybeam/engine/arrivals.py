@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, Literal
 
-from pybeam.engine.schedule import Load
+from pybeam.engine.schedule import LoadLevel
 
 # where a request is: its source is being encoded, it waits for a place, its beam is open
 Phase = Literal["encode", "wait", "decode"]
@@ -40,7 +40,7 @@ class Arrivals(ABC):
         Returns None if there is none now, or, with `may_wait`, if there will be none.
         """
 
-    def between_steps(self, load: Load) -> Mapping[int, Exception]:
+    def between_steps(self, load: LoadLevel) -> Mapping[int, Exception]:
         """Return the requests that must leave now, wherever they are, by index, and why.
 
         The error becomes `Result.error`. With an `Interrupted` the result has the best hypotheses so far. An
@@ -59,7 +59,7 @@ class Arrivals(ABC):
         """Note that these requests enter a phase."""
 
 
-class Listed(Arrivals):
+class IterableArrivals(Arrivals):
     """The requests of an ordinary iterable, which is always waited for."""
 
     may_get_more = False

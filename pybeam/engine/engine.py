@@ -25,12 +25,12 @@ from torch import Tensor
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import HostCopy, to_device
 from pybeam.engine.admission import ENCODE_AHEAD, Admission
-from pybeam.engine.arrivals import Arrivals, Listed
+from pybeam.engine.arrivals import Arrivals, IterableArrivals
 from pybeam.engine.attention import with_attention
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
 from pybeam.engine.live_streams import Stream, closed_at_exit, one_by_one
-from pybeam.engine.partials import Glance
+from pybeam.engine.partials import PartialReader
 from pybeam.engine.pending import PendingReport
 from pybeam.engine.results import FinishedBatch
 from pybeam.engine.schedule import Schedule
@@ -46,7 +46,7 @@ Answers = Iterator[list[Result | Partial]]
 
 
 @dataclass(frozen=True)
-class Wants:
+class StreamOptions:
     """Options of one stream: the outputs that it hands out, and when the host reads.
 
     Args:
@@ -66,11 +66,15 @@ class Engine:
     """Decode one stream of requests. Every call of `Decoder.decode` or `Decoder.stream` makes a new one."""
 
     def __init__(
-        self, workspace: Workspace, schedule: Schedule, stats: Stats, wants: Wants | None = None
+        self,
+        workspace: Workspace,
+        schedule: Schedule,
+        stats: Stats,
+        wants: StreamOptions | None = None,
     ) -> None:
         self.stats = stats
         self._work, self._schedule = workspace, schedule
-        self._wants = Wants() if wants is None else wants
+        self._wants = StreamOptions() if wants is None else wants
         self._clock = PhaseClock(stats.phase_seconds)
         self._live = LiveSources(workspace.model.device)
         self._pending: deque[PendingReport] = deque()
@@ -80,7 +84,7 @@ class Engine:
     @one_by_one
     def run(self, requests: Iterable[Any] | Arrivals) -> Stream[list[Result | Partial]]:
         """Yield results as soon as they are known, in no particular order."""
-        arrivals = requests if isinstance(requests, Arrivals) else Listed(requests)
+        arrivals = requests if isinstance(requests, Arrivals) else IterableArrivals(requests)
         self._work.expect(self._schedule.most_sources)
         self._arrivals = arrivals
         self._admission = Admission(
@@ -138,18 +142,18 @@ class Engine:
         except Exception as error:
             errors = self._blame(error)
             report = state.report(live.slot)
-        glance = None if errors else Glance.at(live, live.max_tokens(self.stats.steps, 1))
-        self._read_later(report, glance, errors)
+        reader = None if errors else PartialReader.at(live, live.max_tokens(self.stats.steps, 1))
+        self._read_later(report, reader, errors)
 
     def _read_later(
-        self, report: Tensor, glance: Glance | None, errors: dict[int, Exception]
+        self, report: Tensor, reader: PartialReader | None, errors: dict[int, Exception]
     ) -> None:
-        """Request a report on all live sources, and what `glance` reads of those that are watched."""
+        """Request a report on all live sources, and what `reader` reads of those that are watched."""
         with self._clock("report"):
-            if glance is not None:
-                report = torch.cat((report, glance.read(self._work.state)))
+            if reader is not None:
+                report = torch.cat((report, reader.read(self._work.state)))
             claimed = self._work.claimed_pages
-            pending = PendingReport(HostCopy(report), self._live.slots, claimed, glance, errors)
+            pending = PendingReport(HostCopy(report), self._live.slots, claimed, reader, errors)
             self._pending.append(pending)
 
     def _launch(self) -> Tensor:
@@ -334,7 +338,7 @@ class Engine:
         with self._clock("report"):
             numbers = pending.copy.numpy()
         self._work.end_quarantine()
-        slots, glance = pending.slots, pending.glance
+        slots, reader = pending.slots, pending.reader
         # a captured step reports on padding, too
         lines = numbers[: Report.size(len(slots))].tolist()
         self.stats.free_pages = lines[0]
@@ -344,13 +348,13 @@ class Engine:
         if pending.errors:
             failed = (i for i, slot in enumerate(slots) if slot in pending.errors)
             done = sorted({*done, *(i for i in failed if self._live.get(slots[i]))})
-        if not done and glance is None:
+        if not done and reader is None:
             return []
         report = Report.parse(numbers[: len(lines)], len(slots))
         partials: list[Result | Partial] = []
-        if glance is not None:
+        if reader is not None:
             going = {slots[i] for i in np.flatnonzero(report.reason == RUNNING)}
-            partials += glance.partials(
+            partials += reader.partials(
                 numbers, lambda s: s.slot in going and self._live.get(s.slot) is s
             )
         if done:

@@ -11,12 +11,12 @@ from torch import Tensor
 from pybeam.backends.arrays import NULL_SLOT, RUNNING
 from pybeam.backends.transfer import to_device
 from pybeam.engine.cuda_graphs import bucket
-from pybeam.engine.schedule import Load
+from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.source import Source
 from pybeam.state.report import Report
 
 
-class Most:
+class RunningMax:
     """The largest of numbers that come and go.
 
     Attributes:
@@ -65,9 +65,13 @@ class LiveSources:
         self._num_expected = 0
         self._slot: Tensor | None = None
         self._padded: Tensor | None = None
-        self._most_rows, self._longest, self._tokens_per_step = Most(), Most(), Most()
+        self._most_rows, self._longest, self._tokens_per_step = (
+            RunningMax(),
+            RunningMax(),
+            RunningMax(),
+        )
         # steps that a source has been saved, less the step at which it was admitted
-        self._lead = Most()
+        self._lead = RunningMax()
         self._changed()
 
     @property
@@ -152,7 +156,7 @@ class LiveSources:
                 done.append(i)
         return num_new, done
 
-    def _numbers(self, source: Source) -> tuple[tuple[Most, int], ...]:
+    def _numbers(self, source: Source) -> tuple[tuple[RunningMax, int], ...]:
         """The numbers of a source of which only the largest of all sources counts."""
         algorithm = source.algorithm
         return (
@@ -176,9 +180,9 @@ class LiveSources:
         """
         return reach is not None and all(source.num_forced(step) > reach for source in self)
 
-    def load(self, step: int) -> Load:
+    def load(self, step: int) -> LoadLevel:
         """Return how much is being decoded at this step, for the schedule."""
-        return Load(len(self), self._num_tokens, self.num_rows, self._age(step))
+        return LoadLevel(len(self), self._num_tokens, self.num_rows, self._age(step))
 
     def max_tokens(self, step: int, num_more: int, newcomers: Sequence[Source] = ()) -> int:
         """Return how many tokens a row can have so many steps after this one, start token included."""

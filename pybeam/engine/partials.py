@@ -26,7 +26,7 @@ from pybeam.state.beam_state import BeamState
 INF = float("inf")
 
 
-class Glance(NamedTuple):
+class PartialReader(NamedTuple):
     """Numbers of watched sources, read after a step behind the report on all live ones."""
 
     sources: list[Source]
@@ -35,7 +35,7 @@ class Glance(NamedTuple):
     capacity: int  # tokens per path
 
     @classmethod
-    def at(cls, live: LiveSources, capacity: int) -> Glance | None:
+    def at(cls, live: LiveSources, capacity: int) -> PartialReader | None:
         """Choose what to read of the live sources, whose rows have at most `capacity` tokens, or None."""
         sources = [source for source in live if source.watch]
         if not sources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pybeam.backends.transfer import HostCopy
-from pybeam.engine.partials import Glance
+from pybeam.engine.partials import PartialReader
 
 
 class PendingReport(NamedTuple):
@@ -14,5 +14,5 @@ class PendingReport(NamedTuple):
     copy: HostCopy
     slots: tuple[int, ...]  # slots of the sources that were live
     claimed_pages: int  # pages that had been claimed when it was sent for
-    glance: Glance | None  # what is read of sources that are watched, behind the report
+    reader: PartialReader | None  # what is read of sources that are watched, behind the report
     errors: dict[int, Exception]  # by slot, of sources that failed in this step or must leave

@@ -17,7 +17,7 @@ from pybeam.engine.source import Source
 from pybeam.processors.items import AllowedItems
 from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
-from pybeam.state.report import Found, Report
+from pybeam.state.report import FinishedHypothesis, Report
 
 Attend = Callable[[Sequence[Source], list[Result]], list[Result]]
 
@@ -69,8 +69,10 @@ class FinishedBatch(NamedTuple):
         `attend` adds attention and coverage.
         """
         numbers = self.found.numpy()
-        kept = self._kept(Found.final_scores(numbers))
-        found = iter(Found.parse(numbers[[line for own in kept for line in own]], self.capacity))
+        kept = self._kept(FinishedHypothesis.final_scores(numbers))
+        found = iter(
+            FinishedHypothesis.parse(numbers[[line for own in kept for line in own]], self.capacity)
+        )
         choices = None if self.choices is None else self.choices.numpy()
         results = self._without_hypotheses()
         for i, (source, own) in enumerate(zip(self.sources, kept, strict=True)):
@@ -133,13 +135,15 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
     return not report.num_finished[i] and bool(report.depth[i] > len(source.prefix))
 
 
-def _hypotheses(source: Source, found: Sequence[Found], wants_log_probs: bool) -> list[Hypothesis]:
+def _hypotheses(
+    source: Source, found: Sequence[FinishedHypothesis], wants_log_probs: bool
+) -> list[Hypothesis]:
     rule = catalogue_rule(source.algorithm)
     return [_hypothesis(source, one, wants_log_probs, rule) for one in found]
 
 
 def _hypothesis(
-    source: Source, found: Found, wants_log_probs: bool, rule: AllowedItems | None
+    source: Source, found: FinishedHypothesis, wants_log_probs: bool, rule: AllowedItems | None
 ) -> Hypothesis:
     algorithm, has_ended = source.algorithm, found.eos_id is not None
     score, log_probs = found.score, found.log_probs

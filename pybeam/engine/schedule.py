@@ -27,7 +27,7 @@ from pybeam.backends.torch_plan import Choose, chosen
 from pybeam.contracts import MAX_WIDTH
 
 
-class Load(NamedTuple):
+class LoadLevel(NamedTuple):
     """How much is being decoded when a schedule decides whether to admit more."""
 
     sources: int = 0
@@ -35,9 +35,9 @@ class Load(NamedTuple):
     rows: int = 0  # they have so many in flight
     age: int = 0  # steps since the oldest of them was admitted
 
-    def with_one_more(self, source_length: int, rows: int = 1) -> Load:
+    def with_one_more(self, source_length: int, rows: int = 1) -> LoadLevel:
         """Return the load with one more source of that length, which is to have so many rows soon."""
-        return Load(self.sources + 1, self.tokens + source_length, self.rows + rows, self.age)
+        return LoadLevel(self.sources + 1, self.tokens + source_length, self.rows + rows, self.age)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Schedule(ABC):
                 f"must be at least the width {width}, but is {self.row_budget}; a beam moves as a whole",
             )
 
-    def refills(self, load: Load) -> bool:
+    def refills(self, load: LoadLevel) -> bool:
         """Whether it is time to admit sources."""
         if load.sources == 0:
             return True
@@ -101,7 +101,7 @@ class Schedule(ABC):
         used, limit = self._used(load)
         return used <= self.epsilon * limit
 
-    def has_room(self, load: Load, source_length: int, width: int) -> bool:
+    def has_room(self, load: LoadLevel, source_length: int, width: int) -> bool:
         """Whether one more source of that length and width may be admitted; the first one always may."""
         if load.sources == 0:
             return True
@@ -111,7 +111,7 @@ class Schedule(ABC):
         used, limit = self._used(load)
         return used + (1 if self.tokens is None else source_length) <= limit
 
-    def may_have_room(self, load: Load) -> bool:
+    def may_have_room(self, load: LoadLevel) -> bool:
         """Whether some source may be admitted; `has_room` says whether a given one is."""
         return self.has_room(load, 0, MAX_WIDTH)
 
@@ -165,7 +165,7 @@ class Schedule(ABC):
         """Number of rows up to which sources are admitted; None: places or source tokens decide."""
         return self.row_budget
 
-    def _used(self, load: Load) -> tuple[int, int]:
+    def _used(self, load: LoadLevel) -> tuple[int, int]:
         """Return how many places, or source tokens, are taken, and how many there are."""
         return (load.sources, self.n) if self.tokens is None else (load.tokens, self.tokens)
 
@@ -220,7 +220,7 @@ class Streaming(Schedule):
         if self.flush is not None:
             whole("flush", self.flush, 1)
 
-    def refills(self, load: Load) -> bool:
+    def refills(self, load: LoadLevel) -> bool:
         """Whether it is time to admit sources, which it is not while one of `load` is `flush` steps old."""
         if self.flush is not None and load.age >= self.flush and load.sources:
             return False

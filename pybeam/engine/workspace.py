@@ -38,7 +38,7 @@ KEPT_BYTES = 64 << 20
 
 
 @dataclass
-class Needs:
+class Sizes:
     """Sizes that the arrays of a workspace follow from."""
 
     width: int = 0
@@ -126,7 +126,7 @@ class Workspace:
         self.claimed_pages = 0
         self.is_too_large = False
         self._num_taken = 0  # sources since the last look
-        self._held, self._needed = Needs(), Needs()  # since the beginning, and since the last look
+        self._held, self._needed = Sizes(), Sizes()  # since the beginning, and since the last look
 
     def max_bytes(self, source: Source) -> int:
         """Return the bytes that keys and values of a source may need. Raises ValueError if they never fit."""
@@ -180,7 +180,7 @@ class Workspace:
         is_past = any(4 * needed < held for needed, held in pairs)
         num_bytes = sum(buffer.nbytes for buffer in self.buffers())
         self.is_too_large = is_past and num_bytes > KEPT_BYTES
-        self._num_taken, self._needed = 0, Needs()
+        self._num_taken, self._needed = 0, Sizes()
 
     def release_slots(self, slots: Iterable[int]) -> None:
         """Free these slots."""

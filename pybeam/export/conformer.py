@@ -19,7 +19,7 @@ from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.conformer.parts import ConvolutionModule, FeedForward, PlaneSubsampler
 
 
-class Heard(NamedTuple):
+class EncoderStates(NamedTuple):
     """B recordings of P positions at most, while the layers pass."""
 
     length: Value  # [B], positions
@@ -43,7 +43,7 @@ class ConformerGraph:
         size = op.size(x, 1)
         mask = op.mask(size, length)
         bias = op.bias(op.Unsqueeze(mask, [1, 2]))
-        heard = Heard(length, mask, bias, self._sinusoids(op, size), op.Shape(x))
+        heard = EncoderStates(length, mask, bias, self._sinusoids(op, size), op.Shape(x))
         x = op.Reshape(x, [-1, self._size])  # [B * P, d]
         for i, layer in enumerate(self._conformer.layers):
             name = f"encoder.{i}"
@@ -98,7 +98,7 @@ class ConformerGraph:
         return op.Add(x, self._weights.linear(op, part.out, y, f"{name}.out"))
 
     def _attend(
-        self, op: Builder, part: RelativeAttention, x: Value, heard: Heard, name: str
+        self, op: Builder, part: RelativeAttention, x: Value, heard: EncoderStates, name: str
     ) -> Value:
         weights, heads = self._weights, self._num_heads
         num, size = op.Slice(heard.shape, [0], [1]), op.Slice(heard.shape, [1], [2])
@@ -128,7 +128,7 @@ class ConformerGraph:
         return op.Add(x, weights.linear(op, part.out, y, f"{name}.out"))
 
     def _convolve(
-        self, op: Builder, part: ConvolutionModule, x: Value, heard: Heard, name: str
+        self, op: Builder, part: ConvolutionModule, x: Value, heard: EncoderStates, name: str
     ) -> Value:
         weights = self._weights
         y = weights.linear(op, part.gate, weights.norm(op, part.norm, x, f"{name}.norm"), name)

@@ -22,15 +22,15 @@ from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
 from pybeam.speech.words import WordFinder
 from pybeam.transcription import Progress, Recording, TranscriptionOptions
-from pybeam.transcription.asker import Asker
-from pybeam.transcription.front import Front
-from pybeam.transcription.listener import Listener
-from pybeam.transcription.talks import Answer, Question, Talk
+from pybeam.transcription.assets import WhisperAssets
+from pybeam.transcription.recording_loop import RecordingLoop
+from pybeam.transcription.request_builder import RequestBuilder
+from pybeam.transcription.window_jobs import Answer, Question, WindowJob
 
-# windows whose notes are kept at a time; many more than are ever asked for
+# windows whose log-probabilities are kept at a time; many more than are ever asked for
 NUM_LINES = 1024
-# A step that was running when its request was cancelled may write notes still. None takes longer: after
-# 60 seconds the service calls it stalled.
+# A step that was running when its request was cancelled may still write log-probabilities. No step takes
+# longer: after 60 seconds the service calls the step stalled.
 CANCELLED_SECONDS = 90.0
 
 # decodes a request in the service
@@ -65,22 +65,26 @@ class ServedTranscripts:
         backend: str = "auto",
     ) -> None:
         self.name, self._model, self._directory, self._backend = name, model, directory, backend
-        self._front = Front.load(directory)
-        self.sampling_rate = self._front.extract.sampling_rate
-        self._asker = Asker(model, self._front, TranscriptionOptions(), search, NUM_LINES)
-        # the asker says what is suppressed, and each question how its answer begins and ends
+        self._assets = WhisperAssets.load(directory)
+        self.sampling_rate = self._assets.extract.sampling_rate
+        self._builder = RequestBuilder(
+            model, self._assets, TranscriptionOptions(), search, NUM_LINES
+        )
+        # the request builder says what is suppressed, and each question how its answer begins and ends
         plain = model.without(*model.settings.names)
-        self.decoder = Decoder(plain, self._asker.algorithm, schedule, backend)
+        self.decoder = Decoder(plain, self._builder.algorithm, schedule, backend)
         # words are aligned in the memory of one session
         self._lock = threading.Lock()
 
-    def listener(self, options: TranscriptionOptions) -> Listener:
+    def recording_loop(self, options: TranscriptionOptions) -> RecordingLoop:
         """Return who transcribes with these options, of which `TranscriptionOptions()` has the bans.
 
         Raises:
             ValueError: the model does not know the language or the task, or has no prompts.
         """
-        return Listener(self._model, self._front, options, self._words if options.words else None)
+        return RecordingLoop(
+            self._model, self._assets, options, self._words if options.words else None
+        )
 
     def read(self, sound: SoundFile) -> LongFeatures:
         """Read a recording once, and return what its windows are cut from.
@@ -88,10 +92,10 @@ class ServedTranscripts:
         Raises:
             ImportError, OSError, ValueError: it cannot be read.
         """
-        return LongFeatures(self._front.extract, sound)
+        return LongFeatures(self._assets.extract, sound)
 
     async def transcribe(
-        self, listener: Listener, features: LongFeatures, decode: Decode
+        self, recording_loop: RecordingLoop, features: LongFeatures, decode: Decode
     ) -> AsyncGenerator[Progress, None]:
         """Yield the news of a recording; the last one has its transcript.
 
@@ -99,11 +103,11 @@ class ServedTranscripts:
             Exception: what `decode` raises, or what is wrong with the recording.
         """
         news: list[Progress] = []
-        talk = listener.listen(0, Recording(features), news.append)
+        job = recording_loop.job(0, Recording(features), news.append)
         answers: list[Answer] | None = None
         is_first = True
         while True:
-            questions = await asyncio.to_thread(_go_on, talk, answers)
+            questions = await asyncio.to_thread(_go_on, job, answers)
             for one in news:
                 if one.error is not None:
                     raise one.error
@@ -116,10 +120,10 @@ class ServedTranscripts:
             is_first = False
 
     async def _answer(self, question: Question, decode: Decode, is_first: bool) -> Answer:
-        notebook = self._asker.notebook
-        line = notebook.take()
+        token_log_probs = self._builder.token_log_probs
+        line = token_log_probs.take()
         try:
-            request = self._asker.request(question, line)
+            request = self._builder.request(question, line)
             while True:
                 try:
                     served = await decode(request)
@@ -131,25 +135,25 @@ class ServedTranscripts:
                     await asyncio.sleep(full.retry_after)
         except BaseException:
             loop = asyncio.get_running_loop()
-            loop.call_later(CANCELLED_SECONDS, notebook.read, line)
+            loop.call_later(CANCELLED_SECONDS, token_log_probs.read, line)
             raise
-        return Answer.of(question, served.result, notebook.read(line))
+        return Answer.of(question, served.result, token_log_probs.read(line))
 
     @cached_property
     def _finder(self) -> WordFinder:
         aligner = Aligner.load(self._model, self._directory, backend=self._backend)
-        return WordFinder(aligner, self._front.text)
+        return WordFinder(aligner, self._assets.text)
 
     def _words(self, *args: Any, **options: Any) -> list[Segment]:
         with self._lock:
             return self._finder(*args, **options)
 
 
-def _go_on(talk: Talk, answers: Sequence[Answer] | None) -> list[Question] | None:
-    """Let a talk go on until it asks again; None: it is over."""
+def _go_on(job: WindowJob, answers: Sequence[Answer] | None) -> list[Question] | None:
+    """Let a job go on until it asks again; None: it is over."""
     with InferenceMode(True):
         try:
             # the first value that a generator is sent is None
-            return talk.send(answers)  # type: ignore[arg-type]
+            return job.send(answers)  # type: ignore[arg-type]
         except StopIteration:
             return None

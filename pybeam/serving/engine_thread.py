@@ -1,4 +1,4 @@
-"""`EngineThread`: a thread that decodes requests of a lane."""
+"""`EngineThread`: a thread that decodes requests of a `ModelQueue`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, cast
 
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Arrivals, Phase, Watch
-from pybeam.engine.schedule import Load
+from pybeam.engine.schedule import LoadLevel
 from pybeam.engine.stats import Stats
 from pybeam.request import Partial, Request, Result
 from pybeam.search import widths
 from pybeam.search.widths import Width
 from pybeam.serving.forecast import Forecast
-from pybeam.serving.lane import Lane
+from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.ticket import Ticket
 
 log = logging.getLogger("pybeam.serving")
 
 
 class EngineThread(Arrivals):
-    """A thread that decodes requests of a lane, and what its stream asks.
+    """A thread that decodes requests of a `ModelQueue`, and what its stream asks.
 
     Args:
-        lane: where requests come from. Its lock guards all that is here.
+        queue: where requests come from. Its lock guards all that is here.
         decoder: of this thread alone.
-        num_engines: threads that share the lane.
+        num_engines: threads that share the queue.
         on_end: called in the thread when it ends.
 
     Attributes:
@@ -42,12 +42,12 @@ class EngineThread(Arrivals):
     keeps_order = True
 
     def __init__(
-        self, lane: Lane, decoder: Decoder, num_engines: int, on_end: Callable[[], None]
+        self, queue: ModelQueue, decoder: Decoder, num_engines: int, on_end: Callable[[], None]
     ) -> None:
         self.decoder = decoder
-        self.load, self.stats = Load(), Stats()
+        self.load, self.stats = LoadLevel(), Stats()
         self.is_idle = self.is_stalled = False
-        self._lane, self._num_engines, self._on_end = lane, num_engines, on_end
+        self._queue, self._num_engines, self._on_end = queue, num_engines, on_end
         self._tickets: dict[int, Ticket] = {}
         self._num_taken = 0
         # requests that it may take before its next step
@@ -57,42 +57,42 @@ class EngineThread(Arrivals):
         self._forecast = Forecast()
         # when its step began, and the requests that it has taken since
         self._step_began, self._num_newcomers = math.inf, 0
-        self.thread = threading.Thread(target=self._run, name=f"pybeam {lane.name}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"pybeam {queue.name}", daemon=True)
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
-        lane = self._lane
+        queue = self._queue
         while True:
-            lane.expire()
+            queue.expire()
             now, num_waiting, late, ticket = self._take(may_wait)
-            lane.drop(late)
+            queue.drop(late)
             if ticket is not None:
-                lane.hear("on_started", ticket.cost, now - ticket.submitted)
+                queue.notify("on_started", ticket.cost, now - ticket.submitted)
                 return ticket.index, self._narrowed(ticket, num_waiting)
             # those that waited may all have been too late
-            if not may_wait or lane.is_closed:
+            if not may_wait or queue.is_closed:
                 return None
 
     def _take(self, may_wait: bool) -> tuple[float, int, list[Ticket], Ticket | None]:
         """Take the request whose turn it is. Returns the time, how many wait, who is too late, and it."""
-        lane = self._lane
-        with lane.changed:
+        queue = self._queue
+        with queue.changed:
             if may_wait:
                 self._sleep()
-                if not lane.taken:
-                    lane.pace.begin(lane.clock())
+                if not queue.taken:
+                    queue.speed.begin(queue.clock())
                 self._share = self._fair_share()
             now, late, ticket = self._beat(), [], None
             while self._share > 0:
-                ticket = lane.waiting.pop(now)
+                ticket = queue.waiting.pop(now)
                 if ticket is None or not self._is_hopeless(ticket, now):
                     break
                 late.append(ticket)
             if ticket is not None:
                 self._share -= 1
-                self._tickets[ticket.index] = lane.taken[ticket.index] = ticket
+                self._tickets[ticket.index] = queue.taken[ticket.index] = ticket
                 self._num_taken += 1
                 self._num_newcomers += 1
-            return now, len(lane.waiting), late, ticket
+            return now, len(queue.waiting), late, ticket
 
     def _is_hopeless(self, ticket: Ticket, now: float) -> bool:
         """Whether a request will certainly not meet its deadline if it begins now.
@@ -101,7 +101,7 @@ class EngineThread(Arrivals):
         """
         rows = self.load.rows + self._num_newcomers + 1
         ticket.step_seconds = self._forecast.step_seconds(rows, now)
-        is_alone = not (self._lane.taken or self._lane.waiting)
+        is_alone = not (self._queue.taken or self._queue.waiting)
         if ticket.deadline is None or ticket.wants_best or is_alone:
             return False
         tokens = ticket.cost.source_tokens
@@ -113,16 +113,16 @@ class EngineThread(Arrivals):
 
     def _sleep(self) -> None:
         """Sleep until a request waits or none will come. The watchdog knows of it."""
-        lane = self._lane
-        while not lane.waiting and not lane.is_closed:
-            self.is_idle, self.load = True, Load()
-            lane.changed.wait()
+        queue = self._queue
+        while not queue.waiting and not queue.is_closed:
+            self.is_idle, self.load = True, LoadLevel()
+            queue.changed.wait()
         self._step_began = self._beat()
         self.is_idle = False
 
     def _fair_share(self) -> int:
         """How many of those that wait it may take before its next step; other engines take the rest."""
-        return math.ceil(len(self._lane.waiting) / self._num_engines)
+        return math.ceil(len(self._queue.waiting) / self._num_engines)
 
     def _narrowed(self, ticket: Ticket, num_waiting: int) -> Request:
         """Return the request, with a narrower beam if so many others wait that it must have one."""
@@ -130,7 +130,7 @@ class EngineThread(Arrivals):
         # a width that is none is refused later
         asked: Width = request.width if widths.is_width(request.width) else algorithm.width
         ticket.width = widths.last(asked)
-        limits = self._lane.limits.widths
+        limits = self._queue.limits.widths
         allowed = [width for least, width in limits if num_waiting >= least]
         if not allowed or request.target is not None:
             return request
@@ -142,9 +142,9 @@ class EngineThread(Arrivals):
         ticket.width = widths.last(narrow)
         return dataclasses.replace(request, width=narrow)
 
-    def between_steps(self, load: Load) -> Mapping[int, Exception]:
-        self._lane.expire()
-        with self._lane.changed:
+    def between_steps(self, load: LoadLevel) -> Mapping[int, Exception]:
+        self._queue.expire()
+        with self._queue.changed:
             now = self._beat()
             # each newcomer began with one row
             rows = self.load.rows + self._num_newcomers
@@ -162,15 +162,15 @@ class EngineThread(Arrivals):
         return self._tickets[index].watch
 
     def enter(self, phase: Phase, indices: Iterable[int]) -> None:
-        now = self._lane.clock()
+        now = self._queue.clock()
         for index in indices:
             if index in self._tickets:
                 self._tickets[index].enter(phase, now)
 
     def _beat(self) -> float:
         """Note that the engine is between two steps. Returns the time."""
-        now = self._beat_at = self._lane.clock()
-        self.is_stalled = self._lane.is_stalled = False
+        now = self._beat_at = self._queue.clock()
+        self.is_stalled = self._queue.is_stalled = False
         return now
 
     def has_just_stalled(self, now: float, most: float) -> bool:
@@ -181,11 +181,11 @@ class EngineThread(Arrivals):
 
     def tickets(self) -> list[Ticket]:
         """The requests that it has taken."""
-        with self._lane.changed:
+        with self._queue.changed:
             return list(self._tickets.values())
 
     def _run(self) -> None:
-        lane, requests = self._lane, cast(Any, self)
+        queue, requests = self._queue, cast(Any, self)
         while True:
             num_taken = self._num_taken
             try:
@@ -195,22 +195,22 @@ class EngineThread(Arrivals):
                     self._deliver(item)
                 break
             except BaseException as error:
-                log.exception("an engine of model %r failed, and starts anew", lane.name)
-                with lane.changed:
+                log.exception("an engine of model %r failed, and starts anew", queue.name)
+                with queue.changed:
                     taken, self._tickets = self._tickets, {}
-                lane.fail(taken.values(), error)
+                queue.fail(taken.values(), error)
                 if self._num_taken == num_taken:
                     # a stream that fails before it takes a request will fail again
-                    lane.cancel_all(error)
+                    queue.cancel_all(error)
                     if self._is_over():
                         break
         self._on_end()
 
     def _is_over(self) -> bool:
         """Wait until a request comes. Returns whether there will be none."""
-        with self._lane.changed:
+        with self._queue.changed:
             self._sleep()
-            return not self._lane.waiting
+            return not self._queue.waiting
 
     def _deliver(self, item: Result | Partial) -> None:
         """Hand out what the engine's stream yields."""
@@ -218,9 +218,9 @@ class EngineThread(Arrivals):
         if ticket is None:
             return
         if isinstance(item, Result):
-            with self._lane.changed:
+            with self._queue.changed:
                 del self._tickets[item.index]
-            self._lane.done(ticket, item)
+            self._queue.done(ticket, item)
             if item.error is None and item.stop_reason != "interrupted":
                 times, tokens = ticket.times(), ticket.cost.source_tokens
                 seconds = times.encoding + times.decoding
@@ -228,7 +228,7 @@ class EngineThread(Arrivals):
             return
         if len(item.tokens) > ticket.num_certain:
             ticket.num_certain = len(item.tokens)
-            seconds = self._lane.clock() - ticket.submitted
-            self._lane.hear("on_certain", ticket.num_certain, seconds)
+            seconds = self._queue.clock() - ticket.submitted
+            self._queue.notify("on_certain", ticket.num_certain, seconds)
         if ticket.tell is not None:
             ticket.tell(item)

@@ -14,13 +14,13 @@ from pybeam.contracts import MAX_THREADS
 from pybeam.decoder import Decoder
 from pybeam.engine.arrivals import Watch
 from pybeam.request import Partial, Request
-from pybeam.serving.alarm import Alarm
 from pybeam.serving.answers import Cost, Listener, ServedResult, ServiceStatus
-from pybeam.serving.copies import tell_copies
-from pybeam.serving.crew import Crew
+from pybeam.serving.deadline_timer import DeadlineTimer
+from pybeam.serving.engine_group import EngineGroup
 from pybeam.serving.errors import DeadlineExceeded, ServiceClosed
 from pybeam.serving.events import Mailbox, ServedStream
-from pybeam.serving.lane import Lane, Limits
+from pybeam.serving.forking import on_fork
+from pybeam.serving.model_queue import Limits, ModelQueue
 from pybeam.serving.options import Options, check_options, check_replicas
 from pybeam.serving.ticket import Ticket
 
@@ -101,31 +101,31 @@ class Service:
         widths = tuple((width_by_load or {}).items())
         self._limits = Limits(max_waiting, max_waiting_work, ageing, max_step_seconds, widths)
         self._listener, self._clock = listener, clock
-        self._alarm = Alarm(self._look, clock)
+        self._timer = DeadlineTimer(self._look, clock)
         self._lock = threading.Lock()
         self._num_engines = engines
-        self._crews = {name: self._crew(name, decoder) for name, decoder in decoders.items()}
-        self._old: list[Crew] = []  # of models that have been replaced
+        self._groups = {name: self._group(name, decoder) for name, decoder in decoders.items()}
+        self._old: list[EngineGroup] = []  # of models that have been replaced
         self._state: Literal["new", "running", "closed", "a copy that os.fork made"] = "new"
-        tell_copies(self)
+        on_fork(self)
 
     def __repr__(self) -> str:
         # no lock is taken: the process that made it may hold it for ever
-        crews = (f"{name!r}: {crew!r}" for name, crew in self._crews.items())
-        return f"Service({self._state}, {{{', '.join(crews)}}})"
+        groups = (f"{name!r}: {group!r}" for name, group in self._groups.items())
+        return f"Service({self._state}, {{{', '.join(groups)}}})"
 
-    def _crew(self, name: str, decoders: Decoders) -> Crew:
+    def _group(self, name: str, decoders: Decoders) -> EngineGroup:
         replicas = check_replicas(name, decoders)
-        lane = Lane(name, self._limits, self._clock, self._listener, self._alarm.ring_by)
-        return Crew(lane, replicas, self._num_engines, self._forget)
+        queue = ModelQueue(name, self._limits, self._clock, self._listener, self._timer.wake_by)
+        return EngineGroup(queue, replicas, self._num_engines, self._forget)
 
-    def _forget(self, crew: Crew) -> None:
+    def _forget(self, group: EngineGroup) -> None:
         """Free what engines hold whose model has been replaced, when they have nothing more to do."""
         with self._lock:
-            if crew not in self._old:
+            if group not in self._old:
                 return
-            self._old.remove(crew)
-        crew.release()
+            self._old.remove(group)
+        group.release()
 
     def start(self, *, warm_up: bool = True) -> Service:
         """Start the engines. Returns the service.
@@ -141,11 +141,11 @@ class Service:
             if self._state != "new":
                 raise ServiceClosed("a service is started once; make a new one")
             self._state = "running"
-        for crew in self._crews.values():
+        for group in self._groups.values():
             if warm_up:
-                crew.warm_up()
-            crew.start()
-        self._alarm.start()
+                group.warm_up()
+            group.start()
+        self._timer.start()
         return self
 
     def close(self, *, timeout: float | None = None) -> None:
@@ -160,20 +160,20 @@ class Service:
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._state = "closed"
-            crews = [*self._crews.values(), *self._old]
-        for crew in crews:
-            crew.lane.close()
-        left = [crew for crew in crews if not crew.join(_until(end))]
-        for crew in left:
-            crew.lane.cancel_all(
+            groups = [*self._groups.values(), *self._old]
+        for group in groups:
+            group.queue.close()
+        left = [group for group in groups if not group.join(_until(end))]
+        for group in left:
+            group.queue.cancel_all(
                 ServiceClosed("the service was closed before the request was done")
             )
-        for crew in left:
+        for group in left:
             # a thread whose step never ends cannot be stopped, and does not keep the program alive
-            crew.join(self._limits.max_step_seconds)
-        self._alarm.stop()
+            group.join(self._limits.max_step_seconds)
+        self._timer.stop()
 
-    def became_copy(self) -> None:
+    def after_fork(self) -> None:
         """Note that `os.fork` made this process: it has no engines, and its locks may be held for ever."""
         self._state, self._lock = "a copy that os.fork made", threading.Lock()
 
@@ -192,12 +192,12 @@ class Service:
     @property
     def models(self) -> tuple[str, ...]:
         """The names of the models."""
-        return tuple(self._crews)
+        return tuple(self._groups)
 
     @property
     def is_ready(self) -> bool:
         """Whether every model takes requests: it is warm, not closing, and no step takes too long."""
-        return self._state == "running" and all(crew.is_ready for crew in self._crews.values())
+        return self._state == "running" and all(group.is_ready for group in self._groups.values())
 
     def status(self, model: str | None = None) -> ServiceStatus:
         """Return what a model does now.
@@ -208,7 +208,7 @@ class Service:
         Raises:
             ValueError: there is no such model.
         """
-        return self._crew_of(model).status()
+        return self._group_of(model).status()
 
     def estimate(self, request: Any, model: str | None = None) -> Cost:
         """Say what a request would cost.
@@ -220,7 +220,7 @@ class Service:
         Raises:
             TypeError, ValueError: the source is unfit for the model, or there is no such model.
         """
-        return self._crew_of(model).cost(Request.of(request))
+        return self._group_of(model).cost(Request.of(request))
 
     def submit(self, request: Any, **options: Unpack[Options]) -> Future[ServedResult]:
         """Let a request wait for its turn. Any thread may call it. Returns its future.
@@ -301,25 +301,25 @@ class Service:
             ValueError: there is no such model.
             ServiceClosed: the service is not running.
         """
-        self._crew_of(model)
-        crew = self._crew(model, decoder)
+        self._group_of(model)
+        group = self._group(model, decoder)
         if warm_up:
-            crew.warm_up()
+            group.warm_up()
         with self._lock:
             if self._state != "running":
                 raise ServiceClosed("the service is not running, so no model can be replaced")
-            crew.start()
-            old, self._crews[model] = self._crews[model], crew
+            group.start()
+            old, self._groups[model] = self._groups[model], group
             self._old.append(old)
-        old.lane.close()
+        old.queue.close()
 
-    def _crew_of(self, model: str | None) -> Crew:
-        crews = self._crews
-        if model is None and len(crews) == 1:
-            return next(iter(crews.values()))
-        if model is None or model not in crews:
-            raise ValueError(f"`model` must be one of {', '.join(crews)}, but is {model!r}")
-        return crews[model]
+    def _group_of(self, model: str | None) -> EngineGroup:
+        groups = self._groups
+        if model is None and len(groups) == 1:
+            return next(iter(groups.values()))
+        if model is None or model not in groups:
+            raise ValueError(f"`model` must be one of {', '.join(groups)}, but is {model!r}")
+        return groups[model]
 
     def _submit(
         self,
@@ -333,7 +333,7 @@ class Service:
         check_options(options)
         if self._state != "running":
             raise ServiceClosed(f"the service is {self._state}, and takes no requests; start one")
-        crew = self._crew_of(options.get("model"))
+        group = self._group_of(options.get("model"))
         now, request = self._clock(), Request.of(request)
         ticket = Ticket(
             request=request,
@@ -350,26 +350,26 @@ class Service:
             ticket.future.set_exception(DeadlineExceeded(f"`timeout` is {timeout} seconds"))
             return ticket
         try:
-            ticket.cost = crew.cost(request)
+            ticket.cost = group.cost(request)
         except Exception as error:
             ticket.future.set_exception(error)
             return ticket
         while True:
             try:
-                crew.lane.submit(ticket)
+                group.queue.submit(ticket)
                 return ticket
             except ServiceClosed:
                 # the model may have been replaced meanwhile
-                current = self._crew_of(options.get("model"))
-                if current is crew:
+                current = self._group_of(options.get("model"))
+                if current is group:
                     raise
-                crew = current
+                group = current
 
     def _look(self) -> float:
         """Look at deadlines and steps. Returns when to look again."""
         with self._lock:
-            crews = [*self._crews.values(), *self._old]
-        return min(crew.look() for crew in crews)
+            groups = [*self._groups.values(), *self._old]
+        return min(group.look() for group in groups)
 
 
 def _until(end: float | None) -> float | None:

@@ -24,7 +24,7 @@ class Ticket:
         wants_best: whether it takes the best so far at its deadline.
         watch, tell: what it hears before its result, and who is told.
         future: what the caller holds. It stays pending until it has a result, so that it can be cancelled.
-        index: its number on its lane.
+        index: its number in the queue of its model.
         num_certain: tokens that were certain when it last heard.
         tag: its place in the fair order of clients.
         width: the width of its beam, when it has begun.

@@ -1,6 +1,6 @@
 """Recordings as sources, and transcripts: sound, features, prefixes, words, voice activity, formats."""
 
-from pybeam.speech.alignment import Aligner, Heard, TokenTimes
+from pybeam.speech.alignment import Aligner, AlignmentWindow, TokenTimes
 from pybeam.speech.features import (
     FeatureExtractor,
     FireRedFeatureExtractor,
@@ -18,9 +18,9 @@ from pybeam.speech.words import WordFinder
 
 __all__ = [
     "Aligner",
+    "AlignmentWindow",
     "FeatureExtractor",
     "FireRedFeatureExtractor",
-    "Heard",
     "LongFeatures",
     "Segment",
     "SoundFile",

@@ -32,7 +32,7 @@ Head = tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class AlignmentWindow:
     """A window and the text that was found in it.
 
     Args:
@@ -135,7 +135,7 @@ class Aligner:
             raise ValueError(f"the files of {directory} are not sound: {error}") from error
 
     @inferring
-    def times(self, windows: Sequence[Heard]) -> list[TokenTimes]:
+    def times(self, windows: Sequence[AlignmentWindow]) -> list[TokenTimes]:
         """Return the times of the tokens of each window.
 
         Args:
@@ -143,7 +143,7 @@ class Aligner:
         """
         return [self._times(window) for window in windows]
 
-    def _times(self, window: Heard) -> TokenTimes:
+    def _times(self, window: AlignmentWindow) -> TokenTimes:
         tokens = list(window.tokens)
         if not tokens:
             return TokenTimes((0.0,), ())

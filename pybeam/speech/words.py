@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pybeam.models.transformer.sources import SharedFeatures
-from pybeam.speech.alignment import Aligner, Heard, TokenTimes
+from pybeam.speech.alignment import Aligner, AlignmentWindow, TokenTimes
 from pybeam.speech.transcript import Segment, Word
 from pybeam.text.deltas import INCOMPLETE
 
@@ -83,7 +83,7 @@ class WordFinder:
             return list(segments)
         # a position of the encoder has two frames
         num_positions = None if num_frames is None else num_frames // 2
-        [times] = self._aligner.times([Heard(features, prefix, whole, num_positions)])
+        [times] = self._aligner.times([AlignmentWindow(features, prefix, whole, num_positions)])
         words = timed_words(whole, times, self._decode, has_spaces=language not in WITHOUT_SPACES)
         # equal times come from tokens that share a position, and are no durations
         durations = [word.seconds for word in words if word.seconds]

@@ -254,7 +254,8 @@ class BeamState:
     ) -> Tensor:
         """The finished hypotheses of these slots, `counts` of each, in the order in which they are kept.
 
-        `capacity` is at least the tokens of the longest one, start included. `Found.parse` reads a copy.
+        `capacity` is at least the tokens of the longest one, start included. `FinishedHypothesis.parse`
+        reads a copy.
         """
         program = self._step.program()
         if program is not None:

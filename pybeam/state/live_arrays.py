@@ -36,7 +36,7 @@ MAX_LINES = 64
 
 
 @dataclass
-class Uses:
+class ActiveRules:
     """Rules that some source has used so far. `select` can ignore the others."""
 
     prefix: bool = False
@@ -63,7 +63,7 @@ class LiveArrays:
         tree: the token tree.
         beams: see `Beams`; replaced when it grows.
         processors: the algorithm's processors.
-        uses: see `Uses`.
+        uses: see `ActiveRules`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LiveArrays:
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
-        self.uses = Uses()
+        self.uses = ActiveRules()
         # what opens the beams of an algorithm, by its id
         self._lines: dict[int, tuple[Algorithm, list[int], list[float]]] = {}
         # columns of the beams, cut out once, because a step may need neither

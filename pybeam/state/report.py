@@ -60,7 +60,7 @@ class FinishedArrays(NamedTuple):
     log_prob: Tensor | None  # [n, C] float32 of the tokens of each path
 
     def packed(self) -> Tensor:
-        """Return all numbers as one int32 tensor, with a line per hypothesis. `Found.parse` reads it."""
+        """Return all numbers as one int32 tensor, a line per hypothesis, for `FinishedHypothesis`."""
         floats = self.floats.view(torch.int32)
         parts = [self.ints, floats, self.num_tokens[:, None], self.path]
         if self.log_prob is not None:
@@ -68,7 +68,7 @@ class FinishedArrays(NamedTuple):
         return torch.cat(parts, 1)
 
 
-class Found(NamedTuple):
+class FinishedHypothesis(NamedTuple):
     """A finished hypothesis."""
 
     tokens: list[int]  # without the start token
@@ -85,7 +85,7 @@ class Found(NamedTuple):
         return numbers[:, place].view(np.float32).tolist()
 
     @classmethod
-    def parse(cls, numbers: np.ndarray, capacity: int) -> list[Found]:
+    def parse(cls, numbers: np.ndarray, capacity: int) -> list[FinishedHypothesis]:
         """Read a copy of `FinishedArrays.packed`, for paths of that capacity."""
         num_ints, num_floats = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS)
         path = num_ints + num_floats + 1

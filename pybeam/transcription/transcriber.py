@@ -18,15 +18,15 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.transcript import Transcript
 from pybeam.speech.words import WordFinder
-from pybeam.transcription.asker import Asker
-from pybeam.transcription.front import Front
-from pybeam.transcription.listener import Listener
+from pybeam.transcription.assets import WhisperAssets
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.recording import Progress, Recording
+from pybeam.transcription.recording_loop import RecordingLoop
+from pybeam.transcription.request_builder import RequestBuilder
 from pybeam.transcription.search import beam_search
-from pybeam.transcription.talks import Talk, Talks
+from pybeam.transcription.window_jobs import WindowJob, WindowJobs
 
-# requests whose notes are kept at a time, beside those of the schedule's sources; more would only wait
+# requests whose log-probabilities are kept at a time, beside the schedule's sources; more would wait
 SPARE_LINES = 64
 
 
@@ -89,23 +89,25 @@ class Transcriber:
         options = TranscriptionOptions() if options is None else options
         if not isinstance(options, TranscriptionOptions):
             raise TypeError(f"`options` must be TranscriptionOptions, but is {options!r}")
-        front = Front.load(path)
-        front.tokens.check(model)
-        self.sampling_rate = front.extract.sampling_rate
-        self.languages = tuple(front.tokens.languages)
+        assets = WhisperAssets.load(path)
+        assets.tokens.check(model)
+        self.sampling_rate = assets.extract.sampling_rate
+        self.languages = tuple(assets.tokens.languages)
         schedule = Fifo(16) if schedule is None else schedule
         algorithm = beam_search() if algorithm is None else algorithm
         find_words = None
         if options.words:
-            find_words = WordFinder(Aligner.load(model, path, backend=backend), front.text)
-        self._listener = Listener(model, front, options, find_words)
-        most_given = len(self._listener.prefix)
-        self._asker = Asker(model, front, options, algorithm, schedule.n + SPARE_LINES, most_given)
-        # the asker says what is suppressed, and each question how its answer begins and ends
+            find_words = WordFinder(Aligner.load(model, path, backend=backend), assets.text)
+        self._loop = RecordingLoop(model, assets, options, find_words)
+        most_given = len(self._loop.prefix)
+        self._builder = RequestBuilder(
+            model, assets, options, algorithm, schedule.n + SPARE_LINES, most_given
+        )
+        # the request builder says what is suppressed, and each question how its answer begins and ends
         plain = model.without(*model.settings.names)
         self._decoder = Decoder(
             plain,
-            self._asker.algorithm,
+            self._builder.algorithm,
             schedule,
             backend,
             memory_limit=memory_limit,
@@ -163,23 +165,23 @@ class Transcriber:
 
     def _stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
         news: deque[Progress] = deque()
-        talks = Talks(
-            self._talks(recordings, news),
-            self._asker.request,
-            self._asker.notebook,
+        jobs = WindowJobs(
+            self._jobs(recordings, news),
+            self._builder.request,
+            self._builder.token_log_probs,
             self._decoder.schedule.n,
         )
         try:
-            for result in self._decoder.stream(talks):
-                talks.answer(result)
+            for result in self._decoder.stream(jobs):
+                jobs.answer(result)
                 while news:
                     yield news.popleft()
         finally:
-            talks.close()
+            jobs.close()
         yield from news
-        if talks.error is not None:
-            raise talks.error
+        if jobs.error is not None:
+            raise jobs.error
 
-    def _talks(self, recordings: Iterable[Any], news: deque[Progress]) -> Iterator[Talk]:
+    def _jobs(self, recordings: Iterable[Any], news: deque[Progress]) -> Iterator[WindowJob]:
         for index, given in enumerate(recordings):
-            yield self._listener.listen(index, Recording.of(given), news.append)
+            yield self._loop.job(index, Recording.of(given), news.append)

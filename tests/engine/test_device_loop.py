@@ -15,7 +15,7 @@ from pybeam.engine.source import Source
 from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
-from pybeam.models.huggingface.waiting import NoReading, NoWaiting, Waits
+from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting, Waits
 from support.device_loop import (
     REQUESTS,
     assert_alike,
@@ -137,7 +137,7 @@ def test_the_guard_sees_who_waits(program):
         "boolean index": lambda: x[x > 1],
         "repeat_interleave": lambda: x.repeat_interleave(x),
     }
-    with pytest.raises(Waits, match="waits"), NoWaiting(), NoReading():
+    with pytest.raises(Waits, match="waits"), NoWaiting(), HostReadGuard():
         programs[program]()
 
 

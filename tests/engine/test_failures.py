@@ -15,7 +15,7 @@ import torch
 import pybeam
 from pybeam import backends, drafts, processors
 from pybeam.engine.cuda_graphs import StepGraphs
-from pybeam.engine.engine import Wants
+from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import StepFailed
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -210,7 +210,7 @@ def on():
 
 
 def run(workspace: Workspace, schedule, requests, **wants) -> list[pybeam.Result]:
-    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**wants))
+    engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**wants))
     results = [r for r in engine.run(requests) if isinstance(r, pybeam.Result)]
     return sorted(results, key=lambda result: result.index)
 

@@ -12,7 +12,7 @@ from pybeam import processors
 from pybeam.engine.engine import Engine
 from pybeam.engine.workspace import Workspace
 from pybeam.models import Ensemble, FunctionModel, load_model
-from pybeam.models.huggingface.waiting import NoReading, NoWaiting
+from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.processors.bans import SuppressSequences
 from support.device_loop import assert_alike, run, torch_beams
 from support.front_ends import VOCAB, hashed, onnx_model, wrapped
@@ -75,7 +75,7 @@ def test_same_results(name, tmp_path_factory, monkeypatch):
 
     def guarded(self):
         waits = name in WAITS or not self._wants.reads_late
-        with nullcontext() if waits else NoWaiting(), nullcontext() if waits else NoReading():
+        with nullcontext() if waits else NoWaiting(), nullcontext() if waits else HostReadGuard():
             advance(self)
 
     monkeypatch.setattr(Engine, "_advance", guarded)

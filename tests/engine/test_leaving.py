@@ -10,7 +10,7 @@ import pytest
 import pybeam
 from pybeam import backends
 from pybeam.engine.arrivals import Arrivals, Watch
-from pybeam.engine.engine import Wants
+from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import Interrupted, blamed
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -64,7 +64,7 @@ class Ordered(Leavers):
 def run(algorithm, schedule, arrivals, model, **wants):
     """The results by index, and the last partial result of each."""
     workspace = Workspace(model, algorithm, backends.load(BACKEND))
-    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**wants))
+    engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**wants))
     results, partials = {}, {}
     for item in engine.run(arrivals):
         if isinstance(item, Partial):

@@ -15,8 +15,8 @@ import torch
 import pybeam
 from pybeam import processors
 from pybeam.engine.admission import Admission
-from pybeam.engine.arrivals import Listed
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.arrivals import IterableArrivals
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -119,9 +119,9 @@ def drive(model, algorithm: pybeam.Algorithm, sources: Sequence[Any] = REQUESTS)
         draft = algorithm.draft.for_sources(schedule.n)
         algorithm = dataclasses.replace(algorithm, draft=draft)
     workspace = Workspace(model, algorithm, triton)
-    engine = Engine(workspace, schedule, Stats(), Wants(log_probs=True, reads_late=True))
+    engine = Engine(workspace, schedule, Stats(), StreamOptions(log_probs=True, reads_late=True))
     requests = [pybeam.Request(s, prefix=[4] * (i % 3)) for i, s in enumerate(sources)]
-    engine._arrivals = Listed(requests)
+    engine._arrivals = IterableArrivals(requests)
     engine._admission = Admission(
         engine._arrivals, workspace, engine._schedule, wants_log_probs=True, wants_partials=False
     )

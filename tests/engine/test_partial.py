@@ -8,7 +8,7 @@ import pytest
 
 import pybeam
 from pybeam import backends, processors
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
@@ -32,7 +32,7 @@ REQUESTS = [
 def streamed(model, algorithm, schedule, backend, requests=SOURCES, **options):
     """The results by index, and what was said of each request before it: the tokens, call by call."""
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = Engine(workspace, schedule, Stats(), Wants(partials=True, **options))
+    engine = Engine(workspace, schedule, Stats(), StreamOptions(partials=True, **options))
     results, said = {}, {}
     for item in engine.run(requests):
         if isinstance(item, Partial):

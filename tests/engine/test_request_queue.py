@@ -9,7 +9,7 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.engine.engine import Wants
+from pybeam.engine.engine import StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from support.laws import (
@@ -68,7 +68,7 @@ class Scripted(pybeam.RequestQueue):
 
 def results_of(algorithm, schedule, backend, queue, model, **options):
     workspace = Workspace(model, algorithm, backends.load(backend))
-    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
+    engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**options))
     for result in engine.run(queue):
         queue.num_done += 1
         yield result

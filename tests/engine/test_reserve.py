@@ -10,7 +10,7 @@ import pytest
 import pybeam
 from pybeam import backends
 from pybeam.engine import workspace as workspaces
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import PhaseClock, Stats
 from pybeam.engine.workspace import Workspace
 from support.device_loop import assert_alike, run, torch_beams
@@ -104,7 +104,7 @@ def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_p
     for kept in (0, 1 << 40):
         monkeypatch.setattr(workspaces, "KEPT_BYTES", kept)
         work = Workspace(model, algorithm, BACKEND)
-        running = Engine(work, pybeam.Fifo(4), Stats(), Wants(reads_late=late))
+        running = Engine(work, pybeam.Fifo(4), Stats(), StreamOptions(reads_late=late))
         found[kept] = sorted(running.run(requests), key=lambda result: result.index)
         sizes[kept] = sum(buffer.nbytes for buffer in work.buffers())
     assert not any(result.error for result in found[0])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import pybeam
-from pybeam.engine.live_sources import Most
-from pybeam.engine.schedule import Load
+from pybeam.engine.live_sources import RunningMax
+from pybeam.engine.schedule import LoadLevel
 from pybeam.models import FunctionModel
 from support.laws import essence
 from support.search_models import BOS, EOS
@@ -21,10 +21,10 @@ def test_batch_moves_all_and_refills_when_empty():
     batch = pybeam.Batch(3)
     assert plan(batch, [4, 9, 2], [1, 1, 1]) == [0, 1, 2]
     assert batch.moves_all
-    assert not batch.refills(Load(1, 10, 5))
-    assert batch.refills(Load(0, 0, 0))
-    assert batch.has_room(Load(2, 10, 5), 7, 50)
-    assert not batch.has_room(Load(3, 10, 5), 7, 50)
+    assert not batch.refills(LoadLevel(1, 10, 5))
+    assert batch.refills(LoadLevel(0, 0, 0))
+    assert batch.has_room(LoadLevel(2, 10, 5), 7, 50)
+    assert not batch.has_room(LoadLevel(3, 10, 5), 7, 50)
 
 
 def test_a_schedule_says_when_it_refills():
@@ -34,26 +34,26 @@ def test_a_schedule_says_when_it_refills():
 
 def test_batch_of_tokens_takes_at_least_one():
     batch = pybeam.Batch(tokens=100)
-    assert batch.has_room(Load(0, 0, 0), 500, 5)
-    assert batch.has_room(Load(3, 60, 9), 40, 5)
-    assert not batch.has_room(Load(3, 60, 9), 41, 5)
+    assert batch.has_room(LoadLevel(0, 0, 0), 500, 5)
+    assert batch.has_room(LoadLevel(3, 60, 9), 40, 5)
+    assert not batch.has_room(LoadLevel(3, 60, 9), 41, 5)
 
 
 def test_streaming_moves_the_least_advanced():
     streaming = pybeam.Streaming(6, epsilon=0.5)
     assert plan(streaming, [4, 2, 2, 9], [1, 1, 1, 1]) == [1, 2]
-    assert not streaming.refills(Load(4, 0, 0))
-    assert streaming.refills(Load(3, 0, 0))
+    assert not streaming.refills(LoadLevel(4, 0, 0))
+    assert streaming.refills(LoadLevel(3, 0, 0))
 
 
 def test_a_stuck_source_stops_refills():
     streaming = pybeam.Streaming(6, epsilon=0.5, flush=9)
-    assert streaming.refills(Load(sources=3, age=8))
-    assert not streaming.refills(Load(sources=3, age=9))
-    assert streaming.refills(Load())
+    assert streaming.refills(LoadLevel(sources=3, age=8))
+    assert not streaming.refills(LoadLevel(sources=3, age=9))
+    assert streaming.refills(LoadLevel())
     budget = pybeam.Streaming(6, row_budget=8, flush=9)
-    assert budget.refills(Load(sources=3, rows=7, age=8))
-    assert not budget.refills(Load(sources=3, rows=7, age=9))
+    assert budget.refills(LoadLevel(sources=3, rows=7, age=8))
+    assert not budget.refills(LoadLevel(sources=3, rows=7, age=9))
     with pytest.raises(ValueError, match="`flush` must be at least 1, but is 0"):
         pybeam.Streaming(6, flush=0)
     with pytest.raises(TypeError, match="`flush` must be an int"):
@@ -114,11 +114,11 @@ def test_ties_go_by_admission():
 
 def test_a_budget_admits_until_rows_fill_it():
     fifo = pybeam.Fifo(2, row_budget=10)
-    assert fifo.refills(Load(5, 0, 9))
-    assert not fifo.refills(Load(5, 0, 10))
-    assert fifo.has_room(Load(5, 0, 9), 1, 5)
-    assert not fifo.has_room(Load(10, 0, 9), 1, 5)
-    assert not fifo.has_room(Load(5, 0, 10), 1, 5)
+    assert fifo.refills(LoadLevel(5, 0, 9))
+    assert not fifo.refills(LoadLevel(5, 0, 10))
+    assert fifo.has_room(LoadLevel(5, 0, 9), 1, 5)
+    assert not fifo.has_room(LoadLevel(10, 0, 9), 1, 5)
+    assert not fifo.has_room(LoadLevel(5, 0, 10), 1, 5)
 
 
 @pytest.mark.parametrize("schedule", [pybeam.Batch(4), pybeam.Fifo(4)], ids=["batch", "fifo"])
@@ -141,17 +141,17 @@ def test_a_source_without_rows_never_moves(limit):
 
 def test_a_source_of_no_tokens_fits_where_none_is_left():
     batch = pybeam.Batch(tokens=100)
-    assert batch.has_room(Load(3, 100, 9), 0, 5) and batch.may_have_room(Load(3, 100, 9))
-    assert not batch.has_room(Load(3, 100, 9), 1, 5)
+    assert batch.has_room(LoadLevel(3, 100, 9), 0, 5) and batch.may_have_room(LoadLevel(3, 100, 9))
+    assert not batch.has_room(LoadLevel(3, 100, 9), 1, 5)
 
 
 def test_rows_beyond_the_budget_admit_nobody():
-    assert not pybeam.Fifo(2, row_budget=10).has_room(Load(5, 0, 11), 1, 5)
+    assert not pybeam.Fifo(2, row_budget=10).has_room(LoadLevel(5, 0, 11), 1, 5)
 
 
 def test_the_greatest_of_what_is_live():
     """Those that leave no longer count."""
-    most = Most()
+    most = RunningMax()
     assert most.number is None
     for number in (3, 7, 7, 5):
         most.add(number)

@@ -131,11 +131,11 @@ def _service(case: Case, decoder: pybeam.Decoder, requests: list, outcome: Outco
             _submitted(case, service, requests, outcome)
     finally:
         service.close(timeout=SECONDS)
-    crew = service._crew_of(None)
-    outcome.decoders = [engine.decoder for engine in crew._engines]
-    assert not [engine for engine in crew._engines if engine.thread.is_alive()]
-    assert not crew.lane.taken and not len(crew.lane.waiting), "a ticket is left"
-    assert not [engine for engine in crew._engines if engine._tickets], "a ticket is left"
+    group = service._group_of(None)
+    outcome.decoders = [engine.decoder for engine in group._engines]
+    assert not [engine for engine in group._engines if engine.thread.is_alive()]
+    assert not group.queue.taken and not len(group.queue.waiting), "a ticket is left"
+    assert not [engine for engine in group._engines if engine._tickets], "a ticket is left"
 
 
 def _submitted(case: Case, service: Service, requests: list, outcome: Outcome) -> None:

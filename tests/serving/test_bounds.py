@@ -195,11 +195,11 @@ def test_a_listener_hears_of_everything_and_may_fail():
 
     class Ear(Listener):
         def __getattribute__(self, name):
-            def hear(*facts):
+            def notify(*facts):
                 heard.append((name, *facts))
                 raise RuntimeError("metrics are broken")
 
-            return hear if name.startswith("on_") else super().__getattribute__(name)
+            return notify if name.startswith("on_") else super().__getattribute__(name)
 
     model, service, first = busy(name="greedy", max_waiting=1, listener=Ear())
     gone = service.submit(REQUESTS[1])

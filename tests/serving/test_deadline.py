@@ -7,7 +7,7 @@ import pytest
 import pybeam
 from pybeam.serving import DeadlineExceeded
 from pybeam.serving.answers import Cost
-from pybeam.serving.pace import Pace
+from pybeam.serving.speed_estimate import SpeedEstimate
 from support.gates import WAIT_SECONDS, Clock
 from support.served import REQUESTS, answers, expected, gated, wait_for
 
@@ -169,13 +169,13 @@ def test_a_burst_after_lonely_requests_is_answered():
 
 
 def test_the_pace_forgets():
-    pace = Pace()
-    assert pace.seconds_for(100) == 1.0
-    pace.begin(0.0)
+    speed = SpeedEstimate()
+    assert speed.seconds_for(100) == 1.0
+    speed.begin(0.0)
     for i in range(1, 50):
-        pace.done(Cost(10, 4), 2.0 * i)
-    assert pace.seconds_for(80) == pytest.approx(4.0)
-    pace.begin(1000.0)
+        speed.done(Cost(10, 4), 2.0 * i)
+    assert speed.seconds_for(80) == pytest.approx(4.0)
+    speed.begin(1000.0)
     for i in range(1, 200):
-        pace.done(Cost(10, 4), 1000.0 + i)
-    assert pace.seconds_for(80) == pytest.approx(2.0, rel=0.01)
+        speed.done(Cost(10, 4), 1000.0 + i)
+    assert speed.seconds_for(80) == pytest.approx(2.0, rel=0.01)

@@ -1,4 +1,4 @@
-"""Several engines of one model share its lane. Results, cancellation and failures are those of one engine."""
+"""Several engines of one model share its queue. Results, cancellation, failures are those of one engine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def started(engines, **options):
 
 def burst(service, requests):
     """Submit requests at once, so that idle engines see all of them when they wake."""
-    with service._crews["default"].lane.changed:
+    with service._groups["default"].queue.changed:
         return [service.submit(request) for request in requests]
 
 
@@ -100,7 +100,7 @@ def test_a_burst_is_shared():
     model, service = started(2)
     model.shut()
     futures = burst(service, REQUESTS[:4])
-    engines = service._crews["default"]._engines
+    engines = service._groups["default"]._engines
     # each has four places, and none takes them all
     wait_for(lambda: all(engine.tickets() for engine in engines))
     model.open()

@@ -129,7 +129,7 @@ def test_an_engine_that_waits_after_it_failed_does_not_hang():
         for _ in range(2):
             with pytest.raises(Oops):
                 service.submit(REQUESTS[0]).result(WAIT_SECONDS)
-            wait_for(lambda: service._crews["default"]._engines[0].is_idle)
+            wait_for(lambda: service._groups["default"]._engines[0].is_idle)
             clock.now += 1000
             service._look()
             assert service.is_ready

@@ -13,7 +13,7 @@ from pybeam.models.transformer.attention import head_attention
 from pybeam.speech.alignment import (
     POSITIONS_PER_SECOND,
     Aligner,
-    Heard,
+    AlignmentWindow,
     begin_positions,
     median_filter,
     warp,
@@ -149,7 +149,7 @@ def test_times_and_probabilities_are_those_of_ctranslate2(saved, model, tmp_path
         source = features(seed)
         view = ctranslate2.StorageView.from_array(source.t()[None].numpy().copy())
         [expected] = other.align(view, [29, 30, 33], [TOKENS], num_frames, median_filter_width=7)
-        [found] = aligner.times([Heard(source, [30, 33], TOKENS, num_frames // 2)])
+        [found] = aligner.times([AlignmentWindow(source, [30, 33], TOKENS, num_frames // 2)])
         begin = {}
         for token, position in expected.alignments:
             begin.setdefault(token, position / POSITIONS_PER_SECOND)
@@ -160,10 +160,10 @@ def test_times_and_probabilities_are_those_of_ctranslate2(saved, model, tmp_path
 def test_a_window_has_its_times_whatever_is_beside_it(saved, model):
     aligner = Aligner.load(model, saved[0])
     windows = [
-        Heard(features(1), [30, 33], TOKENS),
-        Heard(features(2, 31), [], TOKENS[:4], 10),
-        Heard(features(3), [31, 32], []),
-        Heard(features(4), [31, 32], [7], 1),
+        AlignmentWindow(features(1), [30, 33], TOKENS),
+        AlignmentWindow(features(2, 31), [], TOKENS[:4], 10),
+        AlignmentWindow(features(3), [31, 32], []),
+        AlignmentWindow(features(4), [31, 32], [7], 1),
     ]
     together = aligner.times(windows)
     assert together == [aligner.times([window])[0] for window in windows]
@@ -174,7 +174,7 @@ def test_a_window_has_its_times_whatever_is_beside_it(saved, model):
 
 
 def test_backends_agree(saved, model):
-    windows = [Heard(features(1), [30, 33], TOKENS)]
+    windows = [AlignmentWindow(features(1), [30, 33], TOKENS)]
     [found] = Aligner.load(model, saved[0]).times(windows)
     [expected] = Aligner.load(model, saved[0], backend="reference").times(windows)
     assert found.start == expected.start
@@ -182,7 +182,7 @@ def test_backends_agree(saved, model):
 
 
 def test_without_heads_the_upper_half_of_the_layers_is_taken(saved, model, tmp_path):
-    windows = [Heard(features(1), [30, 33], TOKENS)]
+    windows = [AlignmentWindow(features(1), [30, 33], TOKENS)]
     upper = Aligner(model, 34, [(1, head) for head in range(4)])
     assert Aligner(model, 34).times(windows) == upper.times(windows)
     assert Aligner(model, 34, median_width=1).times(windows) != upper.times(windows)
@@ -207,7 +207,10 @@ def test_wrong_arguments_are_refused(saved, model, tmp_path):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 def test_other_weights(saved, model, dtype):
     """Their probabilities differ a little, so that the path may, too."""
-    windows = [Heard(features(1), [30, 33], TOKENS), Heard(features(2), [31, 32], TOKENS[:3])]
+    windows = [
+        AlignmentWindow(features(1), [30, 33], TOKENS),
+        AlignmentWindow(features(2), [31, 32], TOKENS[:3]),
+    ]
     rounded = pybeam.load_model(saved[0], dtype=dtype)
     found = Aligner.load(rounded, saved[0]).times(windows)
     expected = Aligner.load(model, saved[0]).times(windows)

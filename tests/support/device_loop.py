@@ -9,7 +9,7 @@ import pytest
 
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 
@@ -34,7 +34,7 @@ REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
 
 def run(workspace: Workspace, schedule, requests=REQUESTS, **options):
     stats = Stats()
-    running = Engine(workspace, schedule, stats, Wants(**options))
+    running = Engine(workspace, schedule, stats, StreamOptions(**options))
     return sorted(running.run(requests), key=lambda result: result.index), stats
 
 

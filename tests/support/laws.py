@@ -6,7 +6,7 @@ import pytest
 
 import pybeam
 from pybeam import backends
-from pybeam.engine.engine import Engine, Wants
+from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 
@@ -80,7 +80,7 @@ class CheckedEngine(Engine):
 def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
     """Decode with an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
-    engine = CheckedEngine(workspace, schedule, Stats(), Wants(**options))
+    engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**options))
     return sorted(engine.run(requests), key=lambda result: result.index)
 
 

@@ -18,7 +18,7 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.search.overrides import for_target, overridden
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
-from pybeam.state.report import Found, Report
+from pybeam.state.report import FinishedHypothesis, Report
 from pybeam.stopping import Stop
 from support.beam_arrays import CPU, EOS, START, VOCAB, bits, in_use, ints
 
@@ -226,7 +226,7 @@ class Searches:
             for state in self.states:
                 counts, capacity = report.num_finished.tolist(), int(report.depth.max()) + 1
                 numbers = state.finished(done, counts, capacity, wants_log_probs=wants_log_probs)
-                found.append(Found.parse(numbers.numpy(), capacity))
+                found.append(FinishedHypothesis.parse(numbers.numpy(), capacity))
             assert found[0] == found[1] == found[2]
             assert len(found[0]) == report.num_finished.sum()
         for state in self.states:

@@ -9,7 +9,7 @@ import click
 from pybeam.cli.options.sections import Section, option
 
 
-class Load(click.ParamType):
+class WidthByLoad(click.ParamType):
     """A number of waiting texts and the width of beams from there on."""
 
     name = "load"
@@ -50,7 +50,7 @@ LIMITS = Section(
         ),
         option(
             "--width-by-load",
-            type=Load(),
+            type=WidthByLoad(),
             multiple=True,
             metavar="WAITING:K",
             help="While so many texts wait, begin others with a beam of at most K, which is faster and "

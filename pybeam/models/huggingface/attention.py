@@ -213,7 +213,7 @@ class TreeLayer(_Layer):
         return self.keys, self.values
 
 
-class KeptLayer(_Layer):
+class CachedLayer(_Layer):
     """Keeps the keys and values [B, G, T, D] of one call, so that a session can take them."""
 
     def update(
@@ -225,7 +225,7 @@ class KeptLayer(_Layer):
 
 def kept() -> Cache:
     """Make a cache that starts empty and keeps the keys and values of one call."""
-    return Cache(layer_class_to_replicate=KeptLayer)
+    return Cache(layer_class_to_replicate=CachedLayer)
 
 
 class TreeCache(Cache):

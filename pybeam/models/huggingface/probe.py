@@ -34,7 +34,7 @@ from pybeam.models.huggingface.sessions import (
     decoder_layers,
     prompt_layers,
 )
-from pybeam.models.huggingface.waiting import NoReading, NoWaiting
+from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting
 from pybeam.models.rows import Rows
 
 # Errors of logits, relative to the largest logit. They allow for rounding and are far below what a wrong
@@ -196,7 +196,7 @@ def _never_waiting(network: PreTrainedModel) -> Iterator[None]:
     forward = network.forward
 
     def guarded(**given: Any) -> Any:
-        with NoWaiting(), NoReading():
+        with NoWaiting(), HostReadGuard():
             return forward(**given)
 
     network.forward = guarded

@@ -56,7 +56,7 @@ class NoWaiting(TorchDispatchMode):
         return found
 
 
-class NoReading(TorchFunctionMode):
+class HostReadGuard(TorchFunctionMode):
     """Within this context, Python that asks a tensor for its values raises `Waits`."""
 
     def __torch_function__(

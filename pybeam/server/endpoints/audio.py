@@ -118,7 +118,7 @@ async def _news(
     """Yield the news of a recording, while its windows are transcribed."""
     with calls.recordings.one():
         try:
-            listener = transcripts.listener(form.options())
+            recording_loop = transcripts.recording_loop(form.options())
         except ValueError as error:
             raise refused(error) from error
         decode = calls.windows(http, model, transcripts)
@@ -127,7 +127,7 @@ async def _news(
             most = calls.settings.max_audio_seconds
             sound = SoundFile(file, transcripts.sampling_rate, max_seconds=most)
             features = await _read(transcripts.read, sound)
-            async for one in transcripts.transcribe(listener, features, decode):
+            async for one in transcripts.transcribe(recording_loop, features, decode):
                 yield one
 
 

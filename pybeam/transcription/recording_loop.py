@@ -1,4 +1,4 @@
-"""`Listener`: how one recording is transcribed, window by window."""
+"""`RecordingLoop`: how one recording is transcribed, window by window."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pybeam.engine.failures import kept
 from pybeam.models.base import Model
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
-from pybeam.transcription.found import Found, best_of_failed
-from pybeam.transcription.front import Front
+from pybeam.transcription.assets import WhisperAssets
 from pybeam.transcription.hallucinations import WindowOfWords
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
 from pybeam.transcription.recording import Progress, Recording
 from pybeam.transcription.sound import Sound
-from pybeam.transcription.talks import Answer, Question, Talk
+from pybeam.transcription.window_jobs import Answer, Question, WindowJob
+from pybeam.transcription.window_result import WindowResult, best_of_failed
 
 # what a `WordFinder` does
 FindWords = Callable[..., list[Segment]]
 
 
-class Listener:
-    """Transcribe recordings, each as a talk with a decoder; see `pybeam.transcription.talks`.
+class RecordingLoop:
+    """Transcribe recordings, each as a job that asks a decoder; see `pybeam.transcription.window_jobs`.
 
     Args:
         model: a Whisper model.
-        front: what stands around it.
+        assets: what stands around it.
         options: how recordings are transcribed.
         find_words: gives segments their words; None: they have none.
 
@@ -40,16 +40,16 @@ class Listener:
     def __init__(
         self,
         model: Model,
-        front: Front,
+        assets: WhisperAssets,
         options: TranscriptionOptions,
         find_words: FindWords | None = None,
     ) -> None:
         assert model.max_positions is not None, "Whisper's positions are stored"
         self._model, self._options, self._find_words = model, options, find_words
-        self._front, self._extract, self._tokens = front, front.extract, front.tokens
-        self._window, self._stride = front.window, front.stride
-        self._rate, self._positions = front.rate, model.max_positions
-        tokens = front.tokens
+        self._assets, self._extract, self._tokens = assets, assets.extract, assets.tokens
+        self._window, self._stride = assets.window, assets.stride
+        self._rate, self._positions = assets.rate, model.max_positions
+        tokens = assets.tokens
         self._task_id = tokens.task_id(options.task)
         self._language = options.language or (tokens.language if tokens.languages else None)
         if self._language is not None:
@@ -60,7 +60,7 @@ class Listener:
         self._first_prompt = self._encoded("initial_prompt", options.initial_prompt)
         self.prefix: list[int] = []
         if options.prefix is not None and options.prefix.strip():
-            self.prefix = front.tokens_of(options.prefix)[: self._half]
+            self.prefix = assets.tokens_of(options.prefix)[: self._half]
             if options.timestamps:
                 self.prefix.insert(0, tokens.no_timestamps + 1)
 
@@ -73,17 +73,17 @@ class Listener:
                 "none; leave it out"
             )
         if isinstance(given, str):
-            return self._front.tokens_of(given)
+            return self._assets.tokens_of(given)
         return list(given)
 
-    def listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
-        """Transcribe a recording. `tell` hears of each window, and of the end or what went wrong."""
+    def job(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> WindowJob:
+        """Transcribe a recording. `tell` is called with each window, and with the end or the error."""
         try:
-            yield from self._listen(index, recording, tell)
+            yield from self._job(index, recording, tell)
         except Exception as error:
             tell(Progress(index, recording.id, 0.0, 0.0, error=kept(error)))
 
-    def _listen(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> Talk:
+    def _job(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> WindowJob:
         is_shared = isinstance(self._model, SpeechTransformer)
         sound = Sound.of(recording, self._extract, self._window, is_shared=is_shared)
         duration = sound.num_frames / self._rate
@@ -128,7 +128,11 @@ class Listener:
         question = Question(source, (self._model.start_id,), back=0, max_length=1)
         [answer] = yield [question]
         scores = dict(
-            zip(self._tokens.languages, answer.notes[-len(self._tokens.languages) :], strict=True)
+            zip(
+                self._tokens.languages,
+                answer.token_log_probs[-len(self._tokens.languages) :],
+                strict=True,
+            )
         )
         best = max(scores, key=scores.__getitem__)
         return best, 1 / sum(math.exp(score - scores[best]) for score in scores.values())
@@ -250,14 +254,14 @@ class Listener:
         said: Sequence[int],
         language: str | None,
         prefix: Sequence[int] = (),
-    ) -> Generator[list[Any], list[Any], Found]:
+    ) -> Generator[list[Any], list[Any], WindowResult]:
         """Find the text of a window, which begins with a prefix, at higher temperatures if it fails."""
         options = self._options
         prompt, back = self._prompt(said, [] if prefix else self._hotwords, language)
         # as many as CTranslate2 allows
         room = self._positions - len(prompt) + 1
         most = min(options.max_new_tokens or self._positions // 2, room)
-        tried: list[Found] = []
+        tried: list[WindowResult] = []
         for i, temperature in enumerate(options.temperatures):
             samples = 1 if temperature == 0 else options.best_of
             seeds = [seed_of(options.seed, seek, i, sample) for sample in range(samples)]
@@ -290,15 +294,15 @@ class Listener:
             behind.append(tokens.no_timestamps)
         return (*before, self._model.start_id, *behind), len(behind)
 
-    def _found(self, answer: Answer, temperature: float) -> Found:
-        no_speech = None if self._tokens.no_speech is None else math.exp(answer.notes[0])
+    def _found(self, answer: Answer, temperature: float) -> WindowResult:
+        no_speech = None if self._tokens.no_speech is None else math.exp(answer.token_log_probs[0])
         tokens = answer.tokens
-        text = self._front.text(tokens).strip()
+        text = self._assets.text(tokens).strip()
         average = answer.score / (len(tokens) + 1)
-        return Found(tokens, average, no_speech, temperature, compression_ratio(text))
+        return WindowResult(tokens, average, no_speech, temperature, compression_ratio(text))
 
     def _segments(
-        self, found: Found, seek: int, size: int, *, keeps_rest: bool
+        self, found: WindowResult, seek: int, size: int, *, keeps_rest: bool
     ) -> tuple[list[Segment], int]:
         """Return the segments of a window, and how many frames later the next window begins."""
         if found.is_silent(self._options):
@@ -313,7 +317,7 @@ class Listener:
                 Segment(
                     (seek + piece.start) / self._rate,
                     (seek + piece.end) / self._rate,
-                    self._front.text(piece.tokens),
+                    self._assets.text(piece.tokens),
                     tuple(piece.tokens),
                     found.average_log_prob,
                     found.no_speech_probability,

@@ -1,4 +1,4 @@
-"""`Pace`: how fast the engines of a model have worked lately, to say when there will be room."""
+"""`SpeedEstimate`: how fast the engines of a model have worked lately, to say when there will be room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pybeam.serving.answers import Cost
 MEMORY = 0.95
 
 
-class Pace:
+class SpeedEstimate:
     """Averages over the requests that were done lately, the last ones most."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Note what a model thinks of a few tokens at one place of a forced prefix."""
+"""Record the log-probabilities of a few tokens at one place of a forced prefix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pybeam.processors.base import INT, Processor
 NO_LINE = -1
 
 
-class Notebook:
-    """Log-probabilities of the noted tokens, a line for each request that is being decoded.
+class TokenLogProbs:
+    """Log-probabilities of the recorded tokens, a line for each request that is being decoded.
 
     Args:
         num_lines: requests that may be decoded at a time.
-        num_tokens: noted tokens.
+        num_tokens: recorded tokens.
         device: where the model computes.
     """
 
@@ -45,20 +45,20 @@ class Notebook:
 
 
 @dataclass(frozen=True)
-class TakeNotes(Processor):
+class RecordLogProbs(Processor):
     """Write down the log-probabilities of `tokens` behind one token of the forced prefix. It changes nothing.
 
     It is the first processor, so that they are the model's own.
 
     Args:
-        notebook: where they are written.
+        token_log_probs: where they are written.
         tokens: ids.
         back: how many tokens of the prefix stand behind that place.
         line: the request's line.
         prefix_reach: the largest `back` of any request.
     """
 
-    notebook: Notebook
+    token_log_probs: TokenLogProbs
     tokens: tuple[int, ...]
     back: int = 0
     line: int = NO_LINE
@@ -83,7 +83,7 @@ class TakeNotes(Processor):
             if not row.numel():
                 return logits
             seen, line, is_there = logits[row], line[row], is_there[row]
-        values = self.notebook.values
+        values = self.token_log_probs.values
         place = torch.where(is_there, line, values.shape[0] - 1).long()
         values[place] = torch.log_softmax(seen.float(), 1).index_select(1, token)
         return logits

@@ -1,4 +1,4 @@
-"""`Found`: the text of a window, and whether it is good enough."""
+"""`WindowResult`: the text of a window, and whether it is good enough."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pybeam.transcription.options import TranscriptionOptions
 
 
 @dataclass(frozen=True)
-class Found:
+class WindowResult:
     """The text that was found in a window at one temperature.
 
     Attributes:
@@ -52,7 +52,7 @@ class Found:
         return most is not None and probability is not None and probability > most
 
 
-def best_of_failed(tried: Sequence[Found], options: TranscriptionOptions) -> Found:
+def best_of_failed(tried: Sequence[WindowResult], options: TranscriptionOptions) -> WindowResult:
     """Return the most likely text that does not repeat itself, or else the most likely one.
 
     Its temperature is that of the last, as in faster-whisper, so that what follows does not trust it.

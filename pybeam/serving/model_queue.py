@@ -1,4 +1,4 @@
-"""`Lane`: the requests of one model, from `submit` to their answers."""
+"""`ModelQueue`: the requests of one model, from `submit` to their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybeam.engine.failures import Interrupted
 from pybeam.request import Result
 from pybeam.serving.answers import Listener, Reason, ServedResult
 from pybeam.serving.errors import DeadlineExceeded, EngineStalled, QueueFull, ServiceClosed
-from pybeam.serving.pace import Pace
+from pybeam.serving.speed_estimate import SpeedEstimate
 from pybeam.serving.ticket import Ticket
 from pybeam.serving.waiting import WaitingLine
 
@@ -40,16 +40,16 @@ class Abandoned(Exception):
     """The reason why a request leaves whose caller already has an error. Nobody sees it."""
 
 
-class Lane:
+class ModelQueue:
     """The requests of one model: those that wait, and those that its engines have taken.
 
     Callers' threads and the engines' call it. Futures are resolved, and hooks called, without the lock.
 
     Attributes:
-        changed: the lock of all that is here. It is notified when a request comes, and when the lane closes.
+        changed: the lock of all that is here. It is notified when a request comes, and when the queue closes.
         waiting: the requests that wait.
         taken: those that engines have, by index.
-        pace: how fast the engines work.
+        speed: how fast the engines work.
         is_closed: whether no more requests are taken.
         is_stalled: whether no engine works, since the steps of all take too long.
     """
@@ -60,14 +60,14 @@ class Lane:
         limits: Limits,
         clock: Callable[[], float],
         listener: Listener | None,
-        ring_by: Callable[[float], None],
+        wake_by: Callable[[float], None],
     ) -> None:
         self.name, self.limits, self.clock = name, limits, clock
-        self._listener, self._ring_by = listener, ring_by
+        self._listener, self._wake_by = listener, wake_by
         self.changed = threading.Condition()
         self.waiting = WaitingLine(limits.ageing)
         self.taken: dict[int, Ticket] = {}
-        self.pace = Pace()
+        self.speed = SpeedEstimate()
         self.is_closed = self.is_stalled = False
         self._deadlines: list[tuple[float, int]] = []  # a heap of deadlines and indices
         self._num_submitted = 0
@@ -87,11 +87,11 @@ class Lane:
                     heapq.heappush(self._deadlines, (ticket.deadline, ticket.index))
                 self.changed.notify()
             if ticket.deadline is not None:
-                self._ring_by(ticket.deadline)
+                self._wake_by(ticket.deadline)
         except QueueFull as error:
-            self.hear("on_rejected", error.limit)
+            self.notify("on_rejected", error.limit)
             raise
-        self.hear("on_queued", ticket.cost)
+        self.notify("on_queued", ticket.cost)
         ticket.future.add_done_callback(lambda _: self._cancel(ticket))
 
     def _check_room(self, ticket: Ticket) -> None:
@@ -100,7 +100,7 @@ class Lane:
         if self.is_stalled:
             raise self.stalled()
         limits, waiting = self.limits, self.waiting
-        retry_after = self.pace.seconds_for(waiting.work)
+        retry_after = self.speed.seconds_for(waiting.work)
         if len(waiting) >= limits.max_waiting:
             raise QueueFull("max_waiting", limits.max_waiting, len(waiting), retry_after)
         most = limits.max_waiting_work
@@ -195,7 +195,7 @@ class Lane:
         now = self.clock()
         ticket.enter("wait", now)
         with self.changed:
-            self.pace.done(ticket.cost, now)
+            self.speed.done(ticket.cost, now)
             del self.taken[ticket.index]
         reason, answer = _answer(ticket, result)
         self.left(ticket, reason, result)
@@ -215,9 +215,9 @@ class Lane:
         """Tell the listener that a request is no longer here."""
         ticket.enter("wait", self.clock())
         num_tokens = len(result.hypotheses[0].tokens) if result and result.hypotheses else 0
-        self.hear("on_finished", reason, ticket.cost, ticket.times(result), num_tokens)
+        self.notify("on_finished", reason, ticket.cost, ticket.times(result), num_tokens)
 
-    def hear(self, hook: str, *facts: Any) -> None:
+    def notify(self, hook: str, *facts: Any) -> None:
         """Call a hook of the listener."""
         if self._listener is None:
             return

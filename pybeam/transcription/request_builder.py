@@ -1,4 +1,4 @@
-"""`Asker`: questions about windows become requests of one search."""
+"""`RequestBuilder`: questions about windows become requests of one search."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pybeam.processors.sampling import sample
 from pybeam.processors.timestamps import WhisperTimestamps
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
-from pybeam.transcription.beginning import TimestampsBehind
-from pybeam.transcription.front import Front
-from pybeam.transcription.notes import Notebook, TakeNotes
+from pybeam.transcription.assets import WhisperAssets
 from pybeam.transcription.options import TranscriptionOptions
-from pybeam.transcription.talks import Question
+from pybeam.transcription.prefix_rules import TimestampsBehind
+from pybeam.transcription.token_log_probs import RecordLogProbs, TokenLogProbs
+from pybeam.transcription.window_jobs import Question
 
 # seconds from one timestamp to the next
 STAMP_SECONDS = 0.02
@@ -28,36 +28,38 @@ STAMP_SECONDS = 0.02
 MOST_BEHIND = 3
 
 
-class Asker:
+class RequestBuilder:
     """Turn questions into requests for a decoder of `algorithm`.
 
     Args:
         model: a Whisper model. Its `settings` say what is never written.
-        front: what stands around it.
+        assets: what stands around it.
         options: which bans hold, and whether samples are drawn.
         search: the search at temperature 0.0; see `Transcriber`.
-        num_lines: requests whose notes are kept at a time.
+        num_lines: requests whose log-probabilities are kept at a time.
         most_given: tokens at most with which an output begins.
 
     Attributes:
         algorithm: the search with all processors.
-        notebook: has the notes of requests.
+        token_log_probs: has the log-probabilities that were recorded for requests.
     """
 
     def __init__(
         self,
         model: Model,
-        front: Front,
+        assets: WhisperAssets,
         options: TranscriptionOptions,
         search: Algorithm,
         num_lines: int,
         most_given: int = 0,
     ) -> None:
-        noted = front.noted
-        self.notebook = Notebook(num_lines, len(noted), model.device)
-        self._notes = TakeNotes(self.notebook, noted, prefix_reach=MOST_BEHIND + most_given)
-        rules = _rules(front, options, model.settings)
-        chain = (self._notes, *_chain(search.processors, rules))
+        recorded_tokens = assets.recorded_tokens
+        self.token_log_probs = TokenLogProbs(num_lines, len(recorded_tokens), model.device)
+        self._recording = RecordLogProbs(
+            self.token_log_probs, recorded_tokens, prefix_reach=MOST_BEHIND + most_given
+        )
+        rules = _rules(assets, options, model.settings)
+        chain = (self._recording, *_chain(search.processors, rules))
         self._begun = [
             replace(rule, is_begun=True) for rule in rules if isinstance(rule, TimestampsBehind)
         ]
@@ -68,15 +70,15 @@ class Asker:
         self._scoring = search.scoring
         most = search.max_length
         if isinstance(most, SourceLimit):
-            most = most.tokens(front.window // front.stride)
+            most = most.tokens(assets.window // assets.stride)
         self._max_length = math.inf if most is None else most
 
     def request(self, question: Question, line: int) -> Request:
-        """Return the request of a question whose notes go to this line of the notebook."""
+        """Return the request of a question whose log-probabilities go to this line of `token_log_probs`."""
         start, *prefix = question.prompt
         num_given = len(question.beginning)
         back = question.back + num_given
-        own: list[Processor] = [replace(self._notes, back=back, line=line)]
+        own: list[Processor] = [replace(self._recording, back=back, line=line)]
         # tokens that are given count in all lengths
         most = max(1, int(min(question.max_length, self._max_length)) - num_given)
         scoring = None
@@ -99,9 +101,11 @@ class Asker:
         )
 
 
-def _rules(front: Front, options: TranscriptionOptions, settings: Settings) -> list[Processor]:
+def _rules(
+    assets: WhisperAssets, options: TranscriptionOptions, settings: Settings
+) -> list[Processor]:
     """The bans of Whisper, in the order of openai-whisper."""
-    tokens, stage = front.tokens, options.stage
+    tokens, stage = assets.tokens, options.stage
     suppressed, at_start = options.suppress_tokens, settings.begin_suppress_tokens
     if suppressed is None:
         suppressed = settings.suppress_tokens

@@ -10,21 +10,21 @@ from weakref import WeakSet
 class HasThreads(Protocol):
     """Something whose threads a copy of the process does not have."""
 
-    def became_copy(self) -> None:
+    def after_fork(self) -> None:
         """Note that this is the copy."""
 
 
 _KNOWN: WeakSet[HasThreads] = WeakSet()
 
 
-def tell_copies(service: HasThreads) -> None:
-    """From now on, copies of this process call its `became_copy`."""
+def on_fork(service: HasThreads) -> None:
+    """From now on, copies of this process call its `after_fork`."""
     _KNOWN.add(service)
 
 
 def _tell() -> None:
     for service in list(_KNOWN):
-        service.became_copy()
+        service.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

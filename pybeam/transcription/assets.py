@@ -1,4 +1,4 @@
-"""`Front`: what stands around a Whisper model, from its directory."""
+"""`WhisperAssets`: what stands around a Whisper model, from its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pybeam.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
-class Front:
+class WhisperAssets:
     """Features, special tokens and texts of a Whisper model.
 
     Attributes:
@@ -32,7 +32,7 @@ class Front:
     stride: int
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Front:
+    def load(cls, path: str | os.PathLike[str]) -> WhisperAssets:
         """Read the files of a model's directory.
 
         Raises:
@@ -56,8 +56,8 @@ class Front:
         return cls(extract, tokens, load_tokenizer(path), window, window // positions)
 
     @property
-    def noted(self) -> tuple[int, ...]:
-        """The tokens whose probabilities are noted where a transcript starts: no speech, then languages."""
+    def recorded_tokens(self) -> tuple[int, ...]:
+        """The tokens whose log-probabilities are recorded where a transcript starts: no speech, languages."""
         tokens = self.tokens
         no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
         return *no_speech, *tokens.languages.values()

@@ -1,7 +1,8 @@
-"""Talks with a decoder: each asks, waits for all answers, and asks again. Many of them share one stream.
+"""Jobs that ask a decoder: each asks, waits for all answers, and asks again. Many jobs share one stream.
 
-A talk is a generator. It yields a list of questions and is sent their answers, or it yields a list of other
-talks and is sent what they return. So the code of a recording reads as if nothing else was going on.
+A job is a generator. It yields a list of questions and is sent their answers, or it yields a list of other
+jobs and is sent what these return. So the code of one recording is written as if the decoder
+had no other recording.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any, NamedTuple
 
 from pybeam.engine.arrivals import Arrivals
 from pybeam.request import Request, Result
-from pybeam.transcription.notes import Notebook
+from pybeam.transcription.token_log_probs import TokenLogProbs
 
-Talk = Generator[list[Any], list[Any], Any]
+WindowJob = Generator[list[Any], list[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,28 +49,28 @@ class Answer(NamedTuple):
     Attributes:
         tokens: those of the best hypothesis behind the prompt; empty if there is none.
         score: their accumulated log-probability, EOS included; -inf if there is none.
-        notes: log-probabilities of the noted tokens where the transcript starts.
+        token_log_probs: log-probabilities of the recorded tokens where the transcript starts.
     """
 
     tokens: list[int]
     score: float
-    notes: list[float]
+    token_log_probs: list[float]
 
     @classmethod
-    def of(cls, question: Question, result: Result, notes: list[float]) -> Answer:
+    def of(cls, question: Question, result: Result, token_log_probs: list[float]) -> Answer:
         """Return what the result of a question's request says."""
         if not result.hypotheses:
-            return cls([], -math.inf, notes)
+            return cls([], -math.inf, token_log_probs)
         best = result.hypotheses[0]
         # its first token is no part of an output
-        return cls(best.tokens[len(question.prompt) - 1 :], best.score, notes)
+        return cls(best.tokens[len(question.prompt) - 1 :], best.score, token_log_probs)
 
 
 @dataclass(eq=False)
 class _Task:
-    """A talk that is going on. Its parent waits for what it returns."""
+    """A job that is going on. Its parent waits for what the job returns."""
 
-    talk: Talk
+    job: WindowJob
     parent: _Task | None = None
     place: int = 0
     answers: list[Any] = field(default_factory=list)
@@ -77,88 +78,89 @@ class _Task:
     error: Exception | None = None
 
 
-class Talks(Arrivals):
-    """The requests of many talks, for `Decoder.stream`. Their answers bring the next requests.
+class WindowJobs(Arrivals):
+    """The requests of many jobs, for `Decoder.stream`. Their answers bring the next requests.
 
     Args:
-        talks: one for each recording. Each deals with its own errors.
-        request: turns a question and a line of the notebook into a request.
-        notebook: see `Notebook`.
-        most: recordings that are talked about at a time.
+        jobs: one for each recording. Each deals with its own errors.
+        request: turns a question and a line of `token_log_probs` into a request.
+        token_log_probs: see `TokenLogProbs`.
+        most: recordings that are transcribed at a time.
     """
 
     keeps_order = True
 
     def __init__(
         self,
-        talks: Iterator[Talk],
+        jobs: Iterator[WindowJob],
         request: Callable[[Question, int], Request],
-        notebook: Notebook,
+        token_log_probs: TokenLogProbs,
         most: int,
     ) -> None:
-        self._talks, self._request, self._notebook, self._most = talks, request, notebook, most
+        self._jobs, self._request, self._most = jobs, request, most
+        self._token_log_probs = token_log_probs
         self._ready: deque[tuple[_Task, int, Question]] = deque()
         self._waiting: deque[_Task] = deque()
         self._asked: dict[int, tuple[_Task, int, int, Question]] = {}
         self._num_asked = 0
         self._num_active = 0
-        self.error: BaseException | None = None  # what reading the talks raised
+        self.error: BaseException | None = None  # what reading the jobs raised
 
     def next(self, may_wait: bool) -> tuple[int, Request] | None:
-        """Take the next request, with its index. More talks begin if none has one."""
+        """Take the next request, with its index. More jobs begin if none has one."""
         while not self._ready and self._begin():
             pass
-        if not self._ready or self._notebook.is_full:
+        if not self._ready or self._token_log_probs.is_full:
             assert not (may_wait and self._asked), "answers must come before more is asked"
             return None
         task, place, question = self._ready.popleft()
-        index, line = self._num_asked, self._notebook.take()
+        index, line = self._num_asked, self._token_log_probs.take()
         self._num_asked += 1
         self._asked[index] = task, place, line, question
         return index, self._request(question, line)
 
     def answer(self, result: Result) -> None:
-        """Take the result of a request. The talk goes on when all that it waits for is there."""
+        """Take the result of a request. The job goes on when all that it waits for is there."""
         task, place, line, question = self._asked.pop(result.index)
-        answer = Answer.of(question, result, self._notebook.read(line))
+        answer = Answer.of(question, result, self._token_log_probs.read(line))
         self._tell(task, place, answer, result.error)
 
     def close(self) -> None:
         """Give back what requests hold that were not answered, because nobody waits for them any more."""
         for _, _, line, _ in self._asked.values():
-            self._notebook.read(line)
+            self._token_log_probs.read(line)
         self._asked.clear()
 
     def _begin(self) -> bool:
-        """Begin a talk, if there is one and not too many are going on."""
+        """Begin a job, if there is one and not too many are going on."""
         if self._waiting:
             self._go_on(self._waiting.popleft())
             return True
         if self._num_active >= self._most or self.error is not None:
             return False
         try:
-            talk = next(self._talks, None)
+            job = next(self._jobs, None)
         except Exception as error:
             # recordings that came before are finished first
             self.error = error
             return False
-        if talk is None:
+        if job is None:
             return False
         self._num_active += 1
-        self._go_on(_Task(talk))
+        self._go_on(_Task(job))
         return True
 
     def _go_on(self, task: _Task) -> None:
-        """Let a task talk until it asks again, or is done."""
+        """Let a task go on until it asks again, or is done."""
         answers, error = task.answers, task.error
         task.answers, task.error = [], None
         try:
             if error is not None:
-                asked = task.talk.throw(error)
+                asked = task.job.throw(error)
             elif answers:
-                asked = task.talk.send(answers)
+                asked = task.job.send(answers)
             else:
-                asked = next(task.talk)
+                asked = next(task.job)
         except StopIteration as stop:
             self._finish(task, stop.value, None)
             return
@@ -166,7 +168,7 @@ class Talks(Arrivals):
             self._finish(task, None, raised)
             return
         task.answers, task.num_missing = [None] * len(asked), len(asked)
-        assert asked, "a talk must ask something"
+        assert asked, "a job must ask something"
         for place, one in enumerate(asked):
             if isinstance(one, Question):
                 self._ready.append((task, place, one))

@@ -1,4 +1,4 @@
-"""`Alarm`: a thread that looks when deadlines pass, and at steps that do not end."""
+"""`DeadlineTimer`: a thread that looks when deadlines pass, and at steps that do not end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 
-class Alarm:
+class DeadlineTimer:
     """A thread that calls a function at the time that it has named, or before if it is asked to.
 
     Args:
@@ -23,7 +23,7 @@ class Alarm:
 
     def start(self) -> None:
         """Start the thread."""
-        threading.Thread(target=self._run, name="pybeam alarm", daemon=True).start()
+        threading.Thread(target=self._run, name="pybeam deadlines", daemon=True).start()
 
     def stop(self) -> None:
         """Let the thread end."""
@@ -31,7 +31,7 @@ class Alarm:
             self._is_over = True
             self._changed.notify()
 
-    def ring_by(self, when: float) -> None:
+    def wake_by(self, when: float) -> None:
         """Let the function be called at this time, if it would be called later."""
         with self._changed:
             if when < self._at:
@@ -47,4 +47,4 @@ class Alarm:
                     return
                 self._at = math.inf
             # what comes while it looks rings again
-            self.ring_by(self._look())
+            self.wake_by(self._look())

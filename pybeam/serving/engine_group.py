@@ -1,4 +1,4 @@
-"""`Crew`: the engines of one model, and the lane that they share."""
+"""`EngineGroup`: the engines of one model, and the queue that they share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pybeam.request import Request
 from pybeam.search.widths import is_width, widest
 from pybeam.serving.answers import Cost, ServiceStatus
 from pybeam.serving.engine_thread import EngineThread
-from pybeam.serving.lane import Lane
+from pybeam.serving.model_queue import ModelQueue
 from pybeam.serving.warm_up import warm_up
 
 log = logging.getLogger("pybeam.serving")
 
 
-class Crew:
-    """The engines of one model. Each has a thread and memory of its own; all share the lane, and those of one
-    device the weights.
+class EngineGroup:
+    """The engines of one model. Each engine has a thread and memory of its own. All engines share the queue,
+    and the engines of one device share the weights.
 
     Args:
-        lane: where requests come from.
+        queue: where requests come from.
         decoders: one for each device. Their schedules say how many requests each engine decodes at once.
         num_engines: how many there are of each decoder.
         on_end: called when the last thread ends.
@@ -33,12 +33,12 @@ class Crew:
 
     def __init__(
         self,
-        lane: Lane,
+        queue: ModelQueue,
         decoders: Sequence[Decoder],
         num_engines: int,
-        on_end: Callable[[Crew], None],
+        on_end: Callable[[EngineGroup], None],
     ) -> None:
-        self.lane, self.decoder = lane, decoders[0]
+        self.queue, self.decoder = queue, decoders[0]
         self._on_end, self._lock = on_end, threading.Lock()
         own = [
             decoder if i == 0 else copy.copy(decoder)
@@ -46,12 +46,12 @@ class Crew:
             for decoder in decoders
         ]
         self._num_alive = len(own)
-        self._engines = [EngineThread(lane, one, len(own), self._ended) for one in own]
+        self._engines = [EngineThread(queue, one, len(own), self._ended) for one in own]
 
     def __repr__(self) -> str:
-        lane = self.lane
-        counts = f"{len(lane.taken)} taken, {len(lane.waiting)} wait"
-        return f"Crew({self.decoder!r}, {len(self._engines)} engines, {counts})"
+        queue = self.queue
+        counts = f"{len(queue.taken)} taken, {len(queue.waiting)} wait"
+        return f"EngineGroup({self.decoder!r}, {len(self._engines)} engines, {counts})"
 
     def warm_up(self) -> None:
         """Let every engine decode some requests, before it is started."""
@@ -93,15 +93,15 @@ class Crew:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the lane takes requests and an engine is running."""
-        lane, engines = self.lane, self._engines
+        """Whether the queue takes requests and an engine is running."""
+        queue, engines = self.queue, self._engines
         is_alive = any(engine.thread.is_alive() for engine in engines)
-        return is_alive and not lane.is_closed and not lane.is_stalled
+        return is_alive and not queue.is_closed and not queue.is_stalled
 
     def status(self) -> ServiceStatus:
         """The state of the model."""
-        lane, engines = self.lane, self._engines
-        with lane.changed:
+        queue, engines = self.queue, self._engines
+        with queue.changed:
             stats = [engine.stats for engine in engines]
             pages = sum(one.pages for one in stats)
             free_pages = sum(one.free_pages for one in stats)
@@ -110,9 +110,9 @@ class Crew:
                 phases.update(one.phase_seconds)
             return ServiceStatus(
                 is_ready=self.is_ready,
-                num_running=len(lane.taken),
-                num_waiting=len(lane.waiting),
-                waiting_work=lane.waiting.work,
+                num_running=len(queue.taken),
+                num_waiting=len(queue.waiting),
+                waiting_work=queue.waiting.work,
                 num_rows=sum(engine.load.rows for engine in engines),
                 num_steps=sum(one.steps for one in stats),
                 num_pages=pages,
@@ -122,19 +122,19 @@ class Crew:
 
     def look(self) -> float:
         """Notice deadlines that have passed, and steps that do not end. Returns when to look again."""
-        lane = self.lane
-        lane.expire()
-        again, most, now = lane.next_deadline, lane.limits.max_step_seconds, lane.clock()
+        queue = self.queue
+        queue.expire()
+        again, most, now = queue.next_deadline, queue.limits.max_step_seconds, queue.clock()
         if most is None:
             return again
-        with lane.changed:
+        with queue.changed:
             stalled = [engine for engine in self._engines if engine.has_just_stalled(now, most)]
-            lane.is_stalled = all(engine.is_stalled for engine in self._engines)
-        error = lane.stalled()
+            queue.is_stalled = all(engine.is_stalled for engine in self._engines)
+        error = queue.stalled()
         for engine in stalled:
             log.error("%s", error)
-            lane.cancel_taken(engine.tickets(), error)
-        if stalled and lane.is_stalled:
-            lane.cancel_waiting(error)
+            queue.cancel_taken(engine.tickets(), error)
+        if stalled and queue.is_stalled:
+            queue.cancel_waiting(error)
         # a step that begins now is noticed a quarter too late
         return min(again, now + most / 4)
