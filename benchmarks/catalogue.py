@@ -30,7 +30,7 @@ from benchmarks.memory import in_process
 from benchmarks.meter import resident_bytes
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
-from pybeam import processors
+from pybeam.catalogue import allowed_items
 from pybeam.models.causal.model import CausalTransformer
 
 DEPTH, CODES = 4, 256
@@ -219,7 +219,7 @@ class Searching:
         self._build_seconds, self._catalogue = build_seconds, built
         self._query = network.shape.query.tolist()
         search = pybeam.fixed_beam(
-            width, n_best=width, max_length=DEPTH, processors=[processors.allowed_items(built)]
+            width, n_best=width, max_length=DEPTH, processors=[allowed_items(built)]
         )
         self._decoder = pybeam.Decoder(network.ours, search)
 

@@ -16,7 +16,7 @@ from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
 from examples.retrieval import verses
 from examples.tiger import tiger
-from pybeam import processors
+from pybeam.catalogue import allowed_items
 
 WIDTHS = (1, 4, 16, 64, 128, 512)
 MOST = 10
@@ -84,7 +84,7 @@ class Verses:
             width,
             n_best=min(width, MOST),
             scoring=verses.PER_TOKEN,
-            processors=[processors.allowed_items(catalogue)],
+            processors=[allowed_items(catalogue)],
         )
         decoder = pybeam.Decoder(self._model, search, pybeam.Fifo(16))
         return list(verses.ranked(decoder.decode(self._requests), texts))

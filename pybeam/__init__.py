@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 # for type checkers and editors; `_HOMES` below says the same to Python
 if TYPE_CHECKING:
+    from pybeam import catalogue as catalogue
     from pybeam import compat as compat
+    from pybeam import diversity as diversity
     from pybeam import drafts as drafts
     from pybeam import export as export
     from pybeam import graph as graph
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pybeam.compat.generate import generate as generate
     from pybeam.decoder import DecodeError as DecodeError
     from pybeam.decoder import Decoder as Decoder
+    from pybeam.diversity import diverse as diverse
     from pybeam.engine.request_queue import RequestQueue as RequestQueue
     from pybeam.engine.schedule import Batch as Batch
     from pybeam.engine.schedule import Fifo as Fifo
@@ -62,7 +65,6 @@ if TYPE_CHECKING:
     from pybeam.search.parallel import hybrid_jacobi as hybrid_jacobi
     from pybeam.search.parallel import jacobi as jacobi
     from pybeam.search.pruning import Pruning as Pruning
-    from pybeam.search.several import diverse as diverse
     from pybeam.search.several import stochastic_beam as stochastic_beam
     from pybeam.serving.answers import ServedResult as ServedResult
     from pybeam.serving.errors import QueueFull as QueueFull
@@ -88,7 +90,9 @@ if _path.exists(_path.join(_path.dirname(__file__), "beam_file.py")):
     _warnings.warn(_in_the_way(), stacklevel=2)
 
 _MODULES = (
+    "catalogue",
     "compat",
+    "diversity",
     "drafts",
     "export",
     "graph",
@@ -136,7 +140,7 @@ _HOMES = {
     "Transcriber": "transcription.transcriber",
     "TranscriptionOptions": "transcription.options",
     "adaptive_jacobi": "search.parallel",
-    "diverse": "search.several",
+    "diverse": "diversity",
     "fixed_beam": "search.beams",
     "gauss_seidel_jacobi": "search.parallel",
     "generate": "compat.generate",

@@ -111,7 +111,7 @@ class Hypothesis:
         ended: True: it ended in EOS. False: it was cut at `max_length`.
         eos_id: the EOS it ended in, which matters where a model has several; None: it was cut.
         items: ids of the catalogue's items that have these tokens and that the filter allows, where
-            `pybeam.processors.allowed_items` is among the processors; else None.
+            `pybeam.catalogue.allowed_items` is among the processors; else None.
         log_probs: the log-probability of every generated token, EOS included, if it was asked for.
         attention: [tokens, E] float32, if it was asked for: the attention to each source id at the step
             that chose each of `tokens`. `==` does not compare it.

@@ -14,6 +14,7 @@ import torch
 import pybeam
 from pybeam import backends, processors
 from pybeam.backends import memory, poison
+from pybeam.catalogue import allowed_items
 from pybeam.engine.cuda_graphs import CudaCapture
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
@@ -158,7 +159,7 @@ def test_what_processors_keep_for_empty_slots(monkeypatch, tmp_path):
             assert is_poison(shared.line[is_empty]) and is_poison(chain.prompts[is_empty])
             found.add("empty")
 
-    items = processors.allowed_items(pybeam.Catalogue.build([[5, 6, 7], [8]]))
+    items = allowed_items(pybeam.Catalogue.build([[5, 6, 7], [8]]))
     chain = [processors.no_repeat_ngram(2), items]
     algorithm = pybeam.greedy(max_length=4, processors=chain)
     model = load_model(saved("causal-qwen3", tmp_path))

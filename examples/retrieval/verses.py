@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import pybeam
-from pybeam import processors
+from pybeam.catalogue import allowed_items
 from pybeam.reranking import chrf
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def main() -> None:
     right = read(folder, f"{options.split}.en")[: options.queries]
     requests = [tokenizer.encode(query) for query in queries]
     print(f"{'':32} {'hit@1':>8} {'hit@10':>8} {'ms/query':>10}")
-    rule = processors.allowed_items(catalogue, renormalize=options.renormalize)
+    rule = allowed_items(catalogue, renormalize=options.renormalize)
     for width in options.widths:
         search = pybeam.fixed_beam(
             width, n_best=min(width, MOST), scoring=PER_TOKEN, processors=[rule]

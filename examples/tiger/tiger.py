@@ -29,7 +29,7 @@ import torch
 import transformers
 
 import pybeam
-from pybeam import processors
+from pybeam.catalogue import allowed_items
 
 ROOT = Path(__file__).parents[2]
 # what `make data` writes, and a folder that may stand beside the checkout
@@ -210,7 +210,7 @@ def recommended(own: Trained, width: int) -> list[list[int]]:
         width,
         n_best=min(width, MOST),
         max_length=DEPTH,
-        processors=[processors.allowed_items(own.catalogue)],
+        processors=[allowed_items(own.catalogue)],
     )
     results = pybeam.Decoder(own.model, search, pybeam.Fifo(16)).decode(own.sessions)
     return [[item for h in result.hypotheses for item in h.items] for result in results]

@@ -24,7 +24,7 @@ ROOT = 0
 class Catalogue:
     """Token sequences, each of which is one item or several. A search returns nothing else.
 
-    `pybeam.processors.allowed_items` puts it into an algorithm. It does not change, and any number of
+    `pybeam.catalogue.allowed_items` puts it into an algorithm. It does not change, and any number of
     decoders and threads may share it. It takes 8 bytes per edge of the tree, and less at the deepest level,
     beside 4 bytes for each item and each sequence.
 
@@ -202,7 +202,7 @@ class Catalogue:
         return levels.token.data, levels.first.data, levels.end.data
 
     def filter(self, *, allow: Any = None, deny: Any = None) -> Filter:
-        """Return a filter for `pybeam.processors.allowed_items`.
+        """Return a filter for `pybeam.catalogue.allowed_items`.
 
         A sequence is allowed if one of its items is. A few allowed or denied items take a moment, many take
         time in proportion to the catalogue, once for all requests that use the filter.

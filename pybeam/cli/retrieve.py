@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pybeam.catalogue import allowed_items
 from pybeam.cli import signals
 from pybeam.cli.job import Command, Files
 from pybeam.cli.loading import Setup
@@ -23,7 +24,7 @@ from pybeam.cli.options.speed import SPEED
 
 if TYPE_CHECKING:
     from pybeam.catalogue.catalogue import Catalogue
-    from pybeam.processors.items import AllowedItems
+    from pybeam.catalogue.items import AllowedItems
 
 DEFAULT_WIDTH, DEFAULT_N_BEST = 64, 10
 SAVED = ".safetensors"
@@ -166,7 +167,6 @@ def load_rule(
     has_progress: bool,
 ) -> AllowedItems:
     """Load or build the catalogue, save it if that is asked for, and read the filters."""
-    from pybeam import processors
 
     if catalogue_path.endswith(SAVED) and save_path is not None:
         raise click.UsageError("--save writes a catalogue that was built; this one is written")
@@ -182,7 +182,7 @@ def load_rule(
             if path is not None
         }
         chosen_filter = catalogue.filter(**chosen) if chosen else None
-    return processors.allowed_items(catalogue, chosen_filter, renormalize=renormalize)
+    return allowed_items(catalogue, chosen_filter, renormalize=renormalize)
 
 
 def load_catalogue(setup: Setup, path: str, *, has_progress: bool) -> Catalogue:

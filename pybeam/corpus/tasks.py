@@ -19,8 +19,8 @@ from pybeam.text import units
 from pybeam.text.tokenizer import Tokenizer, load_vocabularies
 
 if TYPE_CHECKING:
+    from pybeam.catalogue.items import AllowedItems
     from pybeam.processors import Processor
-    from pybeam.processors.items import AllowedItems
     from pybeam.search.algorithms import Algorithm
 
 
@@ -224,7 +224,7 @@ class Retrieve(Task):
     """A line is a query, for which items of a catalogue are found.
 
     Args:
-        rule: the catalogue and a filter, from `pybeam.processors.allowed_items`.
+        rule: the catalogue and a filter, from `pybeam.catalogue.allowed_items`.
     """
 
     rule: AllowedItems

@@ -9,7 +9,6 @@ from typing import Any
 from pybeam.arguments import ids, whole
 from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.failures import kept
-from pybeam.engine.items import catalogue_rule
 from pybeam.engine.schedule import Schedule
 from pybeam.engine.source import Source
 from pybeam.engine.workspace import Workspace
@@ -139,8 +138,7 @@ class Admission:
             log_probs: list[float] | None = [] if self._wants_log_probs else None
             eos_id = self._model.eos_id
             empty = Hypothesis(list(source.prefix), 0.0, 0.0, True, log_probs, eos_id=eos_id)
-            # nothing is no item of a catalogue
-            found = [empty] if catalogue_rule(source.algorithm) is None else []
+            found = [empty] if source.allows_cuts else []
             return Result(index, request.id, found, "empty_source")
         window.append(source)
         return None

@@ -1,8 +1,8 @@
-"""Diverse beam search: groups of beams of one request, each of which avoids the choices of earlier ones.
+"""Searches in groups: the beams of one request, one after another, each told what earlier groups chose.
 
 At each step, a group depends on the choices of earlier groups at that step, and never on later groups. So
-groups need not run side by side. Each is an ordinary search that begins when the one before has ended. The
-choices of earlier groups are a parameter of its `Diversity` processor. The results are those of groups in
+groups need not run side by side. Each group is an ordinary search that begins when the group before has
+ended. A processor hears of the choices (`Processor.next_group`). The results are those of groups in
 lock-step.
 """
 
@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pybeam.backends.transfer import HostCopy
-from pybeam.engine.items import has_all_items
 from pybeam.engine.source import Source
-from pybeam.processors.diversity import Diversity
+from pybeam.processors.base import Processor
 from pybeam.request import Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NO_SLOT
@@ -52,16 +51,13 @@ def next_group(source: Source, result: Result, choices: np.ndarray) -> Result | 
     source.groups.append(result)
     if result.stop_reason in ENDS or len(source.groups) == algorithm.num_groups:
         joined = _joined(source.groups)
-        return dataclasses.replace(joined, has_all_items=has_all_items(source, joined))
-    *others, diversity = algorithm.processors
-    assert isinstance(diversity, Diversity)
-    earlier = [list(step) for step in diversity.chosen]
-    for i, tokens in enumerate(_by_step(choices, len(source.prefix))):
-        if i == len(earlier):
-            earlier.append([])
-        earlier[i] += tokens
-    diversity = dataclasses.replace(diversity, chosen=tuple(map(tuple, earlier)))
-    source.algorithm = dataclasses.replace(algorithm, processors=(*others, diversity))
+        return dataclasses.replace(joined, has_all_items=source.has_all_items(joined))
+    chosen = _by_step(choices, len(source.prefix))
+    processors = tuple(
+        one.next_group(chosen) if isinstance(one, Processor) else one
+        for one in algorithm.processors
+    )
+    source.algorithm = dataclasses.replace(algorithm, processors=processors)
     source.slot = NO_SLOT
     return source
 

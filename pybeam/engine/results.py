@@ -12,9 +12,7 @@ from pybeam.backends.arrays import STOP_REASONS
 from pybeam.backends.transfer import HostCopy
 from pybeam.engine.failures import Interrupted, failed
 from pybeam.engine.groups import choices_of, next_group
-from pybeam.engine.items import catalogue_rule, has_all_items
 from pybeam.engine.source import Source
-from pybeam.processors.items import AllowedItems
 from pybeam.request import Hypothesis, Result
 from pybeam.state.beam_state import BeamState
 from pybeam.state.report import FinishedHypothesis, Report
@@ -85,7 +83,7 @@ class FinishedBatch(NamedTuple):
         results = attend(self.sources, results)
         for i, (source, result) in enumerate(zip(self.sources, results, strict=True)):
             del result.hypotheses[source.algorithm.n_best :]
-            if has_all_items(source, result):
+            if source.has_all_items(result):
                 result = dataclasses.replace(result, has_all_items=True)
             yield result if choices is None else next_group(source, result, choices[i])
 
@@ -127,8 +125,7 @@ class FinishedBatch(NamedTuple):
 
 def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> bool:
     """Whether a source that leaves has nothing but its best row to show, and that has a token of its own."""
-    # a beginning of an item is no output of a catalogue
-    if source.target or catalogue_rule(source.algorithm) is not None:
+    if source.target or not source.allows_cuts:
         return False
     if not isinstance(error, Interrupted):
         return False
@@ -138,22 +135,16 @@ def _is_cut(source: Source, error: Exception | None, report: Report, i: int) -> 
 def _hypotheses(
     source: Source, found: Sequence[FinishedHypothesis], wants_log_probs: bool
 ) -> list[Hypothesis]:
-    rule = catalogue_rule(source.algorithm)
-    return [_hypothesis(source, one, wants_log_probs, rule) for one in found]
+    return [_hypothesis(source, one, wants_log_probs) for one in found]
 
 
-def _hypothesis(
-    source: Source, found: FinishedHypothesis, wants_log_probs: bool, rule: AllowedItems | None
-) -> Hypothesis:
+def _hypothesis(source: Source, found: FinishedHypothesis, wants_log_probs: bool) -> Hypothesis:
     algorithm, has_ended = source.algorithm, found.eos_id is not None
     score, log_probs = found.score, found.log_probs
     if log_probs is not None and not algorithm.prefix.is_scored:
         log_probs = log_probs[len(source.prefix) :]
     if log_probs is not None and algorithm.perturbs:
         score = sum(log_probs)
-    items = None
-    if rule is not None:
-        items = rule.catalogue.items_of(found.tokens[len(source.prefix) :], rule.filter)
     return Hypothesis(
         found.tokens,
         score,
@@ -161,5 +152,5 @@ def _hypothesis(
         has_ended,
         log_probs if wants_log_probs else None,
         eos_id=found.eos_id,
-        items=items,
+        items=source.items(found.tokens),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from pybeam.engine.arrivals import Watch
 from pybeam.engine.failures import failed
+from pybeam.processors.base import Processor
 from pybeam.request import Request, Result
 from pybeam.state.new_beam import NewBeam
 
@@ -20,7 +22,7 @@ class Source(NewBeam):
         index: position of the request among those handed over.
         content: the source, as `Model.check` returned it.
         max_bytes: bytes of keys and values that it may need.
-        groups: results of the groups of a diverse search that have ended.
+        groups: results of the groups of a search in groups that have ended.
         watch: what is said of it before its result.
         num_committed: number of tokens in the last `Partial`, prefix included.
         best: the best row in the last `Partial`, if it is watched.
@@ -50,6 +52,29 @@ class Source(NewBeam):
         found.sort(key=lambda hypothesis: -hypothesis.final_score)
         return failed(Result(self.index, self.request.id, found, "", steps, expansions), error)
 
+    @property
+    def _rules(self) -> list[Processor]:
+        """The processors that know more of outputs than their logits."""
+        return [one for one in self.algorithm.processors if isinstance(one, Processor)]
+
+    @property
+    def allows_cuts(self) -> bool:
+        """Whether the beginning of an output is an output, too."""
+        return all(rule.allows_cuts for rule in self._rules)
+
+    def items(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """`Hypothesis.items` of an output, the tokens of the prefix included."""
+        own = tokens[len(self.prefix) :]
+        found = (rule.items(own) for rule in self._rules)
+        return next((items for items in found if items is not None), None)
+
+    def has_all_items(self, result: Result) -> bool:
+        """Whether the hypotheses of a result are all that the processors allow."""
+        counts = [rule.num_outputs for rule in self._rules if rule.num_outputs is not None]
+        if not counts or result.error is not None or self.target:
+            return False
+        return len({tuple(h.tokens) for h in result.hypotheses}) == min(counts)
+
     def num_forced(self, step: int) -> int:
         """Tokens of the prefix that are to come, if it moved in every step; 0 if their log-probs count."""
         return self.num_given - self.num_read - (step - self.opened)
@@ -60,7 +85,7 @@ class Source(NewBeam):
         is_scored = bool(self.target) or self.algorithm.prefix.is_scored
         return 0 if is_scored else len(self.prefix)
 
-    # kept, because the next group of a diverse search has the same limit
+    # kept, because the next group of a search in groups has the same limit
     @cached_property
     def max_tokens(self) -> int:
         """Number of tokens of its longest possible hypothesis, start token included."""

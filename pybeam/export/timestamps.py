@@ -1,4 +1,4 @@
-"""Whisper's rules for timestamps as operators: `pybeam.processors.whisper_timestamps`."""
+"""Whisper's rules for timestamps as operators: `pybeam.speech.whisper_timestamps`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pybeam.export.builder import Builder, Value
 from pybeam.export.hypotheses import INF
 from pybeam.export.rows import GraphRows
 from pybeam.models.transformer.model import Transformer
-from pybeam.processors.timestamps import WhisperTimestamps
+from pybeam.speech.timestamps import WhisperTimestamps
 
 
 class Before(NamedTuple):

@@ -41,8 +41,6 @@ from collections.abc import Callable, Iterable
 from torch import Tensor
 
 from pybeam.arguments import ids
-from pybeam.catalogue.catalogue import Catalogue
-from pybeam.catalogue.filters import Filter
 from pybeam.models.rows import Rows
 from pybeam.processors.allowed import AllowedSequences, AllowedTokens
 from pybeam.processors.bans import (
@@ -53,10 +51,8 @@ from pybeam.processors.bans import (
 )
 from pybeam.processors.base import Function, Processor, Stage
 from pybeam.processors.biased_prefix import BiasedPrefix
-from pybeam.processors.diversity import diversity
 from pybeam.processors.ends import eos_growth, first_token, force_eos, min_length
 from pybeam.processors.gumbel import gumbel
-from pybeam.processors.items import AllowedItems
 from pybeam.processors.penalties import (
     EosPenalty,
     RepetitionPenalty,
@@ -64,15 +60,12 @@ from pybeam.processors.penalties import (
     TokenPenalty,
 )
 from pybeam.processors.sampling import sample
-from pybeam.processors.timestamps import whisper_timestamps
 
 __all__ = [
     "Processor",
-    "allowed_items",
     "allowed_sequences",
     "allowed_tokens",
     "biased_prefix",
-    "diversity",
     "eos_growth",
     "eos_penalty",
     "first_token",
@@ -89,7 +82,6 @@ __all__ = [
     "suppress_tokens_at_start",
     "temperature",
     "token_penalty",
-    "whisper_timestamps",
 ]
 
 
@@ -293,39 +285,6 @@ def allowed_sequences(
     See De Cao et al. 2021 (GENRE).
     """
     return AllowedSequences(_lists("sequences", sequences), stage)
-
-
-def allowed_items(
-    catalogue: Catalogue, filter: Filter | None = None, *, renormalize: bool = False
-) -> AllowedItems:
-    """Allow nothing but the items of a catalogue, each followed by EOS, and return their ids.
-
-    A token is allowed if an item of the catalogue, and of the filter, begins with the tokens behind the
-    forced prefix and this token. The model's first EOS is allowed behind a whole item. So every row can go on
-    to an item. `Hypothesis.items` are the ids of the items that have the hypothesis's tokens, and
-    `Result.has_all_items` says whether there are no others than those found. No output comes twice. If all
-    items have n tokens, ``max_length=n`` leaves EOS out; hypotheses are then cut there.
-
-    Stage "log_probs". Per request: the filter. A step looks at the tokens that may follow a row, and at the
-    others only to normalise.
-
-    transformers does the same with prefix_allowed_tokens_fn over a trie, row by row; its renormalize_logits
-    is `renormalize`.
-
-    Args:
-        catalogue: a `pybeam.Catalogue`.
-        filter: from `Catalogue.filter`; None: all items are allowed.
-        renormalize: whether log-probabilities sum to 1 over the tokens that are allowed, and not over the
-            vocabulary.
-
-    Raises:
-        TypeError, ValueError: `catalogue` is none, or the filter is of another one. With a decoder: the
-            catalogue holds EOS or tokens that the model lacks. With a request: its `max_length` is less than
-            the longest item and EOS take, or its `min_length` more than the shortest item has.
-
-    See De Cao et al. 2021 (GENRE); Rajput et al. 2023 (TIGER).
-    """
-    return AllowedItems(catalogue, filter, renormalize)
 
 
 def allowed_tokens(

@@ -47,6 +47,8 @@ class Processor(ABC):
         can_capture: whether `__call__` may be captured in a CUDA graph: no sizes that depend on data,
             nothing read back, and no numbers of its own that change from step to step. A graph would
             hold those of the captured step. A subclass of your own must say that it may.
+        allows_cuts: whether the beginning of an output that it allows may be returned as an output.
+        separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
     """
 
     stage: Stage = "logits"
@@ -57,6 +59,8 @@ class Processor(ABC):
     can_capture: bool = False
     prefix_reach: int = 0
     takes_slots: ClassVar[bool] = False
+    allows_cuts: ClassVar[bool] = True
+    separates_groups: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -97,6 +101,23 @@ class Processor(ABC):
 
         EOS counts in `max_length` alone.
         """
+
+    @property
+    def num_outputs(self) -> int | None:
+        """How many different outputs it allows; None: nobody has counted them."""
+        return None
+
+    def items(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        """Return `Hypothesis.items` of an output of these tokens behind the prefix; None: it has none."""
+        return None
+
+    def next_group(self, chosen: Sequence[Sequence[int]]) -> Processor:
+        """Return the processor of the next group of a search in groups.
+
+        Args:
+            chosen: for each step, the tokens with which rows of the group that has just ended went on.
+        """
+        return self
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: Rows, data: tuple[Tensor, ...]) -> Tensor:

@@ -15,9 +15,9 @@ from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, AnyProcessor, Processor, edit_of, perturbs, stage_of
+from pybeam.processors.columns import ColumnProcessor, Columns
 from pybeam.processors.edits import Edits
 from pybeam.processors.gumbel import Gumbel
-from pybeam.processors.items import AllowedItems, Columns
 from pybeam.processors.shared import SharedLines
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -32,7 +32,7 @@ class ProcessorChain:
         log_probs: [R, V], the log-probabilities of the last call, where `perturbs`.
         has_state: whether one of them keeps numbers per node.
         prefix_reach: the largest of `Processor.prefix_reach`; None: all logits are read.
-        columns: what the last call has narrowed to the columns of a catalogue; None: it has not.
+        columns: what the last call has narrowed to columns; None: it has not.
         prompts: [S, P] int32, the tokens that hypotheses go on from, see `Rows.prompt`.
     """
 
@@ -49,7 +49,7 @@ class ProcessorChain:
             backend.log_softmax is not None
             and not self.normalises
             and stage_of(processors[0]) == "log_probs"
-            and not isinstance(processors[0], AllowedItems)
+            and not isinstance(processors[0], ColumnProcessor)
         )
         self.log_probs: Tensor | None = None
         # functions of others may read any row
@@ -121,22 +121,22 @@ class ProcessorChain:
         return torch.float32 if halves else logits.dtype
 
     def can_narrow(self, eos_id: int) -> bool:
-        """Whether a call may give the columns of a catalogue, which is the last processor."""
+        """Whether a call may give columns, those of the last processor."""
         last = self._processors[-1].processor if self._processors else None
-        return isinstance(last, AllowedItems) and last.can_narrow(eos_id)
+        return isinstance(last, ColumnProcessor) and last.can_narrow(eos_id)
 
     def wanted(self, rows: Rows) -> Tensor | None:
         """The tokens [U] whose logits a call that narrows reads; None: all, or the host cannot know."""
         if len(self._processors) != 1 or self.prompts.is_cuda:
             return None
         kept = self._processors[0]
-        assert isinstance(kept.processor, AllowedItems)
+        assert isinstance(kept.processor, ColumnProcessor)
         return kept.processor.wanted(self._backend, rows, kept.data(rows))
 
     def __call__(self, logits: Tensor, rows: Rows, *, narrows: bool = False) -> Tensor:
         """The logits or log-probabilities [R, V] that `select` shall see; `logits` may be overwritten.
 
-        With `narrows`, those of the columns of a catalogue [R, M + 1]; see `columns`.
+        With `narrows`, those of columns [R, M + 1]; see `columns`.
         """
         self.columns = None
         if not self._processors:
@@ -144,8 +144,8 @@ class ProcessorChain:
         result = logits if self._normalises_first else logits.to(self.dtype(logits))
         are_logits = True
         for kept in self._runs:
-            if isinstance(kept, _DeviceProcessor) and isinstance(kept.processor, AllowedItems):
-                result = self._within_catalogue(kept, result, rows, are_logits, narrows)
+            if isinstance(kept, _DeviceProcessor) and isinstance(kept.processor, ColumnProcessor):
+                result = self._in_columns(kept, result, rows, are_logits, narrows)
                 are_logits = False
                 continue
             if are_logits and kept.stage == "log_probs":
@@ -174,7 +174,7 @@ class ProcessorChain:
         # in float64 nothing is rounded to float32
         return log_softmax(logits) if own is None or logits.dtype == torch.float64 else own(logits)
 
-    def _within_catalogue(
+    def _in_columns(
         self,
         kept: _DeviceProcessor,
         logits: Tensor,
@@ -182,7 +182,7 @@ class ProcessorChain:
         are_logits: bool,
         narrows: bool,
     ) -> Tensor:
-        assert isinstance(kept.processor, AllowedItems)
+        assert isinstance(kept.processor, ColumnProcessor)
         data = kept.data(rows)
         columns = kept.processor.columns(self._backend, logits, rows, data, are_logits=are_logits)
         if narrows:

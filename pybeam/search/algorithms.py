@@ -16,7 +16,6 @@ from pybeam.drafts import Draft
 from pybeam.limits import FREE, PrefixRule, SourceLimit
 from pybeam.processors import base
 from pybeam.processors.base import AnyProcessor
-from pybeam.processors.diversity import Diversity
 from pybeam.scoring import Scoring
 from pybeam.search import widths
 from pybeam.search.pruning import Pruning
@@ -145,7 +144,8 @@ class Algorithm:
     def _check_groups(self) -> None:
         """Raise ValueError unless the groups of a search, if there are several, avoid each other."""
         last = self.processors[-1] if self.processors else None
-        if self.num_groups > 1 and not isinstance(last, Diversity):
+        tells = isinstance(last, base.Processor) and last.separates_groups
+        if self.num_groups > 1 and not tells:
             raise ValueError(
                 f"`processors` must have Diversity last in a search in {self.num_groups} groups, which tells "
                 f"a group what the others chose, but {last!r} is the last; put others in front of it, or "

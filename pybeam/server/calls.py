@@ -27,6 +27,7 @@ from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, together, unless_gone
 from pybeam.server.transcripts import Decode, ServedTranscripts
 from pybeam.serving import DeadlineExceeded, ServedResult, Service
+from pybeam.speech.timestamps import whisper_timestamps
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
@@ -243,8 +244,8 @@ def _processor(given: schemas.Processor) -> processors.Processor:
     known: Mapping[str, Any] = {
         name: getattr(processors, name)
         for name in processors.__all__
-        if name not in ("Processor", "allowed_tokens", "diversity", "from_function", "gumbel")
-    }
+        if name not in ("Processor", "allowed_tokens", "from_function", "gumbel")
+    } | {"whisper_timestamps": whisper_timestamps}
     if given.name not in known:
         names = ", ".join(known)
         raise APIError(400, f"`processors` must have a `name` of {names}", "processors")

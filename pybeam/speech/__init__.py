@@ -10,6 +10,7 @@ from pybeam.speech.features import (
 from pybeam.speech.formats import TranscriptWriter, format_transcript
 from pybeam.speech.long_features import LongFeatures
 from pybeam.speech.sound import SoundFile, read_sound, sound_seconds
+from pybeam.speech.timestamps import whisper_timestamps
 from pybeam.speech.transcript import Segment, Stretch, Transcript, Word
 from pybeam.speech.transcription import Transcription, load_transcription
 from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
@@ -40,4 +41,5 @@ __all__ = [
     "read_sound",
     "read_wav",
     "sound_seconds",
+    "whisper_timestamps",
 ]

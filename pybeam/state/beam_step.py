@@ -87,7 +87,7 @@ class BeamStep:
 
     @property
     def _narrows(self) -> bool:
-        """Whether steps see the columns of a catalogue. A target may be any token."""
+        """Whether steps see columns in place of the vocabulary. A target may be any token."""
         return self._can_narrow and not self._arrays.uses.target
 
     def wanted(self, rows: Rows) -> Tensor | None:

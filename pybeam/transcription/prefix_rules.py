@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF
-from pybeam.processors.timestamps import WhisperTimestamps
+from pybeam.speech.timestamps import WhisperTimestamps
 
 
 @dataclass(frozen=True)

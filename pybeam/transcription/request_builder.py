@@ -13,9 +13,9 @@ from pybeam.models.base import Model
 from pybeam.models.settings import Settings
 from pybeam.processors.base import AnyProcessor, Processor, perturbs, stage_of
 from pybeam.processors.sampling import sample
-from pybeam.processors.timestamps import WhisperTimestamps
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
+from pybeam.speech.timestamps import WhisperTimestamps
 from pybeam.transcription.assets import WhisperAssets
 from pybeam.transcription.options import TranscriptionOptions
 from pybeam.transcription.prefix_rules import TimestampsBehind

@@ -39,7 +39,7 @@ def test_items_per_query(retrieve):
     assert (code, errors) == (0, "")
     tokenizer = pybeam.load_tokenizer(MODEL)
     catalogue = pybeam.Catalogue.from_texts(VERSES, tokenizer)
-    rule = pybeam.processors.allowed_items(catalogue)
+    rule = pybeam.catalogue.allowed_items(catalogue)
     per_token = pybeam.scoring.power(1.0)
     search = pybeam.fixed_beam(8, n_best=3, scoring=per_token, processors=[rule])
     decoder = pybeam.Decoder(pybeam.load_model(MODEL), search)

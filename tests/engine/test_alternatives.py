@@ -7,6 +7,7 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.catalogue import allowed_items
 from pybeam.models import FunctionModel
 from support.search_models import BOS, EOS, constant_model, next_logits, random_model
 
@@ -171,7 +172,7 @@ def test_wrong_arguments(options, message):
         pybeam.Decoder(random_model(0), pybeam.jacobi()).alternatives([[1]])
     for rule in (
         processors.allowed_sequences([[2, 3]]),
-        processors.allowed_items(pybeam.Catalogue.build([[2, 3]])),
+        allowed_items(pybeam.Catalogue.build([[2, 3]])),
     ):
         allowing = pybeam.Decoder(random_model(0), pybeam.greedy(processors=[rule]))
         with pytest.raises(ValueError, match="begins anew, but the algorithm has Allowed"):

@@ -10,6 +10,7 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.catalogue import allowed_items
 from support.built_in_models import saved
 from support.device_loop import REQUESTS, assert_alike
 from support.laws import ALGORITHMS
@@ -36,7 +37,7 @@ SEARCHES = {
     **ALGORITHMS,
     **RECIPES,
     "processors": pybeam.fixed_beam(4, n_best=4, max_length=15, processors=CHAIN),
-    "items": pybeam.fixed_beam(4, max_length=9, processors=(processors.allowed_items(ITEMS),)),
+    "items": pybeam.fixed_beam(4, max_length=9, processors=(allowed_items(ITEMS),)),
     "diverse": pybeam.diverse(pybeam.fixed_beam(2, max_length=15), 3, 0.5),
 }
 

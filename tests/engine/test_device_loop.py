@@ -16,6 +16,7 @@ from pybeam.engine.stats import PhaseClock
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.huggingface.waiting import HostReadGuard, NoWaiting, Waits
+from pybeam.speech import whisper_timestamps
 from support.device_loop import (
     REQUESTS,
     assert_alike,
@@ -79,7 +80,7 @@ PROCESSORS = (
     processors.suppress_sequences([[9], [7, 8]]),
     processors.repetition_penalty(1.3),
     processors.no_repeat_ngram(2),
-    processors.whisper_timestamps(40),
+    whisper_timestamps(40),
     processors.suppress_tokens([12], stage="log_probs"),
     processors.eos_penalty(0.9),
     processors.biased_prefix(0.2, [6, 7]),

@@ -21,6 +21,7 @@ from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
 from pybeam.models import load_model
 from pybeam.models.huggingface import wrap
+from pybeam.speech import whisper_timestamps
 from support import aot
 from support.device_loop import REQUESTS
 from support.laws import ALGORITHMS
@@ -35,7 +36,7 @@ CHAIN = (
     processors.suppress_sequences([[9], [7, 8]]),
     processors.repetition_penalty(1.3),
     processors.no_repeat_ngram(2),
-    processors.whisper_timestamps(40),
+    whisper_timestamps(40),
     processors.suppress_tokens([12], stage="log_probs"),
     processors.eos_penalty(0.9),
     processors.biased_prefix(0.2, [6, 7]),

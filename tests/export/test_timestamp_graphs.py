@@ -5,6 +5,7 @@ import pytest
 import pybeam
 from pybeam import processors
 from pybeam.export import export_onnx
+from pybeam.speech import whisper_timestamps
 from support.onnx_search import assert_agree, hypotheses, load_graph, numbers_of
 from support.speech_models import random_features, save_tiny_whisper
 
@@ -28,7 +29,7 @@ def test_timestamps(stage, max_initial, seed, tmp_path):
     model = model.without(*model.settings.names)
     rules = [
         processors.suppress_tokens(SPECIAL, stage=stage),
-        processors.whisper_timestamps(NO_TIMESTAMPS, max_initial=max_initial, stage=stage),
+        whisper_timestamps(NO_TIMESTAMPS, max_initial=max_initial, stage=stage),
     ]
     search = pybeam.fixed_beam(5, n_best=5, max_length=14, processors=rules)
     export_onnx(model, tmp_path / "onnx", search)

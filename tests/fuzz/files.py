@@ -116,7 +116,7 @@ def with_another_header(content: bytes, chance: random.Random) -> bytes:
 def read_catalogue(directory: Path) -> None:
     catalogue = pybeam.Catalogue.load(directory / "items.safetensors")
     model = pybeam.load_model(valid("rnn"))
-    items = pybeam.processors.allowed_items(catalogue)
+    items = pybeam.catalogue.allowed_items(catalogue)
     search = pybeam.fixed_beam(4, n_best=4, max_length=9, processors=[items])
     finish(pybeam.Decoder(model, search).decode([[5, 6], [7]], on_error="return"))
 

@@ -16,10 +16,12 @@ from torch import Tensor
 
 import pybeam
 from pybeam import compat, drafts, processors, scoring, stopping
+from pybeam.catalogue import allowed_items
 from pybeam.limits import PrefixRule
 from pybeam.models.base import Model
 from pybeam.processors.base import Processor
 from pybeam.search.algorithms import Algorithm
+from pybeam.speech import whisper_timestamps
 
 LENGTH = 6  # tokens of the longest output, EOS included
 # ids that every model has and that end nothing; items of a catalogue consist of them
@@ -124,7 +126,7 @@ SCHEDULES: dict[str, Callable[[int], pybeam.Schedule]] = {
 
 def _timestamps(model: Model, most: int) -> Processor:
     """Timestamps begin behind EOS, and behind some tokens of text."""
-    return processors.whisper_timestamps(max(*model.eos_ids, 11) + 2, max_initial=most)
+    return whisper_timestamps(max(*model.eos_ids, 11) + 2, max_initial=most)
 
 
 def _log_penalty(penalty: float) -> Processor:
@@ -148,10 +150,8 @@ PROCESSORS: dict[str, Callable[[Model], list[Any]]] = {
     "suppress_sequences": lambda model: [processors.suppress_sequences([[5, 6], [3, 6], [8]])],
     "biased_prefix": lambda model: [processors.biased_prefix(0.5, [8, 6])],
     "allowed_sequences": lambda model: [processors.allowed_sequences(ITEMS)],
-    "allowed_items": lambda model: [processors.allowed_items(CATALOGUE)],
-    "allowed_items, renormalised": lambda model: [
-        processors.allowed_items(CATALOGUE, renormalize=True)
-    ],
+    "allowed_items": lambda model: [allowed_items(CATALOGUE)],
+    "allowed_items, renormalised": lambda model: [allowed_items(CATALOGUE, renormalize=True)],
     "allowed_tokens": lambda model: [processors.allowed_tokens(odd(model))],
     "min_length": lambda model: [processors.min_length(3)],
     "first_token": lambda model: [processors.first_token(8)],
@@ -187,10 +187,10 @@ CHANGES: dict[str, Callable[[Model], list[Any]]] = {
     "suppress_sequences": lambda model: [processors.suppress_sequences([[9], [5, 3, 6]])],
     "biased_prefix": lambda model: [processors.biased_prefix(0.8, [9, 9, 3])],
     "allowed_items": lambda model: [
-        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
+        allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS))
     ],
     "allowed_items, renormalised": lambda model: [
-        processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
+        allowed_items(CATALOGUE, CATALOGUE.filter(allow=ALLOWED_ITEMS), renormalize=True)
     ],
     "gumbel": lambda model: [processors.gumbel(7)],
     "sample": lambda model: [processors.sample(1.2, 6)],

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import pybeam
-from pybeam import processors
 from pybeam.backends.packing import PANEL, quantise
+from pybeam.catalogue import allowed_items
+from pybeam.catalogue.items import AllowedItems
 from pybeam.models.linear import PackedLinear
-from pybeam.processors.items import AllowedItems
 from support.item_lists import random_items
 
 
@@ -58,7 +58,7 @@ def test_a_search_reads_only_what_is_wanted(tmp_path, monkeypatch, kind, seed):
     model = model.without(*model.settings.names)
     items = random_items(seed, 200, range(300, 420), range(1, 5))
     catalogue = pybeam.Catalogue.build(items)
-    rule = processors.allowed_items(catalogue, renormalize=True)
+    rule = allowed_items(catalogue, renormalize=True)
     search = pybeam.fixed_beam(8, n_best=8, processors=[rule])
     sources = [[5, 9, 7, 2], [4, 2], [8, 8, 3, 9, 2]]
     calls, some = [], PackedLinear.some

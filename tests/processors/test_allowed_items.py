@@ -11,9 +11,10 @@ import torch
 
 import pybeam
 from pybeam import processors
+from pybeam.catalogue import allowed_items
+from pybeam.catalogue.items import AllowedItems
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
-from pybeam.processors.items import AllowedItems
 from support.item_lists import random_items
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import BOS, EOS, next_logits, random_model
@@ -77,7 +78,7 @@ def test_a_wide_beam_ranks_all_items(backend, name, renormalize):
         "optimal": pybeam.optimal_beam,
     }[name]
     model = random_model(5, V)
-    rule = processors.allowed_items(CATALOGUE, renormalize=renormalize)
+    rule = allowed_items(CATALOGUE, renormalize=renormalize)
     algorithm = make(60, n_best=60, processors=[rule])
     prefixes = [(), (8, 2), (), (3,), ()]
     requests = [
@@ -102,9 +103,7 @@ def with_rule(algorithm, *chain):
 def test_as_a_plain_trie(backend, name, renormalize):
     model = random_model(3, V, eos_bonus=0.3)
     stage = "logits" if renormalize else "log_probs"
-    items = with_rule(
-        ALGORITHMS[name], processors.allowed_items(CATALOGUE, renormalize=renormalize)
-    )
+    items = with_rule(ALGORITHMS[name], allowed_items(CATALOGUE, renormalize=renormalize))
     trie = with_rule(ALGORITHMS[name], processors.allowed_sequences(ITEMS, stage=stage))
     requests = [pybeam.Request(source, prefix=[3, 2][: i % 3]) for i, source in enumerate(SOURCES)]
     ours = decoded(model, items, pybeam.Fifo(4), backend, requests)
@@ -135,7 +134,7 @@ def chosen_requests(rule) -> list[pybeam.Request]:
 def test_columns_give_what_the_vocabulary_gives(backend, monkeypatch, name, renormalize):
     """To the last bit, so that a batch may change from one to the other."""
     model = random_model(7, V, levels=2)
-    rule = processors.allowed_items(CATALOGUE, renormalize=renormalize)
+    rule = allowed_items(CATALOGUE, renormalize=renormalize)
     algorithm = with_rule(ALGORITHMS[name], rule)
     requests = chosen_requests(rule)
     narrow = essence(decoded(model, algorithm, pybeam.Fifo(4), backend, requests))
@@ -152,7 +151,7 @@ def test_eos_stands_anywhere(backend, eos):
     table = random_model(4, 10)
     model = FunctionModel(table.fn, 10, BOS, eos)
     items = [[2 if token == 5 else token for token in item] for item in ITEMS]
-    rule = processors.allowed_items(pybeam.Catalogue.build(items))
+    rule = allowed_items(pybeam.Catalogue.build(items))
     algorithm = pybeam.fixed_beam(60, n_best=60, processors=[rule])
     (result,) = decoded(model, algorithm, pybeam.Fifo(4), backend, [[1]])
     found = {tuple(h.tokens) for h in result.hypotheses}
@@ -174,7 +173,7 @@ def test_no_beam_ends_in_an_alley(backend):
     for seed in range(6):
         model = random_model(seed, V, eos_bonus=-1.0)
         few = CATALOGUE.filter(allow=rng.sample(range(len(ITEMS)), 5))
-        rule = processors.allowed_items(CATALOGUE, few)
+        rule = allowed_items(CATALOGUE, few)
         for width in (1, 2, 3):
             algorithm = pybeam.fixed_beam(width, n_best=width, processors=[rule])
             for result in decoded(model, algorithm, pybeam.Fifo(4), backend, SOURCES[:5]):
@@ -187,11 +186,11 @@ def test_no_beam_ends_in_an_alley(backend):
 
 def test_it_says_when_there_are_no_more(backend):
     model = random_model(5, V)
-    rule = processors.allowed_items(CATALOGUE)
+    rule = allowed_items(CATALOGUE)
     algorithm = pybeam.fixed_beam(4, n_best=4, processors=[rule])
     few = [ITEMS.index(item) for item in ([*map(list, {tuple(item) for item in ITEMS})][:3])]
     for allow, num in ((few, 3), ([], 0), (few[:1], 1)):
-        narrowed = processors.allowed_items(CATALOGUE, CATALOGUE.filter(allow=allow))
+        narrowed = allowed_items(CATALOGUE, CATALOGUE.filter(allow=allow))
         request = pybeam.Request([1], processors=[narrowed])
         (result,) = decoded(model, algorithm, pybeam.Fifo(4), backend, [request])
         assert len(result.hypotheses) == num
@@ -204,7 +203,7 @@ def test_items_of_one_length_need_no_eos(backend):
     """The search is cut where items end, and scores hold no EOS."""
     items = random_items(8, 50, range(2, V), range(3, 4))
     model = random_model(5, V)
-    rule = processors.allowed_items(pybeam.Catalogue.build(items))
+    rule = allowed_items(pybeam.Catalogue.build(items))
     algorithm = pybeam.fixed_beam(60, n_best=60, max_length=3, processors=[rule])
     (result,) = decoded(model, algorithm, pybeam.Fifo(4), backend, [[1]])
     scores = {
@@ -221,7 +220,7 @@ def test_items_of_one_length_need_no_eos(backend):
 
 
 def test_an_empty_source_is_no_item():
-    rule = processors.allowed_items(CATALOGUE)
+    rule = allowed_items(CATALOGUE)
     decoder = pybeam.Decoder(random_model(5, V), pybeam.fixed_beam(3, processors=[rule]))
     (result,) = decoder.decode([[]])
     assert (result.hypotheses, result.stop_reason) == ([], "empty_source")
@@ -229,7 +228,7 @@ def test_an_empty_source_is_no_item():
 
 def test_a_target_of_the_catalogue_gets_the_score_of_the_search():
     model = random_model(5, V)
-    rule = processors.allowed_items(CATALOGUE)
+    rule = allowed_items(CATALOGUE)
     decoder = pybeam.Decoder(model, pybeam.fixed_beam(4, n_best=4, processors=[rule]))
     (result,) = decoder.decode([[1]])
     targets = [h.tokens for h in result.hypotheses]
@@ -247,9 +246,7 @@ def test_behind_other_processors(backend):
     model = random_model(5, V)
     chain = [processors.temperature(0.6), processors.eos_penalty(0.5)]
     for part in (chain[:1], chain):
-        ours = pybeam.fixed_beam(
-            5, n_best=5, processors=[*part, processors.allowed_items(CATALOGUE)]
-        )
+        ours = pybeam.fixed_beam(5, n_best=5, processors=[*part, allowed_items(CATALOGUE)])
         trie = processors.allowed_sequences(ITEMS, stage="log_probs")
         theirs = dataclasses.replace(ours, processors=(*part, trie))
         for one, other in zip(
@@ -267,13 +264,13 @@ def test_nan_is_still_reported(backend):
     row = torch.zeros(V)
     row[2] = math.nan
     model = FunctionModel(lambda prefixes, *_: row.repeat(len(prefixes), 1), V, BOS, EOS)
-    algorithm = pybeam.fixed_beam(3, processors=[processors.allowed_items(CATALOGUE)])
+    algorithm = pybeam.fixed_beam(3, processors=[allowed_items(CATALOGUE)])
     (result,) = decoded(model, algorithm, pybeam.Fifo(4), backend, [[1]])
     assert "NaN" in str(result.error)
 
 
 def test_a_filter_that_many_requests_use_is_kept_once():
-    rule = processors.allowed_items(CATALOGUE)
+    rule = allowed_items(CATALOGUE)
     model, algorithm = random_model(7, V), pybeam.fixed_beam(3, processors=[rule])
     workspace = Workspace(model, algorithm, pybeam.backends.load("reference"))
     requests = chosen_requests(rule)
@@ -284,7 +281,7 @@ def test_a_filter_that_many_requests_use_is_kept_once():
 
 
 def test_a_service_changes_filters_between_requests():
-    rule = processors.allowed_items(CATALOGUE)
+    rule = allowed_items(CATALOGUE)
     model = random_model(7, V)
     algorithm = pybeam.fixed_beam(3, n_best=3, processors=[rule])
     requests = chosen_requests(rule)
@@ -322,7 +319,7 @@ def test_a_service_changes_filters_between_requests():
     ],
 )
 def test_a_catalogue_that_does_not_fit_is_refused(items, limits, message):
-    rule = processors.allowed_items(pybeam.Catalogue.build(items))
+    rule = allowed_items(pybeam.Catalogue.build(items))
     algorithm = pybeam.fixed_beam(2, processors=[rule], **limits)
 
     def decode() -> None:
@@ -340,7 +337,7 @@ def test_a_catalogue_that_does_not_fit_is_refused(items, limits, message):
 
 
 def test_an_item_that_was_given_is_not_all_that_was_found():
-    rule = processors.allowed_items(pybeam.Catalogue.build([[2, 3]]))
+    rule = allowed_items(pybeam.Catalogue.build([[2, 3]]))
     decoder = pybeam.Decoder(random_model(1, V), pybeam.fixed_beam(2, processors=[rule]))
     assert decoder.decode([[1]])[0].has_all_items
     assert not decoder.score([[1]], [[2, 3]])[0].has_all_items
@@ -350,7 +347,7 @@ def test_what_is_left_after_a_ban_is_not_normalised_again(backend):
     """The whole chain, where a catalogue cannot narrow the vocabulary, keeps the sums of others."""
     model = random_model(3, V)
     ban = processors.suppress_tokens([4], stage="log_probs")
-    rule = processors.allowed_items(pybeam.Catalogue.build([[2], [3], [5]]), renormalize=False)
+    rule = allowed_items(pybeam.Catalogue.build([[2], [3], [5]]), renormalize=False)
     algorithm = pybeam.fixed_beam(3, n_best=3, processors=[ban, rule], max_length=2)
     [result] = pybeam.Decoder(model, algorithm, backend=backend).decode([[1]])
     for found in result.hypotheses:

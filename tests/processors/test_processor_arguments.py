@@ -11,6 +11,7 @@ import torch
 
 import pybeam
 from pybeam import processors as p
+from pybeam.speech import whisper_timestamps
 from support.search_models import EOS, random_model
 
 V = 9
@@ -71,9 +72,9 @@ V = 9
         (lambda: p.allowed_sequences("ab"), TypeError, "`sequences` must be a list of lists"),
         (lambda: p.allowed_tokens(3), TypeError, "`function` must be a function"),
         (lambda: p.from_function(3), TypeError, "`function` must be a function"),
-        (lambda: p.whisper_timestamps(-1), ValueError, "`no_timestamps` must hold token ids"),
-        (lambda: p.whisper_timestamps(3, max_initial=-1), ValueError, "`max_initial` must be at"),
-        (lambda: p.whisper_timestamps(3, stage="x"), ValueError, "`stage` must be 'logits' or"),
+        (lambda: whisper_timestamps(-1), ValueError, "`no_timestamps` must hold token ids"),
+        (lambda: whisper_timestamps(3, max_initial=-1), ValueError, "`max_initial` must be at"),
+        (lambda: whisper_timestamps(3, stage="x"), ValueError, "`stage` must be 'logits' or"),
         (lambda: p.sample(-1), ValueError, "`temperature` must be finite, greater than 0"),
         (lambda: p.sample(1, -1), ValueError, "`seed` must be 0 to"),
         (lambda: p.from_function(len, stage=1), ValueError, "`stage` must be 'logits' or"),
@@ -143,8 +144,8 @@ class Elsewhere(pybeam.models.FunctionModel):
         (p.biased_prefix(0.1, [V]), "`prefix` must hold ids"),
         (p.allowed_sequences([[2, V]]), "`sequences` must hold ids"),
         (p.allowed_sequences([[2, EOS]]), r"`sequences` must not hold EOS \(1\)"),
-        (p.whisper_timestamps(V - 1), "`no_timestamps` must hold ids of the model"),
-        (p.whisper_timestamps(EOS - 1), "`no_timestamps` must be greater than EOS, which is 1"),
+        (whisper_timestamps(V - 1), "`no_timestamps` must hold ids of the model"),
+        (whisper_timestamps(EOS - 1), "`no_timestamps` must be greater than EOS, which is 1"),
         (p.repetition_penalty(2, counts_start=True), "`counts_start` needs a start token of"),
         (p.no_repeat_ngram(1, counts_start=True), "`counts_start` needs a start token of"),
     ],

@@ -11,6 +11,7 @@ import torch
 
 from pybeam import processors
 from pybeam.processors.bans import SuppressSequences
+from pybeam.speech import whisper_timestamps
 from support import processor_oracles as oracles
 from support.asserts import assert_close
 from support.processor_rows import MAX_LENGTH, START, processed, random_histories
@@ -94,11 +95,11 @@ CASES = {
         (oracles.allowed_sequences, ALLOWED),
     ),
     "whisper_timestamps": (
-        processors.whisper_timestamps(4),
+        whisper_timestamps(4),
         (oracles.whisper_timestamps, 4),
     ),
     "whisper_timestamps-initial": (
-        processors.whisper_timestamps(5, max_initial=2, stage="log_probs"),
+        whisper_timestamps(5, max_initial=2, stage="log_probs"),
         (oracles.whisper_timestamps, 5, 2),
     ),
 }
@@ -197,7 +198,7 @@ def transformers_processors() -> dict:
             hf.ExponentialDecayLengthPenalty((2, 1.3), 1, 1),
         ),
         "whisper_timestamps": (
-            processors.whisper_timestamps(4),
+            whisper_timestamps(4),
             hf.WhisperTimeStampLogitsProcessor(settings, begin_index=1),
         ),
         "allowed_sequences": (
@@ -310,7 +311,7 @@ def test_timestamps_as_transformers(most, stage):
         no_timestamps_token_id=begin - 1, eos_token_id=eos, max_initial_timestamp_index=most
     )
     rng = random.Random(7)
-    ours = processors.whisper_timestamps(begin - 1, max_initial=most, stage=stage)
+    ours = whisper_timestamps(begin - 1, max_initial=most, stage=stage)
     seen = set()
     for seed in range(60):
         forced = rng.choice([0, 1, 5])
@@ -353,7 +354,7 @@ def test_rows_do_not_depend_on_others_when_timestamps_win():
     torch.manual_seed(0)
     rows = torch.randn(33, 1600)
     histories = [[START, 7, 60]] * 33
-    ours = processors.whisper_timestamps(50)
+    ours = whisper_timestamps(50)
     together = processed([ours], rows, histories)
     for r in (0, 16, 32):
         assert torch.equal(processed([ours], rows[r : r + 1], histories[:1])[0], together[r])

@@ -10,6 +10,7 @@ import pytest
 import pybeam
 from pybeam import backends, processors
 from pybeam.engine.workspace import Workspace
+from pybeam.speech import whisper_timestamps
 from support import processor_oracles as oracles
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import BOS, EOS, constant_model, next_logits, random_model
@@ -57,7 +58,7 @@ CHAINS = {
     ),
     "trie": ([processors.allowed_sequences(ALLOWED)], [(oracles.allowed_sequences, ALLOWED)]),
     "timestamps": (
-        [processors.whisper_timestamps(4, max_initial=2)],
+        [whisper_timestamps(4, max_initial=2)],
         [(oracles.whisper_timestamps, 4, 2)],
     ),
 }

@@ -20,27 +20,32 @@ OTHERS = sorted(
 )
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
 # the floors of the house, top first: a room may import those on lower floors, never one beside it or above
-FLOORS = [
+WINGS = [
     ["cli"],
     ["ray"],
     ["client", "server"],
     ["compat", "corpus", "graph", "profile", "reranking", "serving", "transcription"],
+    ["catalogue", "diversity", "export"],
+    ["speech"],
+]
+CORE = [
     ["decoder"],
     ["engine"],
-    ["export", "state"],
+    ["state"],
     ["search"],
     ["drafts"],
-    ["request", "speech"],
+    ["request"],
     ["processors"],
     ["models"],
-    ["catalogue", "kvcache", "ops"],
+    ["kvcache", "ops"],
     ["backends", "scoring", "stopping", "text"],
     ["triton_kernels"],
     ["arguments", "contracts", "limits"],
 ]
+FLOORS = WINGS + CORE
 # they stand outside: the public face and the way in import everything, and nothing inside imports them
 ENTRANCES = {"__init__", "__main__"}
-MAX_FLAT_FILES = 10
+MAX_FLAT_FILES = 11
 # of a function
 MAX_LINES, MAX_PARAMETERS = 60, 8
 

@@ -88,7 +88,7 @@ def test_groups_in_lock_step(backend):
             processors=[processors.suppress_tokens([6], stage="log_probs")],
         )
         algorithm = pybeam.diverse(inner, num_groups, penalty)
-        other = [processors.diversity(2.5)]
+        other = [pybeam.diversity.penalty(2.5)]
         requests = [
             pybeam.Request([1], prefix=[5, 5, 2][: i % 4], processors=other if i == 3 else None)
             for i in range(5)

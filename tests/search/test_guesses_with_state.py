@@ -9,6 +9,7 @@ import pytest
 
 import pybeam
 from pybeam import processors
+from pybeam.catalogue import allowed_items
 from support.laws import decoded
 from support.search_models import random_model
 from support.triton_process import run_in_interpreter
@@ -22,14 +23,12 @@ GUESSING = {
 SEQUENCES = [[2, 3, 4, 2], [2, 3], [5, 5, 6, 2, 2, 3], [4], [3, 3, 3, 3, 6], [5, 6, 4, 4, 4]]
 CHAINS = {
     "sequences": [processors.allowed_sequences(SEQUENCES)],
-    "items": [processors.allowed_items(pybeam.Catalogue.build(SEQUENCES))],
-    "items, renormalised": [
-        processors.allowed_items(pybeam.Catalogue.build(SEQUENCES), renormalize=True)
-    ],
+    "items": [allowed_items(pybeam.Catalogue.build(SEQUENCES))],
+    "items, renormalised": [allowed_items(pybeam.Catalogue.build(SEQUENCES), renormalize=True)],
     "several": [
         processors.temperature(0.7),
         processors.allowed_sequences(SEQUENCES),
-        processors.allowed_items(pybeam.Catalogue.build(SEQUENCES)),
+        allowed_items(pybeam.Catalogue.build(SEQUENCES)),
     ],
 }
 # some sources wait in some steps, and others come in; and whether the host reads late

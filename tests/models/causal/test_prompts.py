@@ -194,7 +194,7 @@ def test_catalogues_beside_shared_beginnings_change_no_bit(model, native, renorm
     catalogue = pybeam.Catalogue.build(random_items(3, 60, range(8, VOCAB), range(1, 4)))
 
     def rule(filter_=None):
-        return pybeam.processors.allowed_items(catalogue, filter_, renormalize=renormalize)
+        return pybeam.catalogue.allowed_items(catalogue, filter_, renormalize=renormalize)
 
     search = pybeam.fixed_beam(4, n_best=4, processors=[rule()])
     requests = [

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import pybeam
-from pybeam import processors
 from pybeam.compat import huggingface
 from pybeam.models.huggingface import wrap
 from support.item_lists import random_items
 
 transformers = pytest.importorskip("transformers")
 
+from pybeam.catalogue import allowed_items  # noqa: E402
 from support.huggingface_models import EOS, VOCAB, tiny_network  # noqa: E402
 from support.tiny_models import save_tiny_model  # noqa: E402
 
@@ -79,7 +79,7 @@ def test_same_as_generate(tmp_path, kind, renormalize, penalty):
             **options,
         )
     search = huggingface.beam_search(early_stopping=True, **options)
-    rule = processors.allowed_items(pybeam.Catalogue.build(items), renormalize=renormalize)
+    rule = allowed_items(pybeam.Catalogue.build(items), renormalize=renormalize)
     search = dataclasses.replace(search, processors=(rule,))
     [result] = pybeam.Decoder(model, search).decode([source])
     assert [h.tokens for h in result.hypotheses] == expected

@@ -1,9 +1,10 @@
-"""`AllowedItems`: nothing but the items of a catalogue, with few columns in place of a vocabulary."""
+"""`allowed_items`: nothing but the items of a catalogue, with few columns in place of a vocabulary."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,17 +12,18 @@ from torch import Tensor
 from pybeam.arguments import ArgumentError
 from pybeam.backends import Backend, load
 from pybeam.backends.arrays import CatalogueArrays
-from pybeam.backends.torch_catalogue import catalogue_token, edges_of
+from pybeam.backends.torch_catalogue import edges_of
 from pybeam.catalogue.catalogue import ROOT, Catalogue
 from pybeam.catalogue.filters import Filter
-from pybeam.contracts import ColumnRules, Normalise, Survivors
+from pybeam.contracts import ColumnRules, Normalise
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, INT, Processor, Stage
+from pybeam.processors.base import INT, Stage
+from pybeam.processors.columns import ColumnProcessor, Columns
 
 
 @dataclass(frozen=True)
-class AllowedItems(Processor):
+class AllowedItems(ColumnProcessor):
     catalogue: Catalogue = field(repr=False)
     filter: Filter | None = None
     renormalize: bool = False
@@ -29,6 +31,7 @@ class AllowedItems(Processor):
     per_request: ClassVar = ("filter",)
     state: ClassVar = (INT,)
     begins_behind_prefix: ClassVar = True
+    allows_cuts: ClassVar = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.catalogue, Catalogue):
@@ -73,6 +76,13 @@ class AllowedItems(Processor):
     def longest_output(self) -> int:
         return self.catalogue.longest + 1
 
+    @property
+    def num_outputs(self) -> int:
+        return self.chosen.num_sequences
+
+    def items(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        return self.catalogue.items_of(tokens, self.filter)
+
     def check_lengths(self, min_length: int, max_length: int) -> None:
         catalogue = self.catalogue
         if min_length > catalogue.shortest:
@@ -92,7 +102,6 @@ class AllowedItems(Processor):
             )
 
     def can_narrow(self, eos_id: int) -> bool:
-        """Whether columns order tokens as the vocabulary does, wherever EOS stands."""
         smallest, largest = self.catalogue.token_range
         return not smallest < eos_id < largest
 
@@ -105,14 +114,10 @@ class AllowedItems(Processor):
         *,
         are_logits: bool,
     ) -> Columns:
-        """Return what may follow each row, and note where the rows are in the tree.
+        """See `ColumnProcessor`.
 
-        Args:
-            backend: whose operators compute it.
-            logits: [R, V], or log-probabilities unless `are_logits`.
-            rows: the rows.
-            data: words [T, 2 * W] of all filters in use; the filter of every row [R]; the tree's tokens and
-                first edges; the nodes [S, N] of all nodes of token trees.
+        `data` are the words [T, 2 * W] of all filters in use; the filter of every row [R]; the tree's tokens
+        and first edges; the nodes [S, N] of all nodes of token trees.
         """
         arrays, here = self._walked(backend, rows, data)
         normalise = Normalise.VOCABULARY if are_logits else Normalise.NOTHING
@@ -141,10 +146,6 @@ class AllowedItems(Processor):
         return arrays, here
 
     def wanted(self, backend: Backend, rows: Rows, data: tuple[Tensor, ...]) -> Tensor | None:
-        """The tokens [U] whose logits `columns` reads, repeated or not; None: all.
-
-        `data` are as for `columns`, on a CPU.
-        """
         if not self.renormalize:
             return None
         arrays, here = self._walked(backend, rows, data)
@@ -161,53 +162,34 @@ class AllowedItems(Processor):
         return columns.spread(logits, rows)
 
 
-class Columns(NamedTuple):
-    """The log-probabilities of what may follow each row."""
+def allowed_items(
+    catalogue: Catalogue, filter: Filter | None = None, *, renormalize: bool = False
+) -> AllowedItems:
+    """Allow nothing but the items of a catalogue, each followed by EOS, and return their ids.
 
-    log_probs: Tensor  # [R, M + 1]
-    arrays: CatalogueArrays
-    node: Tensor  # [R] int32, the row's node in the catalogue's tree; -1 outside
-    rules: ColumnRules
+    A token is allowed if an item of the catalogue, and of the filter, begins with the tokens behind the
+    forced prefix and this token. The model's first EOS is allowed behind a whole item. So every row can go on
+    to an item. `Hypothesis.items` are the ids of the items that have the hypothesis's tokens, and
+    `Result.has_all_items` says whether there are no others than those found. No output comes twice. If all
+    items have n tokens, ``max_length=n`` leaves EOS out; hypotheses are then cut there.
 
-    @property
-    def eos_column(self) -> int:
-        return 0 if self.rules.eos_first else self.log_probs.shape[1] - 1
+    Stage "log_probs". Per request: the filter. A step looks at the tokens that may follow a row, and at the
+    others only to normalise.
 
-    @property
-    def other_column(self) -> int:
-        """A column that is not that of EOS."""
-        return self.log_probs.shape[1] - 1 - self.eos_column
+    transformers does the same with prefix_allowed_tokens_fn over a trie, row by row; its renormalize_logits
+    is `renormalize`.
 
-    def spread(self, log_probs: Tensor, rows: Rows) -> Tensor:
-        """Return [R, V] with the columns in their places and -inf elsewhere; `log_probs` within prefixes."""
-        width = self.log_probs.shape[1]
-        column = torch.arange(width, device=self.node.device)
-        token = catalogue_token(self.arrays, self.node[:, None], column, self.rules, width)
-        is_inside = (rows.num_generated >= 0)[:, None]
-        out = torch.where(is_inside, -INF, log_probs.to(self.log_probs.dtype))
-        value = self.log_probs.masked_fill(~is_inside, -INF)
-        return out.scatter_reduce_(1, token.long(), value, "amax")
+    Args:
+        catalogue: a `pybeam.Catalogue`.
+        filter: from `Catalogue.filter`; None: all items are allowed.
+        renormalize: whether log-probabilities sum to 1 over the tokens that are allowed, and not over the
+            vocabulary.
 
-    def survivors(
-        self, chosen: Survivors, rows: Rows, is_alive: Tensor, forced: Tensor | None
-    ) -> Survivors:
-        """Return the survivors of `select` among the columns, with tokens in place of columns.
+    Raises:
+        TypeError, ValueError: `catalogue` is none, or the filter is of another one. With a decoder: the
+            catalogue holds EOS or tokens that the model lacks. With a request: its `max_length` is less than
+            the longest item and EOS take, or its `min_length` more than the shortest item has.
 
-        `is_alive` [S, K] says which entries of the beams are rows. `forced` [A] are tokens of prefixes, or
-        -1; `select` was given `other_column` for each.
-        """
-        if not self.node.shape[0]:
-            return chosen  # nothing moves
-        slot, parent = (
-            rows.slot.long()[:, None],
-            chosen.parent.clamp(min=0).long(),
-        )  # [A, 1], [A, C]
-        node_of = torch.zeros(is_alive.shape, dtype=INT, device=slot.device)
-        node_of[rows.row_slot.long(), rows.entry.long()] = self.node
-        width = self.log_probs.shape[1]
-        token = catalogue_token(
-            self.arrays, node_of[slot, parent], chosen.token, self.rules, width
-        ).to(INT)
-        if forced is not None:
-            token = torch.where(forced[:, None] >= 0, forced[:, None], token)
-        return chosen._replace(token=torch.where(chosen.token < 0, -1, token))
+    See De Cao et al. 2021 (GENRE); Rajput et al. 2023 (TIGER).
+    """
+    return AllowedItems(catalogue, filter, renormalize)
