@@ -5,7 +5,6 @@
 
 #include "cpu/pair_kernels.h"
 #include "dispatch.h"
-#include "ops/beams.h"
 #include "ops/catalogue.h"
 #include "ops/drafts.h"
 #include "ops/embed.h"
@@ -70,17 +69,6 @@ STABLE_TORCH_LIBRARY(pybeam, m) {
     m.def("tree_append(Tensor(a!)[] tree, Tensor slot, Tensor[] survivors, int eos_id) -> ()");
     m.def("tree_release(Tensor(a!)[] tree, Tensor slot) -> ()");
     m.def(
-        "beam_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor ints, "
-        "Tensor floats, int start_id) -> ()");
-    m.def(
-        "beam_read(Tensor[] tree, Tensor[] beams, Tensor slot, bool refills, int num_rows, "
-        "int num_entries) -> Tensor[]");
-    m.def(
-        "beam_commit(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot, Tensor[] survivors, "
-        "Tensor? eos_token, int eos_id, int finishing, bool keeps_best, int top, "
-        "int certificate) -> (Tensor source, Tensor target)");
-    m.def("beam_close(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor slot) -> ()");
-    m.def(
         "draft_open(Tensor(a!)[] tree, Tensor(b!)[] beams, Tensor(c!)[] drafts, Tensor slot, "
         "Tensor ints, Tensor floats, Tensor draft_ints, int start_id, int eos_id, "
         "int vocab_size) -> ()");
@@ -123,10 +111,6 @@ STABLE_TORCH_LIBRARY_IMPL(pybeam, CPU, m) {
     pybeam::implement<&pybeam::prompt_attention>(m, "prompt_attention");
     pybeam::implement<&pybeam::tree_append>(m, "tree_append");
     pybeam::implement<&pybeam::tree_release>(m, "tree_release");
-    pybeam::implement<&pybeam::beam_open>(m, "beam_open");
-    pybeam::implement<&pybeam::beam_read>(m, "beam_read");
-    pybeam::implement<&pybeam::beam_commit>(m, "beam_commit");
-    pybeam::implement<&pybeam::beam_close>(m, "beam_close");
     pybeam::implement<&pybeam::draft_open>(m, "draft_open");
     pybeam::implement<&pybeam::draft_commit>(m, "draft_commit");
     pybeam::implement<&pybeam::gather_rows>(m, "gather_rows");

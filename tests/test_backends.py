@@ -34,7 +34,7 @@ def parameters(function) -> list[str]:
 @pytest.mark.parametrize("name", backends.available())
 def test_functions_are_those_of_the_contract(name):
     module = backends.load(name)
-    assert len(CONTRACT) == 28
+    assert len(CONTRACT) == 24
     for function, expected in CONTRACT.items():
         # the outputs of some operators have another name in their schema
         actual = ["out" if each == "y" else each for each in parameters(getattr(module, function))]
@@ -45,7 +45,7 @@ def test_native_cannot_decode_on_a_gpu():
     """Some of its operators run there, others do not: the decoder says so before it decodes."""
     pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     with pytest.raises(
-        ValueError, match=r"on cuda, but is 'native', .* beam_open.* backend='auto'"
+        ValueError, match=r"on cuda, but is 'native', .* tree_append.* backend='auto'"
     ):
         backends.for_decoding("native", torch.device("cuda"))
     assert backends.for_decoding("native", torch.device("cpu")) is backends.load("native")

@@ -30,7 +30,6 @@ from benchmarks.gpu import (
     bench_select,
     bench_step,
     bench_tree_attention,
-    choice,
     machine,
 )
 from benchmarks.gpu.journal import IDENTITY, Journal
@@ -61,10 +60,6 @@ def _run(options: argparse.Namespace, device: torch.device, folder: Path) -> Non
     try:
         with torch.inference_mode():
             _measure(_groups(timer, journal, tiny), journal, options.only)
-            if not tiny and not options.only and not journal.is_over:
-                # the checkout may be a copy that is lost; what $OUT holds is not
-                for path in (folder / choice.TABLE.name, choice.TABLE):
-                    journal.say(f"wrote {choice.write(journal.rows, path)}")
     except KeyboardInterrupt:
         journal.say("interrupted")
     finally:

@@ -85,17 +85,21 @@ def phases(step: OneStep) -> Iterator[Phase]:
     yield Phase("plan", plan, step.restore)
     step.restore()
     moving, _ = plan()
-    read = partial(state.read, moving, step.limit, step.longest)
+    read = partial(state.begin, moving, step.limit, step.longest)
     yield Phase("read", read, step.restore)
-    rows, inputs = read()
-    rows.wanted = None
-    yield Phase("model", partial(session.step, rows), _nothing)
-    logits = session.step(rows)
-    # processors may overwrite them
-    select = partial(state.select, rows, inputs, logits)
+    begun, program = read(), state._arrays.program
+    yield Phase("model", partial(session.step, begun.rows), _nothing)
+    logits = session.step(begun.rows)
+    select = partial(begun.choose, logits)
     yield Phase("select", select, _nothing)
-    survivors = select()
-    yield Phase("commit", partial(state.commit, moving, survivors), step.restore)
+    select()
+    survivors = program._survivors
+
+    def commit() -> None:
+        program.take(moving, survivors)
+        program.commit(slot)
+
+    yield Phase("commit", commit, step.restore)
     yield Phase("report", partial(state.report, slot), step.restore)
     step.restore()
 

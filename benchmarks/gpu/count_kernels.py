@@ -104,9 +104,9 @@ def step_kernels(
             (work.state, "plan", "plan"),
             (work.state, "begin", "read"),
             (work.session, "step", "model"),
-            (work.state, "process", "process"),
-            (work.state, "choose", "select"),
-            (work.state, "finish", "commit"),
+            (work.state._kind, "_processed", "process"),
+            (work.state._kind, "choose", "select"),
+            (work.state._kind, "commit", "commit"),
             (work.state, "report", "report"),
         ):
             setattr(owner, name, kernels.within(phase, getattr(owner, name)))

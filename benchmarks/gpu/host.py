@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -83,19 +84,24 @@ class Script:
 
     def backend(self) -> SimpleNamespace:
         """The native operators without the program of a CPU; those that see beams are made up."""
-        from pybeam.backends import native
+        from pybeam.backends import native, reference
+        from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
 
-        made_up = dict(
-            beam_open=self._open, beam_close=lambda *args: None, backtrace=self._backtrace
+        made_up = reference.BEAM_FUNCTIONS._replace(
+            open=self._open,
+            select=native.select,
+            close=lambda *args: None,
+            backtrace=self._backtrace,
         )
-        kept = {**vars(native), **made_up}
         own = {
             name: self._watch.wrap(value)
             if callable(value) and not isinstance(value, type)
             else value
-            for name, value in kept.items()
+            for name, value in vars(native).items()
         }
-        return SimpleNamespace(**{**own, "beam_program": None})
+        functions = BeamFunctions(*map(self._watch.wrap, made_up))
+        own |= {"beam_program": partial(TensorBeams, functions), "skips_forced_logits": False}
+        return SimpleNamespace(**own)
 
     def __call__(self, step: object, slot: Tensor) -> Any:
         """In place of a capture."""

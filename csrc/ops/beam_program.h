@@ -1,9 +1,11 @@
-// All that is done to beams: open, then in every step read, choose, commit and report, then close.
+// All that is done to beams: open, then in every step read, choose (or take) and commit, then
+// close.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "../params/beams.h"
@@ -24,8 +26,8 @@ struct BeamRules {
     bool normalise;
 };
 
-// The operators on beams and `select`, for the same arrays in every call. The arrays are checked
-// once, and what `select` reads and writes is no tensor.
+// All operations on beams, and `select`, for the same arrays in every call. The arrays are checked
+// once, and what `select` reads and writes is no tensor, unless Python asks for it.
 class BeamProgram {
   public:
     enum Row { kOffset, kToken, kDepth, kRowSlot, kEntry, kNode, kCell, kNumRowArrays };
@@ -121,6 +123,7 @@ class BeamProgram {
         num_sources_ = slot.numel();
         const bool is_held = rules_.finishing == Finishing::kHeld;
         const int64_t num_entries = is_held ? num_sources_ * beams_.max_entries : num_rows;
+        num_entries_ = num_entries;
         std::copy_n(static_cast<const int32_t*>(given), num_sources_, slot_.room(num_sources_));
         BeamReadParams params{};
         params.beams = beams_;
@@ -152,6 +155,47 @@ class BeamProgram {
         params.ban_eos_out = ban_eos_.room(num_sources_);
         launch_beam_read(params);
         stage_ = Stage::kRead;
+    }
+
+    // Hands the inputs of `select`, of the beams that were read, to out(numbers, size), in the
+    // order of `SelectInputs` in Python.
+    template <class Out>
+    void inputs(const Out& out) const {
+        PYBEAM_CHECK(stage_ != Stage::kNone, "`inputs` needs a `read` before it");
+        out(score_.get(), num_entries_);
+        out(entry_offset_.get(), num_sources_ + 1);
+        out(is_ended_.get(), num_entries_);
+        out(width_.get(), num_sources_);
+        out(max_candidates_.get(), num_sources_);
+        out(margin_.get(), num_sources_);
+        out(local_margin_.get(), num_sources_);
+        out(best_finished_.get(), num_sources_);
+        out(forced_.get(), num_sources_);
+        out(ban_eos_.get(), num_sources_);
+    }
+
+    // Goes on with these survivors of slots [A], which somebody else has selected. Nothing changes.
+    void take(const Tensor& slot, TensorList arrays) {
+        using A = SurvivorArrays;
+        stage_ = Stage::kNone;
+        const SurvivorArguments given(slot, arrays);
+        const IntList sizes = arrays[A::kParent].sizes();
+        const Argument<float> score("score", arrays[A::kScore], ScalarType::kFloat32, sizes);
+        const Argument<bool> has_nan("has_nan", arrays[A::kHasNan], ScalarType::kBool,
+                                     {given.num_sources});
+        num_sources_ = given.num_sources;
+        capacity_ = given.capacity;
+        const int64_t num_survivors = num_sources_ * capacity_;
+        copy(given.slot, slot_, num_sources_);
+        copy(given.token, token_, num_survivors);
+        copy(given.parent, parent_, num_survivors);
+        copy(score, survivor_score_, num_survivors);
+        copy(given.log_prob, log_prob_, num_survivors);
+        copy(given.count, count_, num_sources_);
+        copy(given.first, num_finished_, num_sources_);
+        copy(has_nan, has_nan_, num_sources_);
+        if (rules_.eos.count > 1) unite_eos(num_survivors);
+        stage_ = Stage::kChosen;
     }
 
     // Selects the survivors of the beams that were read. Nothing changes.
@@ -251,6 +295,11 @@ class BeamProgram {
   private:
     enum class Stage { kNone, kRead, kChosen };
 
+    template <class T>
+    static void copy(std::type_identity_t<const T*> given, Scratch<T>& own, int64_t size) {
+        std::copy_n(given, size, own.room(size));
+    }
+
     // Every EOS becomes the first one, and the original tokens are kept.
     void unite_eos(int64_t num_survivors) {
         int32_t* token = token_.get();
@@ -264,7 +313,7 @@ class BeamProgram {
     Beams beams_;
     BeamRules rules_;
     Stage stage_ = Stage::kNone;
-    int64_t num_sources_ = 0, capacity_ = 0;
+    int64_t num_sources_ = 0, num_entries_ = 0, capacity_ = 0;
     Scratch<int32_t> slot_;
 
     // what `select` reads, see `SelectInputs` in Python

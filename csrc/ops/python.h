@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <type_traits>
@@ -88,7 +89,7 @@ inline std::string type_name(PyObject* object) {
 
 // The parts of torch that are needed.
 struct Torch {
-    Ref tensor_type, empty, int32, storage_use_count;
+    Ref tensor_type, empty, int32, float32, boolean, storage_use_count;
     Ref profiler, is_on;  // torch.autograd.profiler, and the name of what says whether one is on
     const DLPackExchangeApi* exchange = nullptr;
 
@@ -103,6 +104,8 @@ struct Torch {
         tensor_type = attribute(torch, "Tensor");
         empty = attribute(torch, "empty");
         int32 = attribute(torch, "int32");
+        float32 = attribute(torch, "float32");
+        boolean = attribute(torch, "bool");
         profiler = checked(PyImport_ImportModule("torch.autograd.profiler"));
         is_on = checked(PyUnicode_InternFromString("_is_profiler_enabled"));
         const Ref core = attribute(torch, "_C");
@@ -204,8 +207,8 @@ inline void check_arguments(Py_ssize_t given, Py_ssize_t expected) {
     PYBEAM_CHECK_TYPE(given == expected, "expected ", expected, " arguments, but got ", given);
 }
 
-// A new int32 tensor on the host.
-inline Ref new_ints(IntList sizes) {
+// A new tensor on the host.
+inline Ref new_tensor(IntList sizes, const Ref& dtype) {
     const Torch& torch = Torch::get();
     const Ref shape = checked(PyTuple_New(sizes.size()));
     for (int64_t i = 0; i < sizes.size(); ++i) {
@@ -214,8 +217,22 @@ inline Ref new_ints(IntList sizes) {
         }
     }
     const Ref args = checked(PyTuple_Pack(1, shape.get()));
-    const Ref options = checked(Py_BuildValue("{sO}", "dtype", torch.int32.get()));
+    const Ref options = checked(Py_BuildValue("{sO}", "dtype", dtype.get()));
     return checked(PyObject_Call(torch.empty.get(), args.get(), options.get()));
+}
+
+inline Ref new_ints(IntList sizes) { return new_tensor(sizes, Torch::get().int32); }
+
+// A new tensor [size] with these numbers.
+template <class T>
+Ref new_copy(const T* numbers, int64_t size) {
+    const Torch& torch = Torch::get();
+    const Ref& dtype = std::is_same_v<T, float>  ? torch.float32
+                       : std::is_same_v<T, bool> ? torch.boolean
+                                                 : torch.int32;
+    Ref made = new_tensor({size}, dtype);
+    std::copy_n(numbers, size, data<T>(tensor_of(made.get())));
+    return made;
 }
 
 using Arguments = PyObject* const*;

@@ -159,6 +159,26 @@ inline PyObject* beam_program_read(PyBeamProgram* self, Arguments args, Py_ssize
     });
 }
 
+// inputs() -> the tensors of `SelectInputs`
+inline PyObject* beam_program_inputs(PyBeamProgram* self, PyObject*) {
+    return guarded([&] {
+        const Ref list = checked(PyList_New(0));
+        self->parts->program.inputs([&](const auto* numbers, int64_t size) {
+            if (PyList_Append(list.get(), new_copy(numbers, size).get()) != 0) throw PythonError();
+        });
+        return PyList_AsTuple(list.get());
+    });
+}
+
+// take(slot, survivors)
+inline PyObject* beam_program_take(PyBeamProgram* self, Arguments args, Py_ssize_t num_args) {
+    return guarded([&] {
+        check_arguments(num_args, 2);
+        self->parts->program.take(tensor_of(args[0]), tensors_of(args[1]));
+        return Py_NewRef(Py_None);
+    });
+}
+
 // choose(logits)
 inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
     return guarded([&] {
@@ -172,15 +192,23 @@ inline PyObject* beam_program_choose(PyBeamProgram* self, PyObject* given) {
     });
 }
 
-// commit()
-inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject*) {
+// The report on these slots.
+inline PyObject* report_of(PyBeamProgram* self, const Tensor& slot) {
+    Lent& report = self->parts->report;
+    self->parts->program.report(slot, report.room(BeamProgram::report_size(slot)));
+    return report.lend();
+}
+
+// commit(live) -> the report on slots `live`
+inline PyObject* beam_program_commit(PyBeamProgram* self, PyObject* given) {
     return guarded([&] {
         const Recorded recorded("native::commit");
+        const Tensor live = tensor_of(given);
         {
             const Unlocked unlocked;
             self->parts->program.commit();
         }
-        return Py_NewRef(Py_None);
+        return report_of(self, live);
     });
 }
 
@@ -198,12 +226,7 @@ inline PyObject* beam_program_moves(PyBeamProgram* self, PyObject*) {
 
 // report(slot) -> the report on these slots
 inline PyObject* beam_program_report(PyBeamProgram* self, PyObject* given) {
-    return guarded([&] {
-        const Tensor slot = tensor_of(given);
-        Lent& report = self->parts->report;
-        self->parts->program.report(slot, report.room(BeamProgram::report_size(slot)));
-        return report.lend();
-    });
+    return guarded([&] { return report_of(self, tensor_of(given)); });
 }
 
 inline bool add_beam_program(PyObject* module) {
@@ -213,7 +236,9 @@ inline bool add_beam_program(PyObject* module) {
         {"finished", method(&beam_program_finished), METH_FASTCALL, nullptr},
         {"read", method(&beam_program_read), METH_FASTCALL, nullptr},
         {"choose", method(&beam_program_choose), METH_O, nullptr},
-        {"commit", method(&beam_program_commit), METH_NOARGS, nullptr},
+        {"inputs", method(&beam_program_inputs), METH_NOARGS, nullptr},
+        {"take", method(&beam_program_take), METH_FASTCALL, nullptr},
+        {"commit", method(&beam_program_commit), METH_O, nullptr},
         {"moves", method(&beam_program_moves), METH_NOARGS, nullptr},
         {"report", method(&beam_program_report), METH_O, nullptr},
         {nullptr, nullptr, 0, nullptr},

@@ -20,16 +20,13 @@ from torch import Tensor
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
-    CommitRules,
     Drafts,
     DraftTokens,
     NewLines,
     PlanRules,
-    RowArrays,
-    SelectInputs,
     TreeArrays,
 )
-from pybeam.backends.beam_program import BeamProgram, BeamRules
+from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
@@ -102,69 +99,25 @@ class Backend(Protocol):
     # None: the processor itself perturbs, and torch finds the log-probs of what it let through
     perturb: Callable[..., Tensor] | None
     restore_log_probs: Callable[..., Tensor] | None
-    # None: a step commits and then reports; else it does both at once. See `BeamState.finish`
-    commit_and_report: Callable[..., tuple[Tensor, Tensor, Tensor]] | None
     # None: processors change logits one after another
     edit_logits: Callable[..., None] | None
     # None: torch computes log-probabilities in several steps
     log_softmax: Callable[[Tensor], Tensor] | None
     # None: torch rounds inputs to E4M3, see `pybeam.models.float8`
     rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]] | None
-    # None: a step is put together from the functions below
-    beam_program: Callable[[TreeArrays, Beams, BeamRules], BeamProgram] | None
+    # whether a step does not read the logits of rows whose next token is given
+    skips_forced_logits: bool
 
-    def beam_open(
-        self, tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int, /
-    ) -> None:
-        """Start one beam of one row, the start token, in each of these empty slots [A]."""
+    def beam_program(
+        self, tree: TreeArrays, beams: Beams, rules: BeamRules, active: ActiveRules, /
+    ) -> BeamProgram:
+        """All that a step does to these arrays, in one object."""
 
     def beam_plan(self, beams: Beams, slot: Tensor, rules: PlanRules, /) -> tuple[Tensor, Tensor]:
         """Choose who moves among slots [A], and count for the others that they have waited.
 
         Returns the slots [A], with `NULL_SLOT` in place of those that do not move, and their rows [A].
         """
-
-    def beam_read(
-        self,
-        tree: TreeArrays,
-        beams: Beams,
-        slot: Tensor,
-        refills: bool,
-        num_rows: int,
-        num_entries: int,
-        /,
-    ) -> tuple[RowArrays, SelectInputs]:
-        """Read the rows of slots [A] that move, and the inputs that `select` needs of their beams.
-
-        With `refills`, the places of finished hypotheses are free again. There is room for `num_rows` rows
-        and `num_entries` entries. The rest is padding: rows of slot 0 whose cell is -1.
-        """
-
-    def beam_commit(
-        self,
-        tree: TreeArrays,
-        beams: Beams,
-        slot: Tensor,
-        survivors: Survivors,
-        eos_token: Tensor | None,
-        rules: CommitRules,
-        /,
-    ) -> tuple[Tensor, Tensor]:
-        """Finish, append and stop: survivors become the beams of slots [A].
-
-        Every EOS among the survivors' tokens has become `CommitRules.eos_id`. `eos_token` [A, C] are the
-        original tokens, None if there is only one EOS. Returns source and target entries [A * K] int32 for
-        `Session.advance`.
-        """
-
-    def beam_report(self, tree: TreeArrays, beams: Beams, slot: Tensor, /) -> Tensor:
-        """Return the number of free pages, and of each slot the columns up to `NUM_REPORTED` and its pages.
-
-        The result is [1 + A * (NUM_REPORTED + 1)] int32.
-        """
-
-    def beam_close(self, tree: TreeArrays, beams: Beams, slot: Tensor, /) -> None:
-        """Empty these slots [A] and give their pages back."""
 
     def draft_open(
         self,
@@ -195,7 +148,8 @@ class Backend(Protocol):
     ) -> None:
         """Accept, append, stop and guess again, for slots [A] whose rows stand one after another.
 
-        `survivors` are those of R beams of one row each. `eos_token` [R, 1] is as in `beam_commit`.
+        `survivors` are those of R beams of one row each. Every EOS among their tokens has become
+        `DraftTokens.eos_id`. `eos_token` [R, 1] are the original tokens, None if there is only one EOS.
         """
 
     def gather_rows(self, tensors: list[Tensor], source: Tensor, target: Tensor, /) -> None:
@@ -329,9 +283,8 @@ def resolve(name: str, device: torch.device) -> Backend:
     """Return the module for `name` on `device`; "auto" is the fastest one that is installed there."""
     if name != "auto":
         return load(name)
-    if device.type == "cuda" and "triton" in available():
-        return cast(Backend, importlib.import_module("pybeam.backends.gpu_auto"))
-    return load("native" if device.type == "cpu" and "native" in available() else "reference")
+    own = "triton" if device.type == "cuda" else "native"
+    return load(own if own in available() else "reference")
 
 
 @cache

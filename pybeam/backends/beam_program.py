@@ -1,10 +1,17 @@
-"""`BeamProgram`: a step of beams in one object, for backends that have it."""
+"""`BeamProgram`: the one way in which a step reads, selects and commits beams, whatever the backend."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
+
+from pybeam.backends.arrays import NO_LIMIT
+from pybeam.contracts import Survivors
+
+INF = float("inf")
 
 
 class BeamRules(NamedTuple):
@@ -19,6 +26,27 @@ class BeamRules(NamedTuple):
     normalise: bool  # whether `select` is given logits, and not log-probabilities
 
 
+@dataclass
+class ActiveRules:
+    """Rules that some source has used so far. `select` can ignore the others."""
+
+    prefix: bool = False
+    target: bool = False
+    min_length: bool = False
+    max_candidates: bool = False
+    margin: bool = False
+    local_margin: bool = False
+
+    def note(self, columns: dict[str, float]) -> None:
+        """Note the rules of a source that is opened with these columns."""
+        self.prefix |= columns["scored_from"] > 0
+        self.target |= columns["target_length"] > 0
+        self.min_length |= columns["min_length"] > 0
+        self.max_candidates |= columns["max_candidates"] < NO_LIMIT
+        self.margin |= columns["margin"] < INF
+        self.local_margin |= columns["local_margin"] < INF
+
+
 class BeamProgram(Protocol):
     """All that is done to the beams of some arrays by some rules, in one object.
 
@@ -28,25 +56,38 @@ class BeamProgram(Protocol):
     def open(
         self, slots: list[int], ints: list[int], floats: list[float], start_id: int, /
     ) -> None:
-        """Open beams, as `Backend.beam_open` does. The lines of slots [A] stand one after another."""
+        """Start one beam of one row, the start token, in each of these empty slots [A].
 
-    def read(self, slot: Tensor, num_rows: int, /) -> tuple[Tensor, ...]:
-        """Read the rows of slots [A], as `Backend.beam_read` does. Returns the tensors of `RowArrays`.
-
-        Tensors that nobody holds any more are used again in the next call.
+        The lines of slots, as in `NewLines`, stand one after another.
         """
 
-    def choose(self, logits: Tensor, /) -> None:
-        """Select the survivors of the beams that were read, by their logits [R, V]. It changes nothing."""
+    def read(self, slot: Tensor, num_rows: int, /) -> Sequence[Tensor]:
+        """Read the rows of slots [A] that move. Returns the tensors of `RowArrays`.
 
-    def commit(self) -> None:
-        """Make these survivors the next beams, as `Backend.beam_commit` does."""
+        There is room for `num_rows` rows. The rest is padding: rows of slot 0 whose cell is -1. Tensors that
+        nobody holds any more may be used again in the next call.
+        """
+
+    def inputs(self) -> Sequence[Tensor]:
+        """The tensors of `SelectInputs` of the beams that were read."""
+
+    def choose(self, logits: Tensor, /) -> None:
+        """Select the survivors of the beams that were read, by their logits [R, V]. It changes no beam."""
+
+    def take(self, slot: Tensor, survivors: Survivors, /) -> None:
+        """Go on with these survivors of slots [A], which somebody else has selected. It changes no beam."""
+
+    def commit(self, live: Tensor, /) -> Tensor:
+        """Make the survivors the next beams: finish, append and stop. Returns the `report` on `live`."""
 
     def moves(self) -> tuple[Tensor, Tensor]:
-        """Return source and target entries [A * K] int32 of the last commit."""
+        """Return source and target entries [A * K] int32 of the last commit, for `Session.advance`."""
 
     def report(self, slot: Tensor, /) -> Tensor:
-        """The numbers of slots [A] that the host needs, see `BeamState.report`."""
+        """Return the number of free pages, then for each slot the columns up to `NUM_REPORTED` and its pages.
+
+        The result is [1 + A * (NUM_REPORTED + 1)] int32.
+        """
 
     def finished(
         self, slots: list[int], counts: list[int], capacity: int, wants_log_probs: bool, /
@@ -54,4 +95,4 @@ class BeamProgram(Protocol):
         """The finished hypotheses of slots [A], see `BeamState.finished`."""
 
     def close(self, slots: list[int], /) -> None:
-        """Empty these slots, as `Backend.beam_close` does."""
+        """Empty these slots and give their pages back."""

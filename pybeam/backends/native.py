@@ -7,7 +7,6 @@ wrong argument raises and never corrupts memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import torch
@@ -17,15 +16,12 @@ from pybeam.backends import absent, torch_plan
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
-    CommitRules,
     Drafts,
     DraftTokens,
     NewLines,
-    RowArrays,
-    SelectInputs,
     TreeArrays,
 )
-from pybeam.backends.beam_program import BeamProgram, BeamRules
+from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
 
@@ -58,9 +54,6 @@ def _operator(name: str) -> Callable[..., Any]:
 
 _select = _operator("select")
 _tree_attention = _operator("tree_attention")
-_beam_open = _operator("beam_open")
-_beam_read = _operator("beam_read")
-_beam_commit = _operator("beam_commit")
 _draft_open = _operator("draft_open")
 _draft_commit = _operator("draft_commit")
 _catalogue_columns = _operator("catalogue_columns")
@@ -71,10 +64,6 @@ DECODING = (
     "tree_attention",
     "tree_append",
     "tree_release",
-    "beam_open",
-    "beam_read",
-    "beam_commit",
-    "beam_close",
     "gather_rows",
     "backtrace",
 )
@@ -134,30 +123,14 @@ def causal_program(weights: tuple[Tensor, ...], shape: CausalShape) -> CausalPro
     return pybeam._C.CausalProgram(weights, *shape)
 
 
-def beam_program(tree: TreeArrays, beams: Beams, rules: BeamRules) -> BeamProgram:
+def beam_program(
+    tree: TreeArrays, beams: Beams, rules: BeamRules, active: ActiveRules
+) -> BeamProgram:
+    # rules that no source uses cost next to nothing here
     return pybeam._C.BeamProgram(tree, beams, *rules)
 
 
-def beam_open(tree: TreeArrays, beams: Beams, slot: Tensor, lines: NewLines, start_id: int) -> None:
-    _beam_open(tree, beams, slot, lines.ints, lines.floats, start_id)
-
-
-def beam_read(
-    tree: TreeArrays, beams: Beams, slot: Tensor, refills: bool, num_rows: int, num_entries: int
-) -> tuple[RowArrays, SelectInputs]:
-    arrays = iter(_beam_read(tree, beams, slot, refills, num_rows, num_entries))
-    return RowArrays(*islice(arrays, len(RowArrays._fields))), SelectInputs(*arrays)
-
-
-def beam_commit(
-    tree: TreeArrays,
-    beams: Beams,
-    slot: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    rules: CommitRules,
-) -> tuple[Tensor, Tensor]:
-    return _beam_commit(tree, beams, slot, survivors, eos_token, *rules)
+skips_forced_logits = True
 
 
 def draft_open(
@@ -185,9 +158,8 @@ def draft_commit(
     _draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
-# a CPU needs no kernels for them: mostly everyone moves, and a `BeamProgram` reports
+# a CPU needs no kernel: mostly everyone moves
 beam_plan = torch_plan.beam_plan
-beam_report = torch_plan.beam_report
 
 prompt_attention = _operator("prompt_attention")
 
@@ -201,7 +173,6 @@ def catalogue_columns(
 catalogue_child = _operator("catalogue_child")
 tree_append = _operator("tree_append")
 tree_release = _operator("tree_release")
-beam_close = _operator("beam_close")
 gather_rows = _operator("gather_rows")
 scatter_rows = _operator("scatter_rows")
 backtrace = _operator("backtrace")
@@ -213,7 +184,6 @@ rotary = _operator("rotary")
 gated = _operator("gated")
 # products add to what they find, and norms are operators of their own
 add_norm = None
-commit_and_report = None
 edit_logits = None
 log_softmax = None
 attend_new = None
@@ -260,8 +230,6 @@ def _(first, *_args) -> Tensor:
 
 @torch.library.register_fake("pybeam::tree_append")
 @torch.library.register_fake("pybeam::tree_release")
-@torch.library.register_fake("pybeam::beam_open")
-@torch.library.register_fake("pybeam::beam_close")
 @torch.library.register_fake("pybeam::draft_open")
 @torch.library.register_fake("pybeam::draft_commit")
 @torch.library.register_fake("pybeam::gather_rows")
@@ -271,30 +239,6 @@ def _(first, *_args) -> Tensor:
 @torch.library.register_fake("pybeam::mixture")
 def _(*_args) -> None:
     return None
-
-
-@torch.library.register_fake("pybeam::beam_read")
-def _(_tree, beams, slot, _refills, num_rows, num_entries) -> list[Tensor]:
-    num_beams = slot.shape[0]
-    arrays = Beams(*beams)
-    ints, floats = arrays.ints.new_empty, arrays.floats.new_empty
-    return [
-        ints(num_beams + 1),
-        *[ints(num_rows) for _ in range(6)],
-        floats(num_entries),
-        ints(num_beams + 1),
-        ints(num_entries, dtype=torch.bool),
-        *[ints(num_beams) for _ in range(2)],
-        *[floats(num_beams) for _ in range(3)],
-        ints(num_beams),
-        ints(num_beams, dtype=torch.bool),
-    ]
-
-
-@torch.library.register_fake("pybeam::beam_commit")
-def _(_tree, beams, slot, *_args) -> tuple[Tensor, Tensor]:
-    num_entries = slot.shape[0] * Beams(*beams).score.shape[1]
-    return slot.new_empty(num_entries), slot.new_empty(num_entries)
 
 
 @torch.library.register_fake("pybeam::catalogue_child")

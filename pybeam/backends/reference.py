@@ -18,6 +18,7 @@ from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends import torch_plan
 from pybeam.backends.reference_tree import tree_append, tree_release
+from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
 from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
 
 INF = float("inf")
@@ -269,10 +270,8 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
         layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
 
 
-beam_program = None
 layer_program = None
 add_norm = None
-commit_and_report = None
 edit_logits = None
 log_softmax = None
 attend_new = None
@@ -280,14 +279,20 @@ perturb = None
 rounded_rows = None
 restore_log_probs = None
 causal_program = None
-beam_open = partial(beams.beam_open, tree_append)
+BEAM_FUNCTIONS = BeamFunctions(
+    open=partial(beams.beam_open, tree_append),
+    read=beams.beam_read,
+    select=select,
+    commit=partial(beams.beam_commit, tree_append),
+    report=torch_plan.beam_report,
+    close=partial(beams.beam_close, tree_release),
+    backtrace=backtrace,
+)
+beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
+skips_forced_logits = False
 beam_plan = torch_plan.beam_plan
-beam_read = beams.beam_read
-beam_commit = partial(beams.beam_commit, tree_append)
-beam_report = torch_plan.beam_report
 draft_open = partial(drafts.draft_open, tree_append)
 draft_commit = drafts.draft_commit
-beam_close = partial(beams.beam_close, tree_release)
 catalogue_child = catalogues.catalogue_child
 catalogue_columns = catalogues.catalogue_columns
 linear = layers.linear

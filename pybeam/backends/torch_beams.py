@@ -1,8 +1,8 @@
 """Opening, reading, committing and closing beams in plain torch, on any device.
 
 The program of the reference backend, and the oracle of the operators in C++ and Triton. On a GPU it opens
-and closes beams. `pybeam.backends.Backend` states the contracts. Nothing is read back from the device and
-every size is known before, so a step can be captured in a CUDA graph.
+and closes beams. `pybeam.backends.beam_program` states the contracts. Nothing is read back from the device
+and every size is known before, so a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pybeam.backends.arrays import (
     TreeArrays,
     root_survivors,
 )
+from pybeam.backends.torch_plan import beam_report
 from pybeam.contracts import Certificate, Finishing, Survivors, Top
 
 INF = float("inf")
@@ -111,10 +112,16 @@ def beam_commit(
     tree: TreeArrays,
     beams: Beams,
     slot: Tensor,
+    live: Tensor,
     survivors: Survivors,
     eos_token: Tensor | None,
     rules: CommitRules,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Make the survivors the next beams of slots [A], and report on slots `live`.
+
+    Every EOS among the survivors' tokens has become `CommitRules.eos_id`. `eos_token` [A, C] are the original
+    tokens, None if there is only one EOS. Returns source and target entries [A * K], and the report.
+    """
     # `select` may return float64
     survivors = survivors._replace(
         score=survivors.score.float(), log_prob=survivors.log_prob.float()
@@ -159,7 +166,7 @@ def beam_commit(
     entry = torch.arange(width, dtype=INT, device=slot.device)
     source = torch.where(is_alive, column * width + old, -1)
     target = torch.where(is_alive, column * width + entry, -1)
-    return source.flatten().to(INT), target.flatten().to(INT)
+    return source.flatten().to(INT), target.flatten().to(INT), beam_report(tree, beams, live)
 
 
 def beam_close(

@@ -24,6 +24,7 @@ from pybeam.backends.arrays import (
     SelectInputs,
     TreeArrays,
 )
+from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
 from pybeam.contracts import ColumnRules, SelectOptions, Survivors
 from pybeam.triton_kernels import beam_commit as commit_kernels
 from pybeam.triton_kernels import beam_read as read_kernels
@@ -31,13 +32,18 @@ from pybeam.triton_kernels import catalogue as catalogue_kernels
 from pybeam.triton_kernels import draft_commit as draft_kernels
 from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
-from pybeam.triton_kernels.backtrace import backtrace
-from pybeam.triton_kernels.edits import edit_logits
-from pybeam.triton_kernels.float8 import rounded_rows
-from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
-from pybeam.triton_kernels.layers import add_norm, gated, rms_norm, rotary
-from pybeam.triton_kernels.log_softmax import log_softmax
-from pybeam.triton_kernels.rows import gather_rows, scatter_rows
+from pybeam.triton_kernels.backtrace import backtrace as backtrace
+from pybeam.triton_kernels.edits import edit_logits as edit_logits
+from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
+from pybeam.triton_kernels.gumbel import perturb as perturb
+from pybeam.triton_kernels.gumbel import restore_log_probs as restore_log_probs
+from pybeam.triton_kernels.layers import add_norm as add_norm
+from pybeam.triton_kernels.layers import gated as gated
+from pybeam.triton_kernels.layers import rms_norm as rms_norm
+from pybeam.triton_kernels.layers import rotary as rotary
+from pybeam.triton_kernels.log_softmax import log_softmax as log_softmax
+from pybeam.triton_kernels.rows import gather_rows as gather_rows
+from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.tree_append import tree_append
 from pybeam.triton_kernels.tree_attention import tree_attention
 
@@ -75,24 +81,21 @@ def beam_read(
     return rows, inputs
 
 
-def beam_report(tree: TreeArrays, beams: Beams, slot: Tensor) -> Tensor:
-    return read_kernels.beam_report(tree, beams.ints, slot)
+def tree_release(tree: TreeArrays, slot: Tensor) -> None:
+    release_kernels.tree_release(
+        tree.num_nodes,
+        tree.num_live,
+        tree.path_length,
+        tree.num_free,
+        tree.page,
+        tree.num_pages,
+        tree.free_page,
+        tree.num_free_pages,
+        slot,
+    )
 
 
 def beam_commit(
-    tree: TreeArrays,
-    beams: Beams,
-    slot: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    rules: CommitRules,
-) -> tuple[Tensor, Tensor]:
-    given = tree, beams, slot, slot, survivors, eos_token, *rules
-    source, target, _ = commit_kernels.commit_and_report(*given)
-    return source, target
-
-
-def commit_and_report(
     tree: TreeArrays,
     beams: Beams,
     slot: Tensor,
@@ -101,8 +104,24 @@ def commit_and_report(
     eos_token: Tensor | None,
     rules: CommitRules,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given = tree, beams, slot, live, survivors, eos_token, *rules
-    return commit_kernels.commit_and_report(*given)
+    return commit_kernels.commit_and_report(tree, beams, slot, live, survivors, eos_token, *rules)
+
+
+def beam_report(tree: TreeArrays, beams: Beams, slot: Tensor) -> Tensor:
+    return read_kernels.beam_report(tree, beams.ints, slot)
+
+
+BEAM_FUNCTIONS = BeamFunctions(
+    open=partial(torch_beams.beam_open, tree_append),
+    read=beam_read,
+    select=select,
+    commit=beam_commit,
+    report=beam_report,
+    close=partial(torch_beams.beam_close, tree_release),
+    backtrace=backtrace,
+)
+beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
+skips_forced_logits = False
 
 
 def draft_open(
@@ -114,7 +133,7 @@ def draft_open(
     draft_ints: Tensor,
     tokens: DraftTokens,
 ) -> None:
-    beam_open(tree, beams, slot, lines, tokens.start_id)
+    BEAM_FUNCTIONS.open(tree, beams, slot, lines, tokens.start_id)
     drafts.ints[slot.long()] = draft_ints
     numbers = tokens.eos_id, tokens.vocab_size
     draft_kernels.draft_commit(tree, beams, drafts, slot, None, None, *numbers)
@@ -133,20 +152,6 @@ def draft_commit(
     draft_kernels.draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
 
 
-def tree_release(tree: TreeArrays, slot: Tensor) -> None:
-    release_kernels.tree_release(
-        tree.num_nodes,
-        tree.num_live,
-        tree.path_length,
-        tree.num_free,
-        tree.page,
-        tree.num_pages,
-        tree.free_page,
-        tree.num_free_pages,
-        slot,
-    )
-
-
 def catalogue_columns(
     arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
 ) -> Tensor:
@@ -156,11 +161,8 @@ def catalogue_columns(
 catalogue_child = catalogue_kernels.catalogue_child
 attend_new = tree_attention
 
-beam_program = None
 layer_program = None
 causal_program = None
-beam_open = partial(torch_beams.beam_open, tree_append)
-beam_close = partial(torch_beams.beam_close, tree_release)
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear
@@ -171,45 +173,3 @@ prompt_attention = layers.prompt_attention
 glu = layers.glu
 lstm_cell = layers.lstm_cell
 mixture = layers.mixture
-
-__all__ = [
-    "add_norm",
-    "attend_new",
-    "backtrace",
-    "beam_close",
-    "beam_commit",
-    "beam_open",
-    "beam_plan",
-    "beam_program",
-    "beam_read",
-    "beam_report",
-    "catalogue_child",
-    "catalogue_columns",
-    "causal_program",
-    "commit_and_report",
-    "draft_commit",
-    "draft_open",
-    "edit_logits",
-    "embed",
-    "gated",
-    "gather_rows",
-    "glu",
-    "layer_norm",
-    "layer_program",
-    "linear",
-    "log_softmax",
-    "lstm_cell",
-    "mixture",
-    "perturb",
-    "prompt_attention",
-    "restore_log_probs",
-    "rms_norm",
-    "rotary",
-    "rounded_rows",
-    "scatter_rows",
-    "select",
-    "soft_cap",
-    "tree_append",
-    "tree_attention",
-    "tree_release",
-]

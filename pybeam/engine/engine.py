@@ -41,6 +41,7 @@ from pybeam.models.base import Alignment
 from pybeam.request import Partial, Result
 from pybeam.state.new_beam import NO_SLOT
 from pybeam.state.report import Report
+from pybeam.state.step import Step
 
 Answers = Iterator[list[Result | Partial]]
 
@@ -192,27 +193,28 @@ class Engine:
                 slot, rows_of = state.plan(slot, self._schedule.planner(limit))
                 num_rows = int(rows_of.sum()) if limit is None else limit
         try:
-            self._choose(slot, num_rows, longest, is_forced)
+            step = self._choose(slot, num_rows, longest, is_forced)
         except Exception as error:
             raise StepFailed(slot, is_undone=True) from error
         try:
             with self._clock("commit"):
-                moves, report = state.finish(slot, live, wants_moves=self._work.advances)
+                moves, report = step.commit(live, wants_moves=self._work.advances)
                 if moves is not None:
                     self._work.session.advance(*moves)
                 return report
         except Exception as error:
             raise StepFailed(slot, is_undone=False) from error
 
-    def _choose(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> None:
+    def _choose(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Step:
         """Select the survivors of the beams in these slots [A]. A second call does the same."""
         state, session = self._work.state, self._work.session
         with self._clock("plan"):
-            rows = state.begin(slot, num_rows, longest, is_forced)
+            step = state.begin(slot, num_rows, longest, is_forced)
         with self._clock("model"):
-            logits = session.step(rows)
+            logits = session.step(step.rows)
         with self._clock("select"):
-            state.choose(rows, state.process(logits, rows))
+            step.choose(logits)
+        return step
 
     def _blame(self, error: Exception) -> dict[int, Exception]:
         """The sources that leave because a step raised this: their errors by slot."""

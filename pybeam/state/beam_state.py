@@ -1,7 +1,7 @@
 """The state of all live sources: beams, finished hypotheses, limits, and the token tree.
 
-Every array has one line per slot. The loop moves rows by two methods: `BeamState.finish` at the end of a
-step and `BeamState.close` when sources are done; `BeamState.check` asserts the invariants.
+Every array has one line per slot. The loop moves rows in two ways: `Step.commit` ends a step of sources, and
+`BeamState.close` ends the sources; `BeamState.check` asserts the invariants.
 """
 
 from __future__ import annotations
@@ -12,18 +12,11 @@ import torch
 from torch import Tensor
 
 from pybeam.backends import Backend, poison
-from pybeam.backends.arrays import (
-    Beams,
-    Drafts,
-    PlanRules,
-    RowArrays,
-    SelectInputs,
-)
-from pybeam.backends.beam_program import BeamProgram
+from pybeam.backends.arrays import Beams, Drafts, PlanRules, RowArrays
+from pybeam.backends.tensor_beams import traced
 from pybeam.backends.torch_beams import final_score
 from pybeam.backends.torch_plan import Choose, planned
-from pybeam.backends.transfer import all_to_device, to_device
-from pybeam.contracts import Finishing, Survivors
+from pybeam.backends.transfer import to_device
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.search.algorithms import Algorithm
@@ -32,9 +25,7 @@ from pybeam.state.draft_step import DraftStep
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 from pybeam.state.reading import rows_of, take_tokens
-from pybeam.state.report import FinishedArrays
-
-NOTHING = torch.zeros(0, dtype=INT)
+from pybeam.state.step import Step
 
 
 class BeamState:
@@ -58,16 +49,12 @@ class BeamState:
         pad_id: int = -1,
     ) -> None:
         self._arrays = LiveArrays(algorithm, eos_ids, backend, device)
-        self._step: BeamStep | DraftStep
+        self._kind: BeamStep | DraftStep
         if algorithm.draft is None:
-            self._step = BeamStep(self._arrays)
+            self._kind = BeamStep(self._arrays)
         else:
             assert vocab_size > 0, "guesses must be tokens of a vocabulary"
-            self._step = DraftStep(self._arrays, vocab_size=vocab_size, pad_id=pad_id)
-        # what a step hands from `begin` to `choose` to `finish`
-        self._program: BeamProgram | None = None
-        self._inputs: SelectInputs | None = None
-        self._survivors: Survivors | None = None
+            self._kind = DraftStep(self._arrays, vocab_size=vocab_size, pad_id=pad_id)
 
     @property
     def tree(self) -> TokenTree:
@@ -80,8 +67,8 @@ class BeamState:
     @property
     def drafts(self) -> Drafts:
         """The guesses of an algorithm that guesses tokens ahead."""
-        assert isinstance(self._step, DraftStep)
-        return self._step.drafts
+        assert isinstance(self._kind, DraftStep)
+        return self._kind.drafts
 
     @property
     def prefix_reach(self) -> int | None:
@@ -91,7 +78,7 @@ class BeamState:
     @property
     def reads_ahead(self) -> bool:
         """Whether beams may take tokens of a prefix at once. State of processors goes from token to token."""
-        is_beam = isinstance(self._step, BeamStep)
+        is_beam = isinstance(self._kind, BeamStep)
         return is_beam and self.prefix_reach is not None and not self._arrays.processors.has_state
 
     @property
@@ -107,10 +94,10 @@ class BeamState:
         `num_nodes` None: as many as a beam of that width and length may need. If there is no memory, all is
         as before.
         """
-        owners = self._arrays, self._arrays.tree, self._step
+        owners = self._arrays, self._arrays.tree, self._kind
         before = [dict(vars(owner)) for owner in owners]
         try:
-            self._step.reserve(num_slots, width, length, num_nodes)
+            self._kind.reserve(num_slots, width, length, num_nodes)
         except BaseException:
             # some arrays have grown, into new tensors, and they must all agree
             for owner, attributes in zip(owners, before, strict=True):
@@ -121,12 +108,12 @@ class BeamState:
 
     def buffers(self) -> tuple[Tensor, ...]:
         """Return all arrays as they are now. A captured step refers to them."""
-        return *self._arrays.buffers(), *self._step.buffers()
+        return *self._arrays.buffers(), *self._kind.buffers()
 
     @property
     def options(self) -> tuple[bool, ...]:
         """The rules that a captured step has as constants, beside the sizes of its arguments."""
-        return tuple(vars(self._arrays.uses).values())
+        return tuple(vars(self._arrays.active).values())
 
     def open(self, beams: Sequence[NewBeam], start_id: int) -> list[int]:
         """Start these beams, each with one row, the start token, in an empty slot.
@@ -134,7 +121,7 @@ class BeamState:
         A scored prefix is a target from which the search goes on. Returns the most rows that each begins
         with.
         """
-        num_rows = self._step.open(beams, start_id)
+        num_rows = self._kind.open(beams, start_id)
         own = [beam for beam in beams if beam.start is not None]
         if own:
             device = self.tree.token.device
@@ -147,86 +134,26 @@ class BeamState:
 
         Yields the rows of these tokens, for `Session.read`.
         """
-        assert isinstance(self._step, BeamStep) and self.reads_ahead
-        take_tokens(self._step, self._arrays, beams)
+        assert isinstance(self._kind, BeamStep) and self.reads_ahead
+        take_tokens(self._arrays, beams)
         return rows_of(self._arrays, beams, start_id)
 
-    def begin(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Rows:
-        """Begin a step of these slots [A]; see `read`. `choose` and `finish` go on with it.
+    def begin(self, slot: Tensor, num_rows: int, longest: int, is_forced: bool = False) -> Step:
+        """Read the rows of these slots [A], one beam after another, and begin a step of them.
 
-        The three do what `read`, `select` and `commit` do, in one object if the backend has a `BeamProgram`.
-        `is_forced` says that the next token of every row is given, and nobody reads its logits.
-        """
-        self._program = self._step.program()
-        if self._program is None:
-            rows, self._inputs = self.read(slot, num_rows, longest)
-            rows.wanted = self._step.wanted(rows)
-            return rows
-        self._forget()
-        read = RowArrays(*self._program.read(slot, num_rows))
-        rows = self._arrays.rows(slot, read, self._step.position(read), longest)
-        rows.wanted = NOTHING if is_forced else None
-        return rows
-
-    def choose(self, rows: Rows, logits: Tensor) -> None:
-        """Select the survivors of the step that has begun. `logits` are the result of `process`."""
-        if self._program is not None:
-            self._program.choose(logits)
-            return
-        assert self._inputs is not None, "a step must begin before it chooses"
-        self._survivors, self._inputs = self.select(rows, self._inputs, logits), None
-
-    def finish(
-        self, slot: Tensor, live: Tensor, *, wants_moves: bool
-    ) -> tuple[tuple[Tensor, Tensor] | None, Tensor]:
-        """Make the survivors the beams of slots [A], and report on the slots `live` [A].
-
-        Each of `live` is the slot that moves at its place, or stays as it is. Returns what `commit` does, if
-        that is wanted, and what `report` does.
-        """
-        if self._program is not None:
-            self._program.commit()
-            moves = self._program.moves() if wants_moves else None
-            return moves, self._program.report(live)
-        assert self._survivors is not None, "a step must choose before it finishes"
-        survivors, self._survivors = self._survivors, None
-        return self._step.commit_and_report(slot, live, survivors)
-
-    def read(self, slot: Tensor, num_rows: int, longest: int) -> tuple[Rows, SelectInputs]:
-        """Read the rows of these slots [A], one beam after another, and the inputs that `select` needs.
-
-        There is room for `num_rows` rows of at most `longest` tokens, start included.
+        There is room for `num_rows` rows of at most `longest` tokens, start included. `is_forced` says that
+        the next token of every row is given, and nobody reads its logits.
         """
         self._forget()
-        arrays, algorithm = self._arrays, self._arrays.algorithm
-        is_held = algorithm.finishing == Finishing.HELD
-        num_entries = slot.numel() * self.width_capacity if is_held else num_rows
-        read, inputs = arrays.backend.beam_read(
-            arrays.tree.arrays, arrays.beams, slot, algorithm.refills, num_rows, num_entries
-        )
-        return arrays.rows(slot, read, self._step.position(read), longest), inputs
+        arrays = self._arrays
+        read = RowArrays(*arrays.program.read(slot, num_rows))
+        rows = arrays.rows(slot, read, self._kind.position(read), longest)
+        rows.wanted = self._kind.wanted(rows, is_forced=is_forced)
+        return Step(slot, rows, self._kind)
 
     def _forget(self) -> None:
         if poison.IS_ON:
-            self._step.forget()
-
-    def process(self, logits: Tensor, rows: Rows) -> Tensor:
-        """The logits [R, V] after the algorithm's processors, which may overwrite them."""
-        return self._step.process(logits, rows)
-
-    def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
-        """Select the survivors of the beams that move, by the algorithm's rules and each source's limits.
-
-        `logits` are the result of `process`.
-        """
-        return self._step.select(rows, inputs, logits)
-
-    def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
-        """Finish, append and stop: survivors become the beams of slots [A].
-
-        Returns source and target entries [A * K] int32 for `Session.advance`.
-        """
-        return self._step.commit(slot, survivors)
+            self._kind.forget()
 
     def plan(self, slot: Tensor, rules: PlanRules | Choose) -> tuple[Tensor, Tensor]:
         """Choose who moves among these slots [A], as `Schedule.plan` does, by its rules or by itself.
@@ -239,10 +166,7 @@ class BeamState:
 
     def report(self, slot: Tensor) -> Tensor:
         """The numbers of these slots [A] that the host needs; `Report.parse` reads a copy of them."""
-        program = self._step.program()
-        if program is not None:
-            return program.report(slot)
-        return self._arrays.backend.beam_report(self.tree.arrays, self.beams, slot)
+        return self._arrays.program.report(slot)
 
     def finished(
         self,
@@ -257,16 +181,8 @@ class BeamState:
         `capacity` is at least the tokens of the longest one, start included. `FinishedHypothesis.parse`
         reads a copy.
         """
-        program = self._step.program()
-        if program is not None:
-            return program.finished(list(slots), list(counts), capacity, wants_log_probs)
-        table = self.beams.finished_ints, self.beams.finished_floats
-        room = table[0].shape[1]
-        owners = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
-        lines = [slot * room + i for slot, n in zip(slots, counts, strict=True) for i in range(n)]
-        owner, line = all_to_device((owners, lines), self._arrays.device)
-        ints, floats = (array.view(-1, 3).index_select(0, line) for array in table)  # [n, 3]
-        return self._traced(owner, ints, floats, capacity, wants_log_probs)
+        program = self._arrays.program
+        return program.finished(list(slots), list(counts), capacity, wants_log_probs)
 
     def cut(self, slots: Sequence[int], capacity: int, *, wants_log_probs: bool) -> Tensor:
         """The best rows of these slots, as `finished` would return them if they were cut now."""
@@ -277,7 +193,8 @@ class BeamState:
         final = final_score(beams, owner, score, counted[:, None])
         ints = torch.stack((self.tree.row_node[owner, 0], length, none), 1)
         floats = torch.cat((score, torch.zeros_like(score), final), 1)
-        return self._traced(owner.to(INT), ints, floats, capacity, wants_log_probs)
+        backtrace, tree = self._arrays.backend.backtrace, self.tree.arrays
+        return traced(backtrace, tree, owner.to(INT), ints, floats, capacity, wants_log_probs)
 
     def best_rows(self, slots: Sequence[int], capacity: int) -> Tensor:
         """Return the tokens of the best rows of slots [A], as `TokenTree.paths` does: [A, capacity] int32.
@@ -288,20 +205,6 @@ class BeamState:
         i = slot.long()
         best = torch.where(self.beams.num_entries[i] > 0, tree.row_node[i, 0], -1)
         return tree.paths(slot, best, capacity)
-
-    def _traced(
-        self, owner: Tensor, ints: Tensor, floats: Tensor, capacity: int, wants_log_probs: bool
-    ) -> Tensor:
-        """Return the hypotheses with these numbers [n, 3] each, packed with the paths to their nodes."""
-        tree, node = self.tree, ints[:, 0]
-        backtrace = self._arrays.backend.backtrace
-        paths, length = backtrace(tree.token, tree.parent, owner, node, capacity)
-        log_probs = None
-        if wants_log_probs:
-            values = tree.log_prob.view(INT)
-            log_probs = backtrace(values, tree.parent, owner, node, capacity)[0]
-            log_probs = log_probs.view(torch.float32)
-        return FinishedArrays(ints, floats, length, paths, log_probs).packed()
 
     def choices(self, slots: Sequence[int], capacity: int) -> Tensor:
         """Return [A, 1 + 2 * capacity] int32: for each slot its number of nodes, their tokens and parents.
@@ -317,13 +220,8 @@ class BeamState:
 
     def close(self, slots: Sequence[int]) -> None:
         """Empty these slots and give their pages back."""
-        program = self._step.program()
-        if program is not None:
-            program.close(list(slots))
-            return
-        slot = to_device(slots, INT, self._arrays.device)
-        self._arrays.backend.beam_close(self.tree.arrays, self.beams, slot)
+        self._arrays.program.close(list(slots))
 
     def check(self) -> None:
         """Assert the invariants; tests call this after every step."""
-        self._step.check()
+        self._kind.check()

@@ -22,12 +22,12 @@ from pybeam.backends.arrays import (
     Drafts,
     DraftTokens,
     RowArrays,
-    SelectInputs,
 )
+from pybeam.backends.tensor_beams import new_lines, with_one_eos
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS, SelectOptions, Survivors
 from pybeam.models.rows import Rows
-from pybeam.state.forced_decoding import force
+from pybeam.state.forced_decoding import Entries, force
 from pybeam.state.live_arrays import INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 
@@ -46,6 +46,9 @@ class DraftStep:
         # a guess of EOS would end every draft, so -1 repeats the token before it instead
         self._pad_id = -1 if pad_id in arrays.eos_ids else pad_id
         self._no_row = torch.zeros(0, dtype=INT, device=arrays.device)
+        # on the device, because each number that a step makes there is a kernel
+        self._eos = to_device(arrays.eos_ids, INT, arrays.device)
+        self._survivors: Survivors | None = None  # of the step that has chosen
 
     def reserve(self, num_slots: int, width: int, length: int, num_nodes: int | None) -> None:
         # there is one hypothesis, whatever `num_nodes` is, and guesses may stand behind the longest one
@@ -59,7 +62,7 @@ class DraftStep:
         """See `BeamState.open`. On a GPU a source may have fewer rows than the result says."""
         arrays = self._arrays
         slots = [beam.slot for beam in beams]
-        slot, lines = arrays.on_device(slots, *arrays.new_lines(beams))
+        slot, lines = new_lines(arrays.device, slots, *arrays.new_lines(beams))
         self.drafts = self.drafts.reserved(0, max(len(beam.guesses) for beam in beams))
         draft_lines = []
         for beam in beams:
@@ -92,16 +95,17 @@ class DraftStep:
     def _tokens(self, start_id: int = -1) -> DraftTokens:
         return DraftTokens(start_id, self._arrays.eos_ids[0], self._vocab_size)
 
-    def program(self) -> None:
-        return None
-
     def position(self, read: RowArrays) -> Tensor:
         return read.depth + read.entry
 
-    def wanted(self, rows: Rows) -> None:
+    def wanted(self, rows: Rows, *, is_forced: bool) -> None:
         """All logits are."""
 
-    def process(self, logits: Tensor, rows: Rows) -> Tensor:
+    def choose(self, rows: Rows, logits: Tensor) -> None:
+        """Process the logits [R, V] of the rows, which may be overwritten, and choose each row's token."""
+        self._survivors = self._selected(rows, self._processed(logits, rows))
+
+    def _processed(self, logits: Tensor, rows: Rows) -> Tensor:
         chain = self._arrays.processors
         if not chain.has_state:
             return chain(logits, rows)
@@ -117,40 +121,42 @@ class DraftStep:
             result[torch.where(is_one, row, num_rows).long()] = value
         return result[:num_rows]
 
-    def select(self, rows: Rows, inputs: SelectInputs, logits: Tensor) -> Survivors:
+    def _selected(self, rows: Rows, logits: Tensor) -> Survivors:
         """The token that greedy decoding would select for every row: `Survivors` of R beams of one row."""
-        beams, uses, chain = self._arrays.beams, self._arrays.uses, self._arrays.processors
+        beams, active, chain = self._arrays.beams, self._arrays.active, self._arrays.processors
         position, p = rows.position, rows.row_slot.long()
         score = logits.new_zeros(logits.shape[0], dtype=torch.float32)
         offset = torch.arange(logits.shape[0] + 1, dtype=INT, device=logits.device)
         options = SelectOptions(
             capacity=1, eos_ids=self._arrays.eos_ids, normalise=chain.normalises
         )
-        if uses.min_length:
+        if active.min_length:
             options = options._replace(ban_eos=rows.num_generated < beams.min_length[p])
         given = beams.prefix[p, position.long().clamp(max=beams.prefix.shape[1] - 1)]
         is_forced = position < beams.scored_from[p]
-        if uses.prefix:
+        if active.prefix:
             options = options._replace(forced=torch.where(is_forced, given, -1))
         width = torch.ones_like(offset[1:])
         chosen = self._arrays.backend.select(logits, score, offset, width, options)
-        if not uses.target:
+        if not active.target:
             return chosen
         is_target = ~is_forced & (position < beams.scored_from[p] + beams.target_length[p])
         return force(
             chosen,
             torch.where(is_target, given, -1),
             dataclasses.replace(rows, offset=offset),
-            inputs._replace(score=score, offset=offset),
+            Entries(score, offset),
             logits,
             self._arrays.eos_ids[0],
             chain.normalises,
         )
 
-    def commit(self, slot: Tensor, survivors: Survivors) -> tuple[Tensor, Tensor]:
+    def commit(self, slot: Tensor, live: Tensor) -> Tensor:
         """Accept proven tokens, append them, stop, and guess the next rows of slots [A]."""
         arrays = self._arrays
-        survivors, eos_token = arrays.with_one_eos(survivors)
+        assert self._survivors is not None, "`commit` needs a `choose` before it"
+        survivors, eos_token = with_one_eos(self._survivors, self._eos)
+        self._survivors = None
         arrays.backend.draft_commit(
             arrays.tree.arrays,
             arrays.beams,
@@ -160,13 +166,10 @@ class DraftStep:
             eos_token,
             self._tokens(),
         )
-        return self._no_row, self._no_row
+        return arrays.program.report(live)
 
-    def commit_and_report(
-        self, slot: Tensor, live: Tensor, survivors: Survivors
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        moves, arrays = self.commit(slot, survivors), self._arrays
-        return moves, arrays.backend.beam_report(arrays.tree.arrays, arrays.beams, live)
+    def moves(self) -> tuple[Tensor, Tensor]:
+        return self._no_row, self._no_row
 
     def check(self) -> None:
         tree, beams = self._arrays.tree, self._arrays.beams

@@ -13,14 +13,23 @@ is what `select` would have given the target's token y, to the last bit. Nothing
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from pybeam.backends.arrays import Beams, SelectInputs
+from pybeam.backends.arrays import Beams
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
 
 INF = float("inf")
+
+
+class Entries(NamedTuple):
+    """The entries of beams, one beam after another, as `select` takes them."""
+
+    score: Tensor  # [B] float32
+    offset: Tensor  # [A + 1] int32
 
 
 def next_forced(beams: Beams, slot: Tensor) -> Tensor:
@@ -51,7 +60,7 @@ def force(
     chosen: Survivors,
     target: Tensor,
     rows: Rows,
-    inputs: SelectInputs,
+    entries: Entries,
     logits: Tensor,
     eos_id: int,
     normalises: bool,
@@ -63,6 +72,7 @@ def force(
     gets 0, since every hypothesis has it.
 
     Args:
+        entries: those of the beams.
         logits: [R, V], as `select` was given them.
         normalises: whether `select` has normalised them; otherwise they are what ranks.
         log_probs: [R, V], if the logits rank without being log-probabilities. Tokens of a prefix then
@@ -72,7 +82,7 @@ def force(
         return chosen  # nothing moves
     # an empty beam may begin behind the last row, but has no target
     row = rows.offset[:-1].clamp(max=logits.shape[0] - 1).long()  # [A]
-    entry = inputs.offset[:-1].clamp(max=inputs.score.numel() - 1).long()
+    entry = entries.offset[:-1].clamp(max=entries.score.numel() - 1).long()
     dtype = chosen.log_prob.dtype
     log_prob = logits[row, target.clamp(min=0).long()].to(dtype)  # [A]
     if normalises:
@@ -91,7 +101,7 @@ def force(
     first = dict(
         token=target,
         parent=torch.zeros_like(target),
-        score=inputs.score[entry] + gain,
+        score=entries.score[entry] + gain,
         log_prob=log_prob,
     )
     follows = (target >= 0) & ~chosen.has_nan

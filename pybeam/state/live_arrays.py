@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,11 +15,11 @@ from pybeam.backends.arrays import (
     NO_LIMIT,
     RUNNING,
     Beams,
-    NewLines,
     RowArrays,
+    TreeArrays,
 )
-from pybeam.backends.transfer import all_to_device, to_device
-from pybeam.contracts import Survivors
+from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
+from pybeam.backends.transfer import all_to_device
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.rows import Rows
 from pybeam.processors.chain import ProcessorChain
@@ -35,27 +34,6 @@ CAP = FLOAT_COLUMNS.index("cap")
 MAX_LINES = 64
 
 
-@dataclass
-class ActiveRules:
-    """Rules that some source has used so far. `select` can ignore the others."""
-
-    prefix: bool = False
-    target: bool = False
-    min_length: bool = False
-    max_candidates: bool = False
-    margin: bool = False
-    local_margin: bool = False
-
-    def note(self, columns: dict[str, float]) -> None:
-        """Note the rules of a source that is opened with these columns."""
-        self.prefix |= columns["scored_from"] > 0
-        self.target |= columns["target_length"] > 0
-        self.min_length |= columns["min_length"] > 0
-        self.max_candidates |= columns["max_candidates"] < NO_LIMIT
-        self.margin |= columns["margin"] < INF
-        self.local_margin |= columns["local_margin"] < INF
-
-
 class LiveArrays:
     """The token tree, the beams and the numbers of processors. Every array has one line per slot.
 
@@ -63,7 +41,8 @@ class LiveArrays:
         tree: the token tree.
         beams: see `Beams`; replaced when it grows.
         processors: the algorithm's processors.
-        uses: see `ActiveRules`.
+        rules: those of the algorithm, for the kernels.
+        active: see `ActiveRules`.
     """
 
     def __init__(
@@ -75,14 +54,24 @@ class LiveArrays:
     ) -> None:
         self.algorithm, self.eos_ids, self.device = algorithm, eos_ids, device
         self.backend = backend
-        # on the device, because each number that a step makes there is a kernel
-        self._eos = to_device(eos_ids, INT, device)
         # guesses are written with masks
         self.tree = TokenTree(backend, device, may_have_paths=algorithm.draft is None)
         # steps read a column of `prefix` even if no source has a prefix
         self.beams = Beams.empty(device).reserved(0, 0, prefix=1)
         self.processors = ProcessorChain(algorithm.processors, device, backend)
-        self.uses = ActiveRules()
+        self.active, stop = ActiveRules(), algorithm.stop
+        self.rules = BeamRules(
+            eos_ids=eos_ids,
+            finishing=int(algorithm.finishing),
+            keeps_best=stop.keeps_best,
+            top=int(stop.top),
+            certificate=int(stop.certificate),
+            refills=algorithm.refills,
+            normalise=self.processors.normalises,
+        )
+        self._program: BeamProgram | None = None
+        # the arrays of the program
+        self._bound: tuple[TreeArrays | None, Beams | None] = None, None
         # what opens the beams of an algorithm, by its id
         self._lines: dict[int, tuple[Algorithm, list[int], list[float]]] = {}
         # columns of the beams, cut out once, because a step may need neither
@@ -92,6 +81,15 @@ class LiveArrays:
     def width_capacity(self) -> int:
         """Number of entries that every beam has room for."""
         return self.beams.score.shape[1]
+
+    @property
+    def program(self) -> BeamProgram:
+        """All that a step does to the arrays as they are now."""
+        tree, beams = self.tree.arrays, self.beams
+        if self._program is None or self._bound[0] is not tree or self._bound[1] is not beams:
+            self._program = self.backend.beam_program(tree, beams, self.rules, self.active)
+            self._bound = tree, beams
+        return self._program
 
     def reserve(
         self, num_slots: int, width: int, length: int, num_nodes: int | None = None
@@ -150,7 +148,7 @@ class LiveArrays:
         kept = None if has_given else self._lines.get(id(algorithm))
         if kept is None:
             columns = columns_of(beam)
-            self.uses.note(columns)
+            self.active.note(columns)
             ints = [int(columns.get(name, 0)) for name in INT_COLUMNS]
             kept = algorithm, ints, [columns[name] for name in FLOAT_COLUMNS]
             if len(self._lines) >= MAX_LINES:
@@ -161,16 +159,6 @@ class LiveArrays:
         _, ints, floats = kept
         cap = algorithm.scoring.cap(beam.source_length)
         return ints, [*floats[:CAP], cap, *floats[CAP + 1 :]]
-
-    def on_device(
-        self, slots: Sequence[int], ints: list[int], floats: list[float]
-    ) -> tuple[Tensor, NewLines]:
-        """Return these slots [A] and the result of `new_lines` on the device."""
-        num = len(slots)
-        numbers = np.array(ints, dtype=np.int32).reshape(num, len(INT_COLUMNS))
-        bits = np.array(floats, dtype=np.float32).reshape(num, len(FLOAT_COLUMNS)).view(np.int32)
-        slot, of_ints, of_floats = all_to_device((slots, numbers, bits), self.device)
-        return slot, NewLines(of_ints, of_floats.view(torch.float32))
 
     def _keep_given(self, slots: Sequence[int], given: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, given))
@@ -219,14 +207,6 @@ class LiveArrays:
             beam_score=beams.score,
             prompt=self.processors.prompts,
         )
-
-    def with_one_eos(self, survivors: Survivors) -> tuple[Survivors, Tensor | None]:
-        """Replace every EOS by the first one. If there are several, return the original tokens too."""
-        token = survivors.token
-        if len(self.eos_ids) == 1:
-            return survivors, None
-        is_eos = (token[..., None] == self._eos).any(-1)
-        return survivors._replace(token=torch.where(is_eos, self._eos[0], token)), token
 
 
 def early_widths(algorithm: Algorithm) -> Sequence[int]:

@@ -15,7 +15,6 @@ from pybeam.backends.arrays import RowArrays
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
-from pybeam.state.beam_step import BeamStep
 from pybeam.state.live_arrays import INF, INT, LiveArrays
 from pybeam.state.new_beam import NewBeam
 
@@ -23,7 +22,7 @@ from pybeam.state.new_beam import NewBeam
 BLOCK = 1024
 
 
-def take_tokens(step: BeamStep, arrays: LiveArrays, beams: Sequence[NewBeam]) -> None:
+def take_tokens(arrays: LiveArrays, beams: Sequence[NewBeam]) -> None:
     """Let beams that have just been opened take the first `num_read` tokens of their prefixes.
 
     They are then as so many steps would leave them.
@@ -41,7 +40,8 @@ def take_tokens(step: BeamStep, arrays: LiveArrays, beams: Sequence[NewBeam]) ->
         num = int((counts > i).sum())
         own = Survivors(*(field[:num] for field in chosen))
         own.token[:, 0] = token[:num, i]
-        step.commit(slot[:num], own)
+        arrays.program.take(slot[:num], own)
+        arrays.program.commit(slot[:num])
 
 
 def _only_rows(num_beams: int, arrays: LiveArrays) -> Survivors:

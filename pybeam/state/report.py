@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pybeam.backends.arrays import (
     FINISHED_FLOAT_COLUMNS,
@@ -50,24 +48,6 @@ class Report(NamedTuple):
         return cls(int(numbers[0]), *lines[:num_slots].T)
 
 
-class FinishedArrays(NamedTuple):
-    """``n`` finished hypotheses on the device; paths begin with the start token and have `C` places."""
-
-    ints: Tensor  # [n, len(FINISHED_INT_COLUMNS)] int32
-    floats: Tensor  # [n, len(FINISHED_FLOAT_COLUMNS)] float32
-    num_tokens: Tensor  # [n] int32, of each path
-    path: Tensor  # [n, C] int32, padded on the right
-    log_prob: Tensor | None  # [n, C] float32 of the tokens of each path
-
-    def packed(self) -> Tensor:
-        """Return all numbers as one int32 tensor, a line per hypothesis, for `FinishedHypothesis`."""
-        floats = self.floats.view(torch.int32)
-        parts = [self.ints, floats, self.num_tokens[:, None], self.path]
-        if self.log_prob is not None:
-            parts.append(self.log_prob.view(torch.int32))
-        return torch.cat(parts, 1)
-
-
 class FinishedHypothesis(NamedTuple):
     """A finished hypothesis."""
 
@@ -86,7 +66,7 @@ class FinishedHypothesis(NamedTuple):
 
     @classmethod
     def parse(cls, numbers: np.ndarray, capacity: int) -> list[FinishedHypothesis]:
-        """Read a copy of `FinishedArrays.packed`, for paths of that capacity."""
+        """Read a copy of what `BeamState.finished` returns, for paths of that capacity."""
         num_ints, num_floats = len(FINISHED_INT_COLUMNS), len(FINISHED_FLOAT_COLUMNS)
         path = num_ints + num_floats + 1
         log_prob = path + capacity

@@ -7,8 +7,7 @@ import torch
 
 import pybeam
 from pybeam import backends
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, tree_survivors
-from pybeam.contracts import Survivors
+from pybeam.backends.arrays import tree_survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.state.beam_state import BeamState
 from pybeam.state.new_beam import NewBeam
@@ -95,59 +94,6 @@ def release_arguments() -> tuple:
     return as_lists(state)
 
 
-def open_beams() -> BeamState:
-    """Slots 0 and 2 of three, after one step: entry 0 of slot 0 is held, one hypothesis of slot 2 ends."""
-    algorithm = pybeam.variable_beam(2, max_length=5)
-    state = BeamState(algorithm, (9,), backends.load("native"), torch.device("cpu"))
-    state.reserve(3, 2, 5)
-    state.tree.reserve_pages(4)
-    first = NewBeam(slot=0, algorithm=algorithm, source_length=3)
-    other = NewBeam(slot=2, algorithm=algorithm, source_length=3, prefix=[4, 5])
-    state.open([first, other], start_id=1)
-    state.commit(ints([0, 2]), survivors_of_one_row())
-    return state
-
-
-def survivors_of_one_row() -> Survivors:
-    token, parent = ints([[9, 3], [9, 6]]), ints([[0, 0], [0, 0]])
-    score = torch.tensor([[-1.0, -2.0], [-1.0, -2.0]])
-    has_nan = torch.tensor([False, False])
-    return Survivors(token, parent, score, score, ints([2, 2]), ints([0, 1]), has_nan)
-
-
-def read_arguments() -> tuple:
-    state = open_beams()
-    # the third slot has no source, and its poison would not be equal to itself
-    return list(state.tree.arrays), list(state.beams), ints([2, 0]), False, 2, 3
-
-
-def commit_arguments() -> tuple:
-    state = open_beams()
-    return (
-        list(state.tree.arrays),
-        list(state.beams),
-        ints([2, 0]),
-        list(survivors_of_one_row()),
-        ints([[8, 3], [7, 6]]),
-        9,
-        1,
-        True,
-        True,
-        1,
-    )
-
-
-def open_arguments() -> tuple:
-    state = open_beams()
-    lines = torch.ones(1, len(INT_COLUMNS), dtype=torch.int32), torch.ones(1, len(FLOAT_COLUMNS))
-    return list(state.tree.arrays), list(state.beams), ints([1]), *lines, 1
-
-
-def close_arguments() -> tuple:
-    state = open_beams()
-    return list(state.tree.arrays), list(state.beams), ints([2])
-
-
 def open_drafts() -> BeamState:
     """Slot 1 of three: the start token and two guesses."""
     algorithm = pybeam.gauss_seidel_jacobi(3, max_length=5)
@@ -187,10 +133,6 @@ ARGUMENTS = {
     "tree_attention": attention_arguments,
     "tree_append": append_arguments,
     "tree_release": release_arguments,
-    "beam_open": open_arguments,
-    "beam_read": read_arguments,
-    "beam_commit": commit_arguments,
-    "beam_close": close_arguments,
     "draft_open": draft_open_arguments,
     "draft_commit": draft_commit_arguments,
     "gather_rows": lambda: ([torch.randn(4, 3), torch.randn(4)], ints([0, 1]), ints([1, 0])),

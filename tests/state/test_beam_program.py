@@ -27,9 +27,7 @@ def opened(algorithm=None, **options) -> BeamState:
 
 
 def program(state: BeamState) -> BeamProgram:
-    found = state._step.program()
-    assert found is not None
-    return found
+    return state._arrays.program
 
 
 @pytest.mark.parametrize("calls", [["choose"], ["commit"], ["read", "commit"], ["step", "commit"]])
@@ -39,7 +37,7 @@ def test_the_order_of_calls(calls):
     steps = dict(
         read=lambda: step.read(ints([0]), 1),
         choose=lambda: step.choose(torch.zeros(1, VOCAB)),
-        commit=step.commit,
+        commit=lambda: step.commit(ints([0])),
     )
     *before_it, last = calls
     for name in before_it:
@@ -63,7 +61,7 @@ def test_a_choice_can_be_dropped():
     program(state).read(ints([0]), 1)
     for one in (state, other):
         program(one).choose(logits)
-        program(one).commit()
+        program(one).commit(ints([0]))
     assert in_use(state) == in_use(other)
 
 
@@ -78,15 +76,15 @@ def test_a_choice_can_be_dropped():
 )
 def test_memory_is_used_again_unless_someone_holds_it(keep, is_kept):
     state = opened()
-    rows = state.begin(ints([0]), 1, 9)
-    held, address = keep(rows.token), rows.token.data_ptr()
-    del rows
-    state.choose(None, torch.eye(VOCAB)[5:6])
-    state.finish(ints([0]), ints([0]), wants_moves=False)
+    step = state.begin(ints([0]), 1, 9)
+    held, address = keep(step.rows.token), step.rows.token.data_ptr()
+    step.choose(torch.eye(VOCAB)[5:6])
+    step.commit(ints([0]), wants_moves=False)
+    del step
     assert np.asarray(held).tolist() == [START]
     # padding, because the beam has two rows now
     state.begin(ints([1]), 1, 9)
-    rows = state.begin(ints([1]), 1, 9)
+    rows = state.begin(ints([1]), 1, 9).rows
     assert np.asarray(held).tolist() == [START]
     assert rows.token.tolist() == [0]
     assert is_kept == (rows.token.data_ptr() != address)
@@ -108,8 +106,13 @@ def test_grown_arrays_are_another_program():
         lambda: opened(compat.ctranslate2.beam_search(2, max_decoding_length=9), prefix=[3]),
     ],
 )
-def test_what_needs_python_in_between_has_none(state):
-    assert state()._step.program() is None
+def test_what_needs_python_in_between_takes_its_survivors(state, monkeypatch):
+    state, taken = state(), []
+    monkeypatch.setattr(state._kind, "_adjusted", lambda *given: taken.append(given) or 1 / 0)
+    step = state.begin(ints([0]), 1, 9)
+    with pytest.raises(ZeroDivisionError):
+        step.choose(torch.zeros(1, VOCAB))
+    assert len(taken) == 1
 
 
 def test_wrong_arguments():

@@ -8,7 +8,8 @@ import torch
 import pybeam
 from pybeam import backends
 from pybeam.backends import poison
-from pybeam.backends.arrays import FLOAT_COLUMNS, INT_COLUMNS, Beams, CommitRules, NewLines
+from pybeam.backends.arrays import INT_COLUMNS, Beams, SelectInputs
+from pybeam.backends.beam_program import ActiveRules
 from pybeam.contracts import Survivors
 from pybeam.search.algorithms import Algorithm
 from pybeam.state.beam_state import BeamState
@@ -35,8 +36,17 @@ def open_state(backend: str = "native") -> BeamState:
     state.reserve(3, 2, 9)
     state.tree.reserve_pages(9)
     state.open(beams([0], algorithm), START)
-    state.commit(ints([0]), survivors(parent=[0, 0], token=[5, 6]))
+    commit(state, [0], survivors(parent=[0, 0], token=[5, 6]))
     return state
+
+
+def commit(
+    state: BeamState, slots: list[int], given: Survivors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    program = state._arrays.program
+    program.take(ints(slots), given)
+    program.commit(ints(slots))
+    return program.moves()
 
 
 def survivors(slots: int = 1, **changes) -> Survivors:
@@ -69,7 +79,7 @@ def test_commit_refuses_before_it_writes(slot, changes, message):
     state = open_state()
     before = in_use(state)
     with pytest.raises(RuntimeError, match=message):
-        state.commit(ints(slot), survivors(len(slot), **changes))
+        commit(state, slot, survivors(len(slot), **changes))
     assert in_use(state) == before
 
 
@@ -87,7 +97,7 @@ def test_read_refuses_a_broken_beam(array, place, value, message):
     state = open_state()
     getattr(state.beams, array)[place] = value
     with pytest.raises(RuntimeError, match=message):
-        state.read(ints([0]), 9, 9)
+        state.begin(ints([0]), 9, 9)
 
 
 @pytest.mark.parametrize("node", [-1, 10**6])
@@ -95,20 +105,21 @@ def test_read_refuses_a_node_that_is_not_there(node):
     state = open_state()
     state.tree.row_node[0, 1] = node
     with pytest.raises(RuntimeError, match="node is out of range"):
-        state.read(ints([0]), 9, 9)
+        state.begin(ints([0]), 9, 9)
 
 
 def test_read_refuses_more_than_there_is_room_for():
     state = open_state()
-    state.read(ints([0, 1]), 2, 9)  # the second is empty
+    state.begin(ints([0, 1]), 2, 9)  # the second is empty
     with pytest.raises(RuntimeError, match="more rows or entries than there is room for"):
-        state.read(ints([0]), 1, 9)
+        state.begin(ints([0]), 1, 9)
 
 
 @pytest.mark.parametrize("program", ["reference", "native"])
 def test_what_is_left_of_the_room_is_padding(program):
     state = open_state(program)
-    rows, moving = state.read(ints([1, 0, 1]), 4, 9)
+    rows = state.begin(ints([1, 0, 1]), 4, 9).rows
+    moving = SelectInputs(*state._arrays.program.inputs())
     assert rows.offset.tolist() == moving.offset.tolist() == [0, 0, 2, 2]
     assert rows.token.tolist() == [5, 6, 0, 0]
     assert rows.cell.tolist()[2:] == [-1, -1]
@@ -123,7 +134,7 @@ def test_an_empty_slot_stays_as_it_is(program):
     state = open_state(program)
     nothing = dict(token=[-1, -1], parent=[-1, -1], count=0, num_finished=0)
     before = in_use(state)
-    source, target = state.commit(ints([1, 1, 2]), survivors(3, **nothing))
+    source, target = commit(state, [1, 1, 2], survivors(3, **nothing))
     assert in_use(state) == before
     assert source.tolist() == target.tolist() == [-1] * 6
 
@@ -134,7 +145,7 @@ def test_slots_that_are_not_there(slots):
     algorithm, before = pybeam.variable_beam(2, max_length=9), in_use(state)
     calls = [
         lambda: state.open(beams(slots, algorithm), START),
-        lambda: state.read(ints(slots), 9, 9),
+        lambda: state.begin(ints(slots), 9, 9),
         lambda: state.close(slots),
     ]
     for call in calls:
@@ -165,8 +176,8 @@ def test_arrays_of_the_wrong_form(name, change):
     state._arrays.beams = state.beams._replace(**broken)
     calls = [
         lambda: state.open(beams([1], pybeam.variable_beam(2, max_length=9)), START),
-        lambda: state.read(ints([0]), 9, 9),
-        lambda: state.commit(ints([0]), survivors()),
+        lambda: state.begin(ints([0]), 9, 9),
+        lambda: commit(state, [0], survivors()),
         lambda: state.close([0]),
     ]
     for call in calls:
@@ -176,27 +187,15 @@ def test_arrays_of_the_wrong_form(name, change):
 
 def test_lists_of_the_wrong_length():
     state = open_state()
-    native = backends.load("native")
-    tree, beams = list(state.tree.arrays), list(state.beams)
-    lines = NewLines(
-        torch.zeros(1, len(INT_COLUMNS), dtype=torch.int32), torch.zeros(1, len(FLOAT_COLUMNS))
-    )
-    rules = CommitRules(EOS, 1, keeps_best=False, top=0, certificate=0)
-    for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ([], [])):
-        calls = [
-            lambda arrays=arrays: native.beam_open(*arrays, ints([1]), lines, START),
-            lambda arrays=arrays: native.beam_commit(*arrays, ints([0]), survivors(), None, rules),
-            lambda arrays=arrays: native.beam_close(*arrays, ints([0])),
-        ]
-        for call in calls:
-            with pytest.raises(ValueError, match=r"must have \d+ arrays"):
-                call()
-    with pytest.raises(ValueError, match="`ints` must be"):
-        short = lines._replace(ints=lines.ints[:, 1:])
-        native.beam_open(tree, beams, ints([1]), short, START)
+    make, active = backends.load("native").beam_program, ActiveRules()
+    tree, beams, rules = tuple(state.tree.arrays), tuple(state.beams), state._arrays.rules
+    for arrays in ((tree[:-1], beams), (tree, beams[:-1]), ((), ())):
+        with pytest.raises(ValueError, match=r"must have \d+ arrays"):
+            make(*arrays, rules, active)
     with pytest.raises(ValueError, match="`finishing` must be 0 to 3"):
-        unknown = rules._replace(finishing=4)
-        native.beam_commit(tree, beams, ints([0]), survivors(), None, unknown)
+        make(tree, beams, rules._replace(finishing=4), active)
+    with pytest.raises(ValueError, match=r"`survivors` must have \d+ arrays"):
+        state._arrays.program.take(ints([0]), survivors()[:-1])
 
 
 def test_columns_are_read_and_written_by_name():

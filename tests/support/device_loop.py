@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pybeam.backends import reference
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_drafts as drafts
+from pybeam.backends.tensor_beams import TensorBeams
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
 from pybeam.engine.workspace import Workspace
@@ -17,14 +19,18 @@ from pybeam.engine.workspace import Workspace
 def torch_beams() -> SimpleNamespace:
     """The native operators, except that beams are plain torch, as on a GPU."""
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+    functions = reference.BEAM_FUNCTIONS._replace(
+        open=partial(beams.beam_open, native.tree_append),
+        select=native.select,
+        commit=partial(beams.beam_commit, native.tree_append),
+        close=partial(beams.beam_close, native.tree_release),
+        backtrace=native.backtrace,
+    )
     program = dict(
-        beam_program=None,
-        beam_open=partial(beams.beam_open, native.tree_append),
-        beam_read=beams.beam_read,
-        beam_commit=partial(beams.beam_commit, native.tree_append),
+        beam_program=partial(TensorBeams, functions),
+        skips_forced_logits=False,
         draft_open=partial(drafts.draft_open, native.tree_append),
         draft_commit=drafts.draft_commit,
-        beam_close=partial(beams.beam_close, native.tree_release),
     )
     return SimpleNamespace(**{**vars(native), **program})
 

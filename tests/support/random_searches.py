@@ -97,9 +97,9 @@ def assert_equal(one: tuple, other: tuple) -> None:
 class Searches:
     """Random searches in a few slots, done three times from the same logits.
 
-    The operators of a backend and the native ones read, select and commit. The third state begins,
-    chooses and finishes with a `BeamProgram`, where no target forbids it. Every second seed has one
-    EOS, of the others there are several.
+    The first state is that of a backend, the others are native. The first two take survivors that the native
+    `select` has chosen, and the third chooses by itself. Every second seed has one EOS, of the others there
+    are several.
     """
 
     def __init__(
@@ -186,22 +186,23 @@ class Searches:
         slot = ints(moving + [EMPTY] * self.random(3))
         live = ints([*reversed(self.live), *[EMPTY] * (len(slot) - len(moving))])
         num_rows = int(self.states[0].beams.num_rows[slot.long()].sum()) + self.random(3)
-        *states, whole = self.states
-        (rows, moving), (native_rows, native_moving) = [
-            state.read(slot, num_rows, LENGTH) for state in states
-        ]
-        whole_rows = whole.begin(slot, num_rows, LENGTH)
-        assert_equal(fields_of(rows), fields_of(native_rows))
-        assert_equal(fields_of(rows), fields_of(whole_rows))
-        assert_equal(moving, native_moving)
-        logits = self.logits(rows.token.numel())
-        survivors = self.states[1].select(rows, moving, logits)
-        whole.choose(whole_rows, logits)
-        results = [state._step.commit_and_report(slot, live, survivors) for state in states]
-        results.append(whole.finish(slot, live, wants_moves=True))
-        for moves, report in results:
+        steps = [state.begin(slot, num_rows, LENGTH) for state in self.states]
+        _, given, own = steps
+        inputs = [state._arrays.program.inputs() for state in self.states]
+        for step, own_inputs in zip(steps, inputs, strict=True):
+            assert_equal(fields_of(step.rows), fields_of(given.rows))
+            assert_equal(own_inputs, inputs[0])
+        logits = self.logits(given.rows.token.numel())
+        seen = self.states[1]._arrays.processors(logits.clone(), given.rows)
+        survivors = given.kind._adjusted(given.rows, seen)
+        for state in self.states[:2]:
+            state._arrays.program.take(slot, survivors)
+        own.choose(logits)
+        results = [step.commit(live, wants_moves=True) for step in steps]
+        for state, (moves, report) in zip(self.states, results, strict=True):
             assert_equal(moves, results[0][0])
-            assert_equal([report], [states[1].report(live)])
+            assert_equal([report], [results[0][1]])
+            assert_equal([report], [state.report(live)])
 
     def check(self) -> None:
         for state in self.states:

@@ -154,4 +154,6 @@ def commit_launches(
     has_nan = torch.zeros(num_sources, dtype=torch.bool)
     survivors = Survivors(token, parent, score, log_prob, count, num_finished, has_nan)
     slot = ints(num_sources)
-    return recorded(lambda: kernels.beam_commit(tree.arrays, beams, slot, survivors, None, rules))
+    return recorded(
+        lambda: kernels.beam_commit(tree.arrays, beams, slot, slot, survivors, None, rules)
+    )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 import pybeam
 from pybeam import backends
+from pybeam.backends.tensor_beams import TensorBeams
 from pybeam.engine.workspace import Workspace
 from support.laws import ALGORITHMS, SOURCES, decoded, essence
 from support.search_models import random_model
 
-BEAMS = ("beam_plan", "beam_open", "beam_read", "beam_commit", "beam_report", "beam_close")
-BEAMS += ("commit_and_report",)
-DRAFTS = ("draft_open", "draft_commit")
+OWN = ("beam_plan", "draft_open", "draft_commit", "tree_append", "skips_forced_logits")
 SCHEDULES = {
     "batch": pybeam.Batch(3),
     "streaming": pybeam.Streaming(4, 0.5, max_wait=2),
@@ -29,8 +29,10 @@ def triton_beams(device) -> SimpleNamespace:
         pytest.skip("native operators run on a CPU")
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
     triton = backends.load("triton")
-    program = {name: getattr(triton, name) for name in (*BEAMS, *DRAFTS, "tree_append")}
-    return SimpleNamespace(**{**vars(native), **program, "beam_program": None})
+    own = {name: getattr(triton, name) for name in OWN}
+    functions = triton.BEAM_FUNCTIONS._replace(select=native.select, backtrace=native.backtrace)
+    own["beam_program"] = partial(TensorBeams, functions)
+    return SimpleNamespace(**{**vars(native), **own})
 
 
 @pytest.mark.parametrize("late", [False, True])

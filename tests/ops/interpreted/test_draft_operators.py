@@ -75,8 +75,8 @@ class Searches:
         native, ours = self.states
         slot = ints([p if self.random(4) else 0 for p in self.live] + [0] * self.random(3))
         num_rows = int(native.beams.num_rows[slot.long()].sum())
-        rows, inputs = native.read(slot, num_rows, LENGTH)
-        others, _ = ours.read(slot, num_rows, LENGTH)
+        steps = [state.begin(slot, num_rows, LENGTH) for state in (native, ours)]
+        rows, others = (step.rows for step in steps)
         assert bits(rows.token) == bits(others.token)
         assert bits(rows.cell) == bits(others.cell)
         logits = torch.randn(num_rows, VOCAB, generator=self.generator)
@@ -85,9 +85,10 @@ class Searches:
         logits[torch.rand(num_rows, generator=self.generator) < 0.03] = -torch.inf
         if num_rows and self.random(9) == 0:
             logits[self.random(num_rows), 0] = torch.nan
-        survivors = native.select(rows, inputs, logits)
-        for state in self.states:
-            state.commit(slot, survivors)
+        survivors = steps[0].kind._selected(rows, logits)
+        for step in steps:
+            step.kind._survivors = survivors
+            step.commit(slot, wants_moves=False)
 
     def close(self) -> None:
         reasons = self.states[0].beams.reason.tolist()

@@ -1,0 +1,207 @@
+"""`TensorBeams`: the `BeamProgram` of backends whose kernels are functions on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pybeam.backends.arrays import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    Beams,
+    CommitRules,
+    NewLines,
+    RowArrays,
+    SelectInputs,
+    TreeArrays,
+)
+from pybeam.backends.beam_program import ActiveRules, BeamRules
+from pybeam.backends.transfer import all_to_device, to_device
+from pybeam.contracts import Finishing, SelectOptions, Survivors
+
+INT = torch.int32
+# every place in a beam may have one candidate that goes on, and one that finishes
+REFILL_PER_PLACE = 2
+
+Backtrace = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
+
+
+class BeamFunctions(NamedTuple):
+    """The kernels of a backend. `torch_beams` has the first, and says what they do."""
+
+    open: Callable[[TreeArrays, Beams, Tensor, NewLines, int], None]
+    read: Callable[[TreeArrays, Beams, Tensor, bool, int, int], tuple[RowArrays, SelectInputs]]
+    select: Callable[[Tensor, Tensor, Tensor, Tensor, SelectOptions], Survivors]
+    # of slots that move, and a report on slots that are live
+    commit: Callable[
+        [TreeArrays, Beams, Tensor, Tensor, Survivors, Tensor | None, CommitRules],
+        tuple[Tensor, Tensor, Tensor],
+    ]
+    report: Callable[[TreeArrays, Beams, Tensor], Tensor]
+    close: Callable[[TreeArrays, Beams, Tensor], None]
+    backtrace: Backtrace
+
+
+class TensorBeams:
+    """See `BeamProgram`."""
+
+    def __init__(
+        self,
+        functions: BeamFunctions,
+        tree: TreeArrays,
+        beams: Beams,
+        rules: BeamRules,
+        active: ActiveRules,
+    ) -> None:
+        self._functions, self._tree, self._beams = functions, tree, beams
+        self._rules, self._active, self._device = rules, active, beams.ints.device
+        eos_ids, finishing, keeps_best, top, certificate, *_ = rules
+        self._commit_rules = CommitRules(eos_ids[0], finishing, keeps_best, top, certificate)
+        # on the device, because each number that a step makes there is a kernel
+        self._eos = to_device(eos_ids, INT, self._device)
+        self._slot: Tensor | None = None
+        self._inputs: SelectInputs | None = None
+        self._survivors: Survivors | None = None
+        self._moves: tuple[Tensor, Tensor] | None = None
+
+    def open(self, slots: list[int], ints: list[int], floats: list[float], start_id: int) -> None:
+        slot, lines = new_lines(self._device, slots, ints, floats)
+        self._functions.open(self._tree, self._beams, slot, lines, start_id)
+
+    def read(self, slot: Tensor, num_rows: int) -> RowArrays:
+        is_held = self._rules.finishing == Finishing.HELD
+        num_entries = slot.numel() * self._beams.score.shape[1] if is_held else num_rows
+        self._slot, self._survivors = slot, None
+        rows, self._inputs = self._functions.read(
+            self._tree, self._beams, slot, self._rules.refills, num_rows, num_entries
+        )
+        return rows
+
+    def inputs(self) -> SelectInputs:
+        assert self._inputs is not None, "`inputs` needs a `read` before it"
+        return self._inputs
+
+    def choose(self, logits: Tensor) -> None:
+        inputs = self.inputs()
+        options = select_options(self._rules, self._active, inputs, self._beams.score.shape[1])
+        self._survivors = self._functions.select(
+            logits, inputs.score, inputs.offset, inputs.width, options
+        )
+
+    def take(self, slot: Tensor, survivors: Survivors) -> None:
+        self._slot, self._survivors = slot, survivors
+
+    def commit(self, live: Tensor) -> Tensor:
+        assert self._slot is not None and self._survivors is not None, (
+            "`commit` needs a `choose` before it"
+        )
+        survivors, eos_token = with_one_eos(self._survivors, self._eos)
+        self._survivors = self._inputs = None
+        given = self._tree, self._beams, self._slot, live, survivors, eos_token
+        *moves, report = self._functions.commit(*given, self._commit_rules)
+        self._moves = moves[0], moves[1]
+        return report
+
+    def moves(self) -> tuple[Tensor, Tensor]:
+        assert self._moves is not None, "`moves` needs a `commit` before it"
+        return self._moves
+
+    def report(self, slot: Tensor) -> Tensor:
+        return self._functions.report(self._tree, self._beams, slot)
+
+    def finished(
+        self, slots: list[int], counts: list[int], capacity: int, wants_log_probs: bool
+    ) -> Tensor:
+        table = self._beams.finished_ints, self._beams.finished_floats
+        room = table[0].shape[1]
+        owners = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
+        lines = [slot * room + i for slot, n in zip(slots, counts, strict=True) for i in range(n)]
+        owner, line = all_to_device((owners, lines), self._device)
+        ints, floats = (array.view(-1, 3).index_select(0, line) for array in table)  # [n, 3]
+        backtrace = self._functions.backtrace
+        return traced(backtrace, self._tree, owner, ints, floats, capacity, wants_log_probs)
+
+    def close(self, slots: list[int]) -> None:
+        self._functions.close(self._tree, self._beams, to_device(slots, INT, self._device))
+
+
+def new_lines(
+    device: torch.device, slots: Sequence[int], ints: list[int], floats: list[float]
+) -> tuple[Tensor, NewLines]:
+    """Return slots [A] and the lines that open them, which stand one after another, on the device."""
+    num = len(slots)
+    numbers = np.array(ints, dtype=np.int32).reshape(num, len(INT_COLUMNS))
+    bits = np.array(floats, dtype=np.float32).reshape(num, len(FLOAT_COLUMNS)).view(np.int32)
+    slot, of_ints, of_floats = all_to_device((slots, numbers, bits), device)
+    return slot, NewLines(of_ints, of_floats.view(torch.float32))
+
+
+def select_options(
+    rules: BeamRules, active: ActiveRules, inputs: SelectInputs, width: int
+) -> SelectOptions:
+    """The options of `select` for beams with these inputs, whose arrays have room for `width` entries."""
+    is_held = rules.finishing == Finishing.HELD
+    per_place = REFILL_PER_PLACE if rules.finishing == Finishing.REFILL else 1
+    return SelectOptions(
+        capacity=width * per_place,
+        eos_ids=rules.eos_ids,
+        finishing=rules.finishing,
+        normalise=rules.normalise,
+        is_ended=inputs.is_ended if is_held else None,
+        max_candidates=inputs.max_candidates if active.max_candidates else None,
+        margin=inputs.margin if active.margin else None,
+        local_margin=inputs.local_margin if active.local_margin else None,
+        best_finished=inputs.best_finished if is_held and active.margin else None,
+        forced=inputs.forced if active.prefix else None,
+        ban_eos=inputs.ban_eos if active.min_length else None,
+    )
+
+
+def with_one_eos(survivors: Survivors, eos: Tensor) -> tuple[Survivors, Tensor | None]:
+    """Replace every EOS by the first of `eos` [n]. If there are several, return the original tokens too."""
+    token = survivors.token
+    if len(eos) == 1:
+        return survivors, None
+    is_eos = (token[..., None] == eos).any(-1)
+    return survivors._replace(token=torch.where(is_eos, eos[0], token)), token
+
+
+class FinishedArrays(NamedTuple):
+    """``n`` finished hypotheses on the device; paths begin with the start token and have `C` places."""
+
+    ints: Tensor  # [n, len(FINISHED_INT_COLUMNS)] int32
+    floats: Tensor  # [n, len(FINISHED_FLOAT_COLUMNS)] float32
+    num_tokens: Tensor  # [n] int32, of each path
+    path: Tensor  # [n, C] int32, padded on the right
+    log_prob: Tensor | None  # [n, C] float32 of the tokens of each path
+
+    def packed(self) -> Tensor:
+        """Return all numbers as one int32 tensor, a line per hypothesis."""
+        floats = self.floats.view(torch.int32)
+        parts = [self.ints, floats, self.num_tokens[:, None], self.path]
+        if self.log_prob is not None:
+            parts.append(self.log_prob.view(torch.int32))
+        return torch.cat(parts, 1)
+
+
+def traced(
+    backtrace: Backtrace,
+    tree: TreeArrays,
+    owner: Tensor,
+    ints: Tensor,
+    floats: Tensor,
+    capacity: int,
+    wants_log_probs: bool,
+) -> Tensor:
+    """Return the hypotheses with these numbers [n, 3] each, packed with the paths to their nodes."""
+    node = ints[:, 0]
+    paths, length = backtrace(tree.token, tree.parent, owner, node, capacity)
+    log_probs = None
+    if wants_log_probs:
+        values = tree.log_prob.view(INT)
+        log_probs = backtrace(values, tree.parent, owner, node, capacity)[0].view(torch.float32)
+    return FinishedArrays(ints, floats, length, paths, log_probs).packed()
