@@ -15,7 +15,7 @@ PIP     := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/*/*.cu csrc/*/*.cuh)
 # Two stamps, so that a build without a compiler is done again when there is one.
 BUILT   := $(VENV)/.stamp-build$(if $(shell command -v $${CXX:-c++} || command -v g++),,-reference)
-PYTHONS := pybeam triton_kernels pybeam_search.py tests benchmarks docs examples release setup.py
+PYTHONS := pybeam triton_kernels packages pybeam_search.py tests benchmarks docs examples release setup.py
 # every extra that a command of README.md needs
 EXTRAS  := corpus,documents,graph,onnx,otel,serve,speech,vad
 PAGE    := examples/onnx/page
@@ -266,9 +266,10 @@ $(VENV)/.stamp-tools: $(VENV)/.stamp-torch
 	@$(PIP) ninja "setuptools>=77" wheel numpy
 	@touch $@
 
-$(BUILT): $(VENV)/.stamp-tools pyproject.toml $(wildcard setup.py) $(SOURCES)
+$(BUILT): $(VENV)/.stamp-tools pyproject.toml packages/client/pyproject.toml $(wildcard setup.py) $(SOURCES)
 	@echo "[4/4] compiling the C++ kernels and installing pybeam (about a minute)"
 	@$(PIP) -e ".[$(EXTRAS)]" --no-build-isolation
+	@$(PIP) -e packages/client --no-build-isolation
 	@$(BIN)/pybeam info
 	@touch $@
 

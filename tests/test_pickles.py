@@ -11,8 +11,8 @@ import torch
 
 import pybeam
 from pybeam import processors
-from pybeam.client import ServerError
 from pybeam.serving import QueueFull
+from pybeam_client import ServerError
 from support.built_in_models import saved
 from support.search_models import random_model
 

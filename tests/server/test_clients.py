@@ -2,14 +2,26 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import httpx
 import pytest
 
-from pybeam.client import AsyncClient, Client, ServerError
+from pybeam_client import AsyncClient, Client, ServerError
 from support.example_lines import LINES, translations
 from support.paths import ROOT
 from support.server_app import client as app_client
+
+
+def test_our_client_needs_neither_torch_nor_pybeam():
+    code = (
+        "import sys, pybeam_client; "
+        "print([name for name in ('torch', 'pybeam', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
 
 FIRST = ROOT / "examples" / "speech" / "first.wav"
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self, overload
 
 import httpx
 
-from pybeam.client.protocol import Events, error_of, headers_of, recording, seconds_to_retry
+from pybeam_client.protocol import Events, error_of, headers_of, recording, seconds_to_retry
 
 TRANSLATIONS, DECODE, SCORE = "/v1/translations", "/v1/decode", "/v1/score"
 AUDIO = "/v1/audio/transcriptions"
