@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import check_list, whole
-from pybeam.backends.memory import on_host
 from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.fit import check_ends, check_kinds, check_longest
-from pybeam.engine.live_streams import on_device
 from pybeam.engine.request_queue import ReadAhead, RequestQueue, arriving, until_done
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.models.base import Alignment, InProcess, Model
 from pybeam.processors.base import Processor
@@ -316,21 +314,20 @@ class Decoder(InProcess):
 
     def _start(
         self, requests: Iterable[Any] | Arrivals, *, log_probs: bool, partials: bool = False
-    ) -> Iterator[Result | Partial]:
+    ) -> Stream[Result | Partial]:
         stats = self.stats = Stats()
-        wants = StreamOptions(log_probs, partials, self._alignment, self._reads_late)
-        return _timed(self._run(requests, stats, wants), stats)
+        options = StreamOptions(log_probs, partials, self._alignment, self._reads_late)
+        return Stream(self._run(requests, stats, options), self.model.device, stats)
 
     def _run(
-        self, requests: Iterable[Any] | Arrivals, stats: Stats, wants: StreamOptions
-    ) -> Iterator[Result | Partial]:
+        self, requests: Iterable[Any] | Arrivals, stats: Stats, options: StreamOptions
+    ) -> Generator[list[Result | Partial]]:
         # another thread may take it first
         try:
             workspace = self._idle.pop()
         except IndexError:
             workspace = self._workspace()
-        engine = Engine(workspace, self.schedule, stats, wants)
-        yield from on_device(engine.run(requests), self.model.device)
+        yield from Engine(workspace, self.schedule, stats, options).run(requests)
         # only here, so that a stream that was given up takes its half-done sources with it
         if not self._idle and not workspace.is_too_large:
             self._idle.append(workspace)
@@ -363,16 +360,3 @@ def _checked(results: list[Result], on_error: str) -> list[Result]:
     if on_error == "raise" and any(result.error is not None for result in results):
         raise DecodeError(results)
     return results
-
-
-def _timed(results: Iterator[Result | Partial], stats: Stats) -> Iterator[Result | Partial]:
-    while True:
-        start = time.perf_counter()
-        try:
-            with on_host():
-                result = next(results)
-        except StopIteration:
-            return
-        finally:
-            stats.seconds += time.perf_counter() - start
-        yield result

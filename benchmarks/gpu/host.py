@@ -159,6 +159,7 @@ def streams(
     import pybeam
     from pybeam.engine.engine import Engine, StreamOptions
     from pybeam.engine.stats import Stats
+    from pybeam.engine.streaming import Stream
     from pybeam.engine.workspace import Workspace
 
     watch = Stopwatch()
@@ -172,7 +173,8 @@ def streams(
         watch.seconds = 0.0
         gc.collect()
         begin = time.thread_time()
-        results = list(Engine(work, schedule, stats, StreamOptions(reads_late=True)).run(requests))
+        engine = Engine(work, schedule, stats, StreamOptions(reads_late=True))
+        results = list(Stream(engine.run(requests), torch.device("cpu")))
         seconds = time.thread_time() - begin - watch.seconds
         assert len(results) == num and not any(result.error for result in results)
         assert all(result.hypotheses for result in results)

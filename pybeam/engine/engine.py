@@ -13,7 +13,7 @@ error, and the others go on (`failures.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,6 @@ from pybeam.engine.arrivals import Arrivals, IterableArrivals
 from pybeam.engine.attention import with_attention
 from pybeam.engine.failures import StepFailed, blamed, isolate, kept
 from pybeam.engine.live_sources import LiveSources
-from pybeam.engine.live_streams import Stream, closed_at_exit, one_by_one
 from pybeam.engine.partials import PartialReader
 from pybeam.engine.pending import PendingReport
 from pybeam.engine.results import FinishedBatch
@@ -43,7 +42,7 @@ from pybeam.state.new_beam import NO_SLOT
 from pybeam.state.report import Report
 from pybeam.state.step import Step
 
-Answers = Iterator[list[Result | Partial]]
+Answers = Generator[list[Result | Partial]]
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,8 @@ class Engine:
         self._pending: deque[PendingReport] = deque()
         self._finished: deque[FinishedBatch] = deque()
 
-    @closed_at_exit
-    @one_by_one
-    def run(self, requests: Iterable[Any] | Arrivals) -> Stream[list[Result | Partial]]:
-        """Yield results as soon as they are known, in no particular order."""
+    def run(self, requests: Iterable[Any] | Arrivals) -> Answers:
+        """Yield results as soon as they are known, in no particular order; see `streaming.Stream`."""
         arrivals = requests if isinstance(requests, Arrivals) else IterableArrivals(requests)
         self._work.expect(self._schedule.most_sources)
         self._arrivals = arrivals

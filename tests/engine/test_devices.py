@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from pybeam.engine.live_streams import on_device
+from pybeam.engine.streaming import Stream
 
 SECOND = torch.device("cuda:1")
 
@@ -31,7 +31,7 @@ def stream(seen, current, error=None):
     try:
         for i in range(1, 4):
             seen.append(current[0])
-            yield i
+            yield [i]
         if error is not None:
             raise error
     finally:
@@ -40,14 +40,14 @@ def stream(seen, current, error=None):
 
 def test_it_is_current_while_the_stream_works(current):
     seen = []
-    for item in on_device(stream(seen, current), SECOND):
+    for item in Stream(stream(seen, current), SECOND):
         assert current == [0] and item == len(seen)
     assert seen == [1, 1, 1, 1]
 
 
 def test_closing_early(current):
     seen = []
-    items = on_device(stream(seen, current), SECOND)
+    items = Stream(stream(seen, current), SECOND)
     assert next(items) == 1
     items.close()
     assert seen == [1, 1] and current == [0]
@@ -56,10 +56,10 @@ def test_closing_early(current):
 def test_errors_pass(current):
     seen = []
     with pytest.raises(ValueError, match="oops"):
-        list(on_device(stream(seen, current, ValueError("oops")), SECOND))
+        list(Stream(stream(seen, current, ValueError("oops")), SECOND))
     assert set(seen) == {1} and current == [0]
 
 
 def test_a_cpu_asks_for_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", None)
-    assert list(on_device(stream([], [0]), torch.device("cpu"))) == [1, 2, 3]
+    assert list(Stream(stream([], [0]), torch.device("cpu"))) == [1, 2, 3]

@@ -18,6 +18,7 @@ from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import StepFailed
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.models.function import FunctionSession
@@ -28,6 +29,8 @@ BAD = 4  # the request that fails
 BACKEND = "native" if "native" in backends.available() else "reference"
 GOOD = random_model(7, eos_bonus=0.3)
 BEAM = dict(n_best=3, max_length=9)
+
+CPU = torch.device("cpu")
 
 
 class Oops(Exception):
@@ -211,7 +214,7 @@ def on():
 
 def run(workspace: Workspace, schedule, requests, **wants) -> list[pybeam.Result]:
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**wants))
-    results = [r for r in engine.run(requests) if isinstance(r, pybeam.Result)]
+    results = [r for r in Stream(engine.run(requests), CPU) if isinstance(r, pybeam.Result)]
     return sorted(results, key=lambda result: result.index)
 
 

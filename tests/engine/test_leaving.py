@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends
@@ -13,6 +14,7 @@ from pybeam.engine.arrivals import Arrivals, Watch
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import Interrupted, blamed
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
 from support.laws import ALGORITHMS, SOURCES, CheckedEngine, decoded, essence, schedules
@@ -22,6 +24,8 @@ BACKEND = "native" if "native" in backends.available() else "reference"
 DIVERSE = pybeam.diverse(pybeam.fixed_beam(2, max_length=9), 3, 0.5)
 EVERY = {**ALGORITHMS, "diverse": DIVERSE}
 NAMES = [name for name in EVERY if name != "wide"]
+
+CPU = torch.device("cpu")
 
 
 class Gone(Exception):
@@ -66,7 +70,7 @@ def run(algorithm, schedule, arrivals, model, **wants):
     workspace = Workspace(model, algorithm, backends.load(BACKEND))
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**wants))
     results, partials = {}, {}
-    for item in engine.run(arrivals):
+    for item in Stream(engine.run(arrivals), CPU):
         if isinstance(item, Partial):
             assert item.index not in results
             partials[item.index] = item

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends, processors
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.request import Partial
 from support.laws import ALGORITHMS, SOURCES, essence, schedules
@@ -28,13 +30,15 @@ REQUESTS = [
     for i, source in enumerate(SOURCES)
 ]
 
+CPU = torch.device("cpu")
+
 
 def streamed(model, algorithm, schedule, backend, requests=SOURCES, **options):
     """The results by index, and what was said of each request before it: the tokens, call by call."""
     workspace = Workspace(model, algorithm, backends.load(backend))
     engine = Engine(workspace, schedule, Stats(), StreamOptions(partials=True, **options))
     results, said = {}, {}
-    for item in engine.run(requests):
+    for item in Stream(engine.run(requests), CPU):
         if isinstance(item, Partial):
             assert item.index not in results
             said.setdefault(item.index, []).append(item.tokens)

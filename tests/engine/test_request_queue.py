@@ -6,11 +6,13 @@ import time
 from queue import SimpleQueue
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from support.laws import (
     ALGORITHMS,
@@ -24,6 +26,8 @@ from support.laws import (
 from support.search_models import BOS, EOS, random_model
 
 WAIT_SECONDS, PAUSE_SECONDS = 20, 0.05
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ class Scripted(pybeam.RequestQueue):
 def results_of(algorithm, schedule, backend, queue, model, **options):
     workspace = Workspace(model, algorithm, backends.load(backend))
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**options))
-    for result in engine.run(queue):
+    for result in Stream(engine.run(queue), CPU):
         queue.num_done += 1
         yield result
 

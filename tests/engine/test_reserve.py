@@ -6,12 +6,14 @@ import gc
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends
 from pybeam.engine import workspace as workspaces
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import PhaseClock, Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from support.device_loop import assert_alike, run, torch_beams
 from support.graph_memory import Replays
@@ -20,6 +22,8 @@ from support.search_models import random_model
 from support.tiny_models import save_tiny_model
 
 ENDLESS = random_model(1, 9, eos_bonus=-99.0)
+
+CPU = torch.device("cpu")
 
 
 def workspace(algorithm) -> Workspace:
@@ -105,7 +109,7 @@ def test_memory_is_given_back_after_a_peak(name, model, late, monkeypatch, tmp_p
         monkeypatch.setattr(workspaces, "KEPT_BYTES", kept)
         work = Workspace(model, algorithm, BACKEND)
         running = Engine(work, pybeam.Fifo(4), Stats(), StreamOptions(reads_late=late))
-        found[kept] = sorted(running.run(requests), key=lambda result: result.index)
+        found[kept] = sorted(Stream(running.run(requests), CPU), key=lambda result: result.index)
         sizes[kept] = sum(buffer.nbytes for buffer in work.buffers())
     assert not any(result.error for result in found[0])
     assert essence(found[0]) == essence(found[1 << 40])

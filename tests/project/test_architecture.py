@@ -16,7 +16,9 @@ LIBRARY = sorted(
     | {ROOT / "pybeam" / p.relative_to(ROOT) for p in (ROOT / "triton_kernels").rglob("*.py")}
 )
 OTHERS = sorted(
-    p for name in ("tests", "benchmarks", "packages", "release") for p in (ROOT / name).rglob("*.py")
+    p
+    for name in ("tests", "benchmarks", "packages", "release")
+    for p in (ROOT / name).rglob("*.py")
 )
 KERNELS = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".cpp", ".h", ".cu", ".cuh"})
 # the floors of the house, top first: a room may import those on lower floors, never one beside it or above

@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pybeam.backends import reference
 from pybeam.backends import torch_beams as beams
@@ -13,7 +14,10 @@ from pybeam.backends import torch_drafts as drafts
 from pybeam.backends.tensor_beams import TensorBeams
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
+
+CPU = torch.device("cpu")
 
 
 def torch_beams() -> SimpleNamespace:
@@ -41,7 +45,7 @@ REQUESTS = [[5 + i % 20, 7, 9] * (1 + i % 3) for i in range(12)]
 def run(workspace: Workspace, schedule, requests=REQUESTS, **options):
     stats = Stats()
     running = Engine(workspace, schedule, stats, StreamOptions(**options))
-    return sorted(running.run(requests), key=lambda result: result.index), stats
+    return sorted(Stream(running.run(requests), CPU), key=lambda result: result.index), stats
 
 
 def assert_alike(results, expected) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import pybeam
 from pybeam import backends
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.stats import Stats
+from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 
 ALGORITHMS = {
@@ -30,6 +32,8 @@ ALGORITHMS = {
     "wide": pybeam.fixed_beam(70, n_best=70, max_length=4),
     "by step": pybeam.variable_beam([2, 7, 4], threshold=3.0, n_best=4, max_length=15),
 }
+
+CPU = torch.device("cpu")
 
 
 def schedules(width: int) -> dict:
@@ -81,7 +85,7 @@ def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=Non
     """Decode with an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**options))
-    return sorted(engine.run(requests), key=lambda result: result.index)
+    return sorted(Stream(engine.run(requests), CPU), key=lambda result: result.index)
 
 
 def essence(results):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pybeam.engine.live_streams import one_by_one
+from pybeam.engine.streaming import Stream
+
+CPU = torch.device("cpu")
 
 
 def test_lists_come_out_one_by_one():
     modes, closed = [], []
 
-    @one_by_one
     def lists(*given):
         try:
             for some in given:
@@ -20,24 +21,23 @@ def test_lists_come_out_one_by_one():
         finally:
             closed.append(torch.is_inference_mode_enabled())
 
-    stream = lists([1, 2], [], [3])
+    stream = Stream(lists([1, 2], [], [3]), CPU)
     assert next(stream) == 1 and not torch.is_inference_mode_enabled()
     assert modes == [True] and not closed
     assert list(stream) == [2, 3]
     assert modes == [True] * 3 and closed == [True]
-    stream = lists([4, 5])
+    stream = Stream(lists([4, 5]), CPU)
     assert next(stream) == 4
     stream.close()
-    assert closed == [True] * 2
+    assert closed == [True] * 2 and list(stream) == []
 
 
 def test_an_error_leaves_the_mode():
-    @one_by_one
     def fails():
         yield [1]
         raise RuntimeError("within")
 
-    stream = fails()
+    stream = Stream(fails(), CPU)
     assert next(stream) == 1
     with pytest.raises(RuntimeError, match="within"):
         next(stream)
