@@ -23,7 +23,7 @@ FIRST_MIX32, SECOND_MIX32 = tl.constexpr(0x7FEB352D), tl.constexpr(-0x7B935975)
 
 @triton.jit
 def mixed64(x):
-    """`pybeam.processors.gumbel.mixed`."""
+    """`pybeam.backends.torch_gumbel.mixed`."""
     x = x + GOLDEN
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * FIRST_MIX64
     x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * SECOND_MIX64
@@ -293,7 +293,7 @@ def restore_log_probs(
     offset: Tensor,
     position: Tensor,
 ) -> Tensor:
-    """The log-probs [A, C] of `pybeam.processors.chain.restore_log_probs`."""
+    """See `pybeam.backends.defaults.restore_log_probs`."""
     out, row_log_probs = torch.empty_like(log_prob), row_log_probs.contiguous()
     if out.numel():
         restore_kernel[(out.numel(),)](

@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -79,8 +79,8 @@ class Backend(Protocol):
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""
 
-    # None: the rows of new nodes are scattered first; see `pybeam.models.cells.Cells.attend`
-    attend_new: Callable[..., Tensor] | None
+    def attend_new(self, query: Tensor, key: Tensor, value: Tensor, /, *given: Any) -> Tensor:
+        """`tree_attention`, before which new nodes, the last argument, are written to their cells."""
 
     def tree_append(
         self, tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int, /
@@ -90,21 +90,45 @@ class Backend(Protocol):
     def tree_release(self, tree: TreeArrays, slot: Tensor, /) -> None:
         """Empty the trees of these slots [A] and give their pages back."""
 
-    # None: a transformer's layers are put together from the functions below
-    layer_program: Callable[[tuple[Tensor, ...], StackShape], LayerProgram] | None
-    # the same for a decoder-only transformer
-    causal_program: Callable[[tuple[Tensor, ...], CausalShape], CausalProgram] | None
-    # None: a norm reads a sum that was written before; see `pybeam.backends.torch_layers.add_norm`
-    add_norm: Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor | None, float], Tensor] | None
-    # None: the processor itself perturbs, and torch finds the log-probs of what it let through
-    perturb: Callable[..., Tensor] | None
-    restore_log_probs: Callable[..., Tensor] | None
-    # None: processors change logits one after another
-    edit_logits: Callable[..., None] | None
-    # None: torch computes log-probabilities in several steps
-    log_softmax: Callable[[Tensor], Tensor] | None
-    # None: torch rounds inputs to E4M3, see `pybeam.models.float8`
-    rounded_rows: Callable[[Tensor], tuple[Tensor, Tensor]] | None
+    def layer_program(
+        self, weights: tuple[Tensor, ...], shape: StackShape, /
+    ) -> LayerProgram | None:
+        """The layers of a transformer in one object; None: they are put together from the functions below."""
+
+    def causal_program(
+        self, weights: tuple[Tensor, ...], shape: CausalShape, /
+    ) -> CausalProgram | None:
+        """The same for a decoder-only transformer."""
+
+    # whether products add to what they find where they write; else `add_norm` adds
+    adds_in_products: bool
+
+    # `pybeam.backends.torch_layers.add_norm`, `pybeam.backends.torch_gumbel.perturb` and the functions of
+    # `pybeam.backends.defaults` say what these do
+    def add_norm(
+        self,
+        x: Tensor,
+        y: Tensor,
+        bias: Tensor | None,
+        weight: Tensor,
+        shift: Tensor | None,
+        epsilon: float,
+        /,
+    ) -> Tensor: ...
+
+    perturb: Callable[..., Tensor]
+
+    restore_log_probs: Callable[..., Tensor]
+
+    def log_softmax(self, logits: Tensor, /) -> Tensor: ...
+
+    def rounded_rows(self, x: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    # whether neighbours among processors change logits in one call of `edit_logits`
+    edits_together: bool
+
+    edit_logits: Callable[..., None]
+
     # whether a step does not read the logits of rows whose next token is given
     skips_forced_logits: bool
 

@@ -7,12 +7,13 @@ wrong argument raises and never corrupts memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pybeam.backends import absent, torch_plan
+from pybeam.backends import absent, defaults, torch_gumbel, torch_layers, torch_plan
 from pybeam.backends.arrays import (
     Beams,
     CatalogueArrays,
@@ -182,14 +183,14 @@ layer_norm = _operator("layer_norm")
 rms_norm = _operator("rms_norm")
 rotary = _operator("rotary")
 gated = _operator("gated")
-# products add to what they find, and norms are operators of their own
-add_norm = None
-edit_logits = None
-log_softmax = None
-attend_new = None
-perturb = None
-rounded_rows = None
-restore_log_probs = None
+adds_in_products = True
+add_norm = torch_layers.add_norm
+edits_together = False
+log_softmax = defaults.log_softmax
+attend_new = partial(defaults.attend_new, scatter_rows, tree_attention)
+perturb = torch_gumbel.perturb
+rounded_rows = defaults.rounded_rows
+restore_log_probs = defaults.restore_log_probs
 soft_cap = _operator("soft_cap")
 glu = _operator("glu")
 lstm_cell = _operator("lstm_cell")

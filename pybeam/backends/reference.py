@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pybeam.backends import defaults, torch_gumbel, torch_plan
 from pybeam.backends import torch_beams as beams
 from pybeam.backends import torch_catalogue as catalogues
 from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
-from pybeam.backends import torch_plan
 from pybeam.backends.reference_tree import tree_append, tree_release
 from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
 from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
@@ -270,15 +270,6 @@ def mixture(out: Tensor, logits: Sequence[Tensor]) -> None:
         layers.mixture(out[r : r + 1], [own[r : r + 1] for own in logits])
 
 
-layer_program = None
-add_norm = None
-edit_logits = None
-log_softmax = None
-attend_new = None
-perturb = None
-rounded_rows = None
-restore_log_probs = None
-causal_program = None
 BEAM_FUNCTIONS = BeamFunctions(
     open=partial(beams.beam_open, tree_append),
     read=beams.beam_read,
@@ -288,6 +279,15 @@ BEAM_FUNCTIONS = BeamFunctions(
     close=partial(beams.beam_close, tree_release),
     backtrace=backtrace,
 )
+adds_in_products = True
+add_norm = layers.add_norm
+edits_together = False
+log_softmax = defaults.log_softmax
+attend_new = partial(defaults.attend_new, scatter_rows, tree_attention)
+perturb = torch_gumbel.perturb
+rounded_rows = defaults.rounded_rows
+restore_log_probs = defaults.restore_log_probs
+layer_program = causal_program = defaults.no_program
 beam_program = partial(TensorBeams, BEAM_FUNCTIONS)
 skips_forced_logits = False
 beam_plan = torch_plan.beam_plan

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
-from pybeam.backends import torch_beams
+from pybeam.backends import defaults, torch_beams
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
@@ -41,7 +42,7 @@ from pybeam.triton_kernels.layers import add_norm as add_norm
 from pybeam.triton_kernels.layers import gated as gated
 from pybeam.triton_kernels.layers import rms_norm as rms_norm
 from pybeam.triton_kernels.layers import rotary as rotary
-from pybeam.triton_kernels.log_softmax import log_softmax as log_softmax
+from pybeam.triton_kernels.log_softmax import log_softmax as log_softmax_kernel
 from pybeam.triton_kernels.rows import gather_rows as gather_rows
 from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.tree_append import tree_append
@@ -53,6 +54,12 @@ def select(
 ) -> Survivors:
     results = select_kernels.select(logits, score, offset, width, **options._asdict())
     return Survivors(*results)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    # in float64 nothing is rounded to float32
+    own = defaults.log_softmax if logits.dtype == torch.float64 else log_softmax_kernel
+    return own(logits)
 
 
 def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
@@ -161,8 +168,9 @@ def catalogue_columns(
 catalogue_child = catalogue_kernels.catalogue_child
 attend_new = tree_attention
 
-layer_program = None
-causal_program = None
+layer_program = causal_program = defaults.no_program
+adds_in_products = False
+edits_together = True
 
 # on a GPU torch's own layers are fast, and no weights are packed
 linear = layers.linear

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from pybeam import processors
 from pybeam.arguments import at_most
+from pybeam.backends.defaults import log_softmax
 from pybeam.contracts import Certificate
 from pybeam.limits import PrefixRule
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Processor, Stage
-from pybeam.processors.chain import log_softmax
 from pybeam.scoring import power
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import fixed_beam, greedy

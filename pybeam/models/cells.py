@@ -77,10 +77,8 @@ class Cells(NamedTuple):
             new: the nodes of the rows, where they are not in their cells yet.
         """
         given = *self[:6], scale, distances, self.paths
-        if new is not None and backend.attend_new is not None:
-            return backend.attend_new(query, key, value, *given, new)
         if new is not None:
-            write(backend, key, value, new)
+            return backend.attend_new(query, key, value, *given, new)
         return backend.tree_attention(query, key, value, *given)
 
     def of_sources(self, max_cells: int) -> Cells:
@@ -130,9 +128,3 @@ class Cells(NamedTuple):
         is_shared = torch.arange(max_cells, device=device) < shared[:, None]
         mask = mask.masked_fill(is_shared[..., None], -1)
         return self._replace(mask=mask, paths=None)
-
-
-def write(backend: Backend, key: Tensor, value: Tensor, new: NewNodes) -> None:
-    """Write the keys and values of new nodes to their cells in the pools key, value [cells, G, D]."""
-    backend.scatter_rows(key, new.cell, new.key)
-    backend.scatter_rows(value, new.cell, new.value)

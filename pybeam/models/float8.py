@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.defaults import rounded_rows
 from pybeam.models.linear import Linear, PackedLinear, PlainLinear
 
 DTYPE = torch.float8_e4m3fn
@@ -43,17 +44,17 @@ class Float8Linear(PlainLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         assert can_round(weight), weight.shape
         self.num_columns = weight.shape[0]
-        q, scale = rounded(weight)
+        q, scale = rounded_rows(weight)
         missing = -self.num_columns % STEP
         q = F.pad(q.view(torch.uint8), (0, 0, 0, missing)).view(DTYPE)
         self.scale = F.pad(scale, (0, missing), value=1.0)
         super().__init__(q, bias, activation)
-        self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded
+        self._rounded: Callable[[Tensor], tuple[Tensor, Tensor]] = rounded_rows
 
     def with_backend(self, backend: Backend) -> Float8Linear:
         """Return this layer, which rounds inputs in one kernel if the backend has it."""
         layer = copy.copy(self)
-        layer._rounded = backend.rounded_rows or rounded
+        layer._rounded = backend.rounded_rows
         return layer
 
     def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -89,17 +90,9 @@ def linear(weight: Tensor, bias: Tensor | None, activation: str | None = None) -
 
 
 def as_rounded(x: Tensor) -> Tensor:
-    """Return the numbers that `rounded` stands for, float32."""
-    p, scale = rounded(x)
+    """Return the numbers that `rounded_rows` stands for, float32."""
+    p, scale = rounded_rows(x)
     return p.float() * scale[:, None]
-
-
-def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x [n, in] as E4M3 p and a scale [n] float32, ``x ~ p * scale``."""
-    wide = x.float()
-    scale = wide.abs().amax(1) / LARGEST if x.shape[1] else wide.new_zeros(len(x))
-    scale = scale.masked_fill(scale == 0, 1.0)
-    return (wide / scale[:, None]).to(DTYPE), scale
 
 
 def scaled_product(p: Tensor, p_scale: Tensor, q: Tensor, q_scale: Tensor) -> Tensor:

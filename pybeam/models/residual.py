@@ -15,10 +15,9 @@ def add_and_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return ``x + linear(y)`` [n, d] and its norm [n, d]. The memory of x may be used for the sum.
 
-    A backend with `add_norm` adds residual and bias in the norm's own kernel.
+    Where products cannot add to what they find, residual and bias are added in the norm's own kernel.
     """
-    # packed products add what they find where they write
-    if backend.add_norm is None or isinstance(linear, PackedLinear) or not x.numel():
+    if backend.adds_in_products or isinstance(linear, PackedLinear) or not x.numel():
         x = linear.add(x, y)
         return x, norm(x)
     product, bias = linear.without_bias(y)  # [n, d], [d]

@@ -14,7 +14,7 @@ from pybeam.backends.arrays import resized
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import Survivors
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, AnyProcessor, Processor, edit_of, perturbs, stage_of
+from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
 from pybeam.processors.columns import ColumnProcessor, Columns
 from pybeam.processors.edits import Edits
 from pybeam.processors.gumbel import Gumbel
@@ -44,10 +44,9 @@ class ProcessorChain:
         self._runs = _runs(self._processors, device, backend)
         self.normalises = all(stage_of(p) == "logits" for p in processors)
         self.perturbs = any(map(perturbs, processors))
-        # a kernel that normalises reads halves, and writes float32
+        # what normalises reads halves, and writes float32
         self._normalises_first = (
-            backend.log_softmax is not None
-            and not self.normalises
+            not self.normalises
             and stage_of(processors[0]) == "log_probs"
             and not isinstance(processors[0], ColumnProcessor)
         )
@@ -149,7 +148,7 @@ class ProcessorChain:
                 are_logits = False
                 continue
             if are_logits and kept.stage == "log_probs":
-                result, are_logits = self._log_softmax(result), False
+                result, are_logits = self._backend.log_softmax(result), False
             if isinstance(kept, Edits):
                 result = kept(result, rows)
                 continue
@@ -169,11 +168,6 @@ class ProcessorChain:
                 )
         return result
 
-    def _log_softmax(self, logits: Tensor) -> Tensor:
-        own = self._backend.log_softmax
-        # in float64 nothing is rounded to float32
-        return log_softmax(logits) if own is None or logits.dtype == torch.float64 else own(logits)
-
     def _in_columns(
         self,
         kept: _DeviceProcessor,
@@ -188,13 +182,7 @@ class ProcessorChain:
         if narrows:
             self.columns = columns
             return columns.log_probs
-        return columns.spread(self._log_softmax(logits) if are_logits else logits, rows)
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Compute log-probabilities [R, V]. A row that allows no token stays -inf."""
-    is_dead = logits.amax(1, keepdim=True) == -INF
-    return torch.log_softmax(logits, 1).masked_fill_(is_dead, -INF)
+        return columns.spread(self._backend.log_softmax(logits) if are_logits else logits, rows)
 
 
 def restore_log_probs(
@@ -207,19 +195,9 @@ def restore_log_probs(
     """
     if not log_probs.shape[0]:
         return chosen  # nothing moves
-    if backend.restore_log_probs is not None:
-        given = chosen.log_prob, chosen.parent, chosen.token, log_probs, is_alive
-        places = rows.prefix_length, rows.slot, rows.offset, rows.position
-        return chosen._replace(log_prob=backend.restore_log_probs(*given, *places))
-    slot, parent = rows.slot.long()[:, None], chosen.parent.clamp(min=0).long()  # [A, 1], [A, C]
-    row_of = torch.zeros(is_alive.shape, dtype=torch.long, device=slot.device)
-    numbers = torch.arange(log_probs.shape[0], device=slot.device)
-    row_of[rows.row_slot.long(), rows.entry.long()] = numbers
-    row = row_of[slot, parent]
-    own = log_probs[row, chosen.token.clamp(min=0).long()]
-    is_new = is_alive[slot, parent] & (chosen.token >= 0) & (rows.num_generated[row] >= 0)
-    own = torch.where(is_new, own.to(chosen.log_prob.dtype), chosen.log_prob)
-    return chosen._replace(log_prob=own)
+    given = chosen.log_prob, chosen.parent, chosen.token, log_probs, is_alive
+    places = rows.prefix_length, rows.slot, rows.offset, rows.position
+    return chosen._replace(log_prob=backend.restore_log_probs(*given, *places))
 
 
 def _runs(
@@ -228,7 +206,7 @@ def _runs(
     """Put neighbours together that one launch can do, if the backend has the kernel."""
     runs: list[_DeviceProcessor | Edits] = []
     for kept in processors:
-        rule = edit_of(kept.processor) if backend.edit_logits is not None else None
+        rule = edit_of(kept.processor) if backend.edits_together else None
         if rule is None:
             runs.append(kept)
         elif runs and isinstance(runs[-1], Edits) and runs[-1].stage == kept.stage:

@@ -55,7 +55,6 @@ class Edits:
 
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:
         """Return the logits [R, V] after all processors; overwrites `logits`."""
-        assert self._backend.edit_logits is not None
         rules = [rule for _, rule in self._members]
         nothing = rows.position.new_empty(0, 0)
         reads_history = any(rule.reads_history for rule in rules)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pybeam.arguments import number, whole
+from pybeam.backends.torch_gumbel import GOLDEN, gumbel_noise, mixed
 from pybeam.models.rows import Rows
 from pybeam.processors.base import INF, INT, Processor
-from pybeam.processors.gumbel import GOLDEN, gumbel_noise, mixed
 
 
 @dataclass(frozen=True)

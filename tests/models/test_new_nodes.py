@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import pybeam
+from pybeam.backends import defaults
 from pybeam.engine.workspace import Workspace
 from pybeam.kvcache import token_tree
 from pybeam.models import load_model
-from pybeam.models.cells import write
 from support.causal_models import KINDS, save_tiny_causal
 from support.laws import decoded, essence
 from support.tiny_models import save_tiny_model
@@ -40,7 +40,7 @@ class Checked:
 
     def __init__(self) -> None:
         self.num_lines = 0
-        programs = dict(layer_program=None, causal_program=None, beam_program=None)
+        programs = dict.fromkeys(("layer_program", "causal_program"), defaults.no_program)
         self.backend = SimpleNamespace(**{**vars(native), **programs})
 
     def attend_new(self, query, key, value, offset, slot, cell, num_cells, *more):
@@ -55,7 +55,7 @@ class Checked:
             assert torch.equal(stands, torch.isin(listed, new.cell))
             assert bool(torch.isin(new.cell[first:last], listed).all())
             self.num_lines += 1
-        write(self.backend, key, value, new)
+        defaults.write_nodes(native.scatter_rows, key, value, new)
         return native.tree_attention(query, key, value, offset, slot, cell, num_cells, *others)
 
 

@@ -40,7 +40,8 @@ def test_sums_within_norms(kind, tmp_path, monkeypatch):
 
     reference = vars(backends.load("reference"))
     apart, together = (
-        SimpleNamespace(**{**reference, "add_norm": one}) for one in (None, add_norm)
+        SimpleNamespace(**{**reference, "add_norm": add_norm, "adds_in_products": adds})
+        for adds in (True, False)
     )
     algorithm = pybeam.fixed_beam(3, n_best=2, max_length=6)
     requests = [[5, 7, 9], [6, 8]]
@@ -60,7 +61,7 @@ def test_a_product_in_eight_bits_adds_its_own_bias(monkeypatch):
     norm = Norm(torch.randn(32), torch.randn(32))
     x, y = torch.randn(3, 32), torch.randn(3, 16)
     expected = x + linear(y)
-    together = SimpleNamespace(add_norm=torch_layers.add_norm)
+    together = SimpleNamespace(add_norm=torch_layers.add_norm, adds_in_products=False)
     states, read = add_and_norm(together, linear, norm, x.clone(), y)
     torch.testing.assert_close(states, expected)
     torch.testing.assert_close(read, norm(expected))

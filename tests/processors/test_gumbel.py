@@ -10,7 +10,7 @@ import torch
 
 import pybeam
 from pybeam import processors, scoring, stopping
-from pybeam.processors.gumbel import gumbel_noise, log1mexp, mixed, softplus
+from pybeam.backends.torch_gumbel import gumbel_noise, log1mexp, mixed, softplus
 from support import processor_oracles as oracles
 from support.laws import decoded
 from support.search_models import BOS, EOS, next_logits, random_model

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from pybeam.backends import Backend
+from pybeam.backends.defaults import write_nodes
 from pybeam.contracts import Distances, NewNodes
 from pybeam.models.causal.layers import CausalLayer, CausalStack
-from pybeam.models.cells import Cells, write
+from pybeam.models.cells import Cells
 
 
 class Seen(NamedTuple):
@@ -46,7 +47,7 @@ class Seen(NamedTuple):
         """
         window, cap = layer.window, stack.soft_cap
         if self.is_prompt:
-            write(backend, *pool, new)
+            write_nodes(backend.scatter_rows, *pool, new)
             prompts = self.cells[:4]
             return backend.prompt_attention(
                 query, *pool, *prompts, self.position, stack.scale, window or 0, cap or 0.0

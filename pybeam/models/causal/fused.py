@@ -23,12 +23,12 @@ def fused(backend: Backend, stack: CausalStack, output: Linear | None) -> Causal
     """Return the stack as one object, or None if this backend or these layers have no such program.
 
     Args:
-        backend: may have `causal_program`.
+        backend: its `causal_program` makes the object.
         stack: a decoder-only transformer.
         output: its output layer; None: the object computes states [R, d].
     """
-    make, layers = backend.causal_program, stack.layers
-    if make is None or not has_program(layers, output):
+    layers = stack.layers
+    if not has_program(layers, output):
         return None
     shape = CausalShape(
         inner_size=_packed(layers[0].gate_up).num_columns // 2,
@@ -55,7 +55,7 @@ def fused(backend: Backend, stack: CausalStack, output: Linear | None) -> Causal
         weights += [table.cos, table.sin]
     for layer in layers:
         weights += _layer(layer)
-    return make(tuple(weights), shape)
+    return backend.causal_program(tuple(weights), shape)
 
 
 def _layer(layer: CausalLayer) -> list[Tensor]:

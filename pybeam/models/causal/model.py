@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pybeam.backends import Backend
 from pybeam.backends.arrays import resized
+from pybeam.backends.defaults import write_nodes
 from pybeam.backends.layer_program import CausalProgram
 from pybeam.backends.transfer import to_device
 from pybeam.contracts import PAGE_CELLS, NewNodes
@@ -22,7 +23,6 @@ from pybeam.models.causal.config import CausalConfig
 from pybeam.models.causal.fused import fused
 from pybeam.models.causal.layers import CausalLayer, CausalStack
 from pybeam.models.causal.reading import Span, blocks
-from pybeam.models.cells import write
 from pybeam.models.linear import Linear, PackedLinear
 from pybeam.models.norms import RMSNorm
 from pybeam.models.prompts import PromptPool, Prompts
@@ -273,7 +273,7 @@ class CausalSession(Session):
             query, new = self._projected(layer, y, row, cell)
             pool = self._pool.key[i], self._pool.value[i]
             if out is None and i + 1 == len(stack.layers):
-                write(self._backend, *pool, new)
+                write_nodes(self._backend.scatter_rows, *pool, new)
                 return
             y = seen.attend(self._backend, stack, layer, query, pool, new)
             own = layer.self_out, layer.after_self_norm

@@ -71,13 +71,13 @@ def fused(
     """Return the stack as one object, or None if this backend or these layers have no such program.
 
     Args:
-        backend: may have `layer_program`.
+        backend: its `layer_program` makes the object.
         stack: an encoder or a decoder.
         output: the output layer of a decoder; None for an encoder.
         is_pre_norm: whether a sublayer is ``x + f(norm(x))``, and not ``norm(x + f(x))``.
     """
-    make, layers, relative = backend.layer_program, stack.layers, stack.relative
-    if make is None or not layers or not has_program(layers, output):
+    layers, relative = stack.layers, stack.relative
+    if not layers or not has_program(layers, output):
         return None
     # the program has one table of biases
     if any(own is not relative[0] for own in relative):
@@ -105,7 +105,8 @@ def fused(
     weights.append(relative[0].table if relative else NONE)
     for layer in layers:
         weights += _layer(layer)
-    return FusedStack(make(tuple(weights), shape), size, bool(relative))
+    program = backend.layer_program(tuple(weights), shape)
+    return None if program is None else FusedStack(program, size, bool(relative))
 
 
 def _table(table: TokenTable | None) -> Sequence[Tensor]:

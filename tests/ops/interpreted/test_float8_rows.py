@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pybeam import backends
-from pybeam.models.float8 import Float8Linear, rounded
+from pybeam.backends.defaults import rounded_rows as rounded
+from pybeam.models.float8 import Float8Linear
 from pybeam.triton_kernels import float8
 
 
