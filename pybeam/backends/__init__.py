@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -79,8 +79,8 @@ class Backend(Protocol):
     ) -> Tensor:
         """`pybeam.ops.tree_attention`, which also checks its arguments."""
 
-    def attend_new(self, query: Tensor, key: Tensor, value: Tensor, /, *given: Any) -> Tensor:
-        """`tree_attention`, before which new nodes, the last argument, are written to their cells."""
+    # `tree_attention`, before which new nodes, one more argument, are written to their cells
+    attend_new: Callable[..., Tensor]
 
     def tree_append(
         self, tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int, /
