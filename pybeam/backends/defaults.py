@@ -1,4 +1,4 @@
-"""What a backend does that has no kernel for it, in plain torch on any device.
+"""Plain torch in place of kernels that a backend does not have, on any device.
 
 `pybeam.backends.Backend` states the contracts.
 """

@@ -22,15 +22,13 @@ from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.models.function import FunctionSession
-from support.laws import CheckedEngine, essence
+from support.laws import CPU, CheckedEngine, essence
 from support.search_models import BOS, EOS, random_model
 
 BAD = 4  # the request that fails
 BACKEND = "native" if "native" in backends.available() else "reference"
 GOOD = random_model(7, eos_bonus=0.3)
 BEAM = dict(n_best=3, max_length=9)
-
-CPU = torch.device("cpu")
 
 
 class Oops(Exception):

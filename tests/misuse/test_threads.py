@@ -93,7 +93,7 @@ def test_a_stream_is_read_by_one_thread_at_a_time(model):
     with ThreadPoolExecutor(1) as pool:
         whole = pool.submit(list, stream)
         # it sleeps in the queue now, or will
-        while not stream.gi_running:
+        while not stream._lists.gi_running:
             pass
         with pytest.raises(ValueError, match="generator already executing"):
             next(stream)

@@ -1,4 +1,4 @@
-"""What one decode takes: the core, and no wing."""
+"""One decode takes the core, and no wing."""
 
 from __future__ import annotations
 

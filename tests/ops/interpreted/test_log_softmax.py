@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pybeam.processors.chain import log_softmax as of_torch
+from pybeam.backends.defaults import log_softmax as of_torch
 from pybeam.triton_kernels import log_softmax as kernels
 
 
