@@ -18,11 +18,10 @@ from pybeam.engine.cuda_graphs import StepGraphs
 from pybeam.engine.engine import StreamOptions
 from pybeam.engine.failures import StepFailed
 from pybeam.engine.stats import Stats
-from pybeam.engine.streaming import Stream
 from pybeam.engine.workspace import Workspace
 from pybeam.models import FunctionModel
 from pybeam.models.function import FunctionSession
-from support.laws import CPU, CheckedEngine, essence
+from support.laws import CheckedEngine, essence
 from support.search_models import BOS, EOS, random_model
 
 BAD = 4  # the request that fails
@@ -212,7 +211,7 @@ def on():
 
 def run(workspace: Workspace, schedule, requests, **wants) -> list[pybeam.Result]:
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**wants))
-    results = [r for r in Stream(engine.run(requests), CPU) if isinstance(r, pybeam.Result)]
+    results = [r for r in engine.stream(requests) if isinstance(r, pybeam.Result)]
     return sorted(results, key=lambda result: result.index)
 
 

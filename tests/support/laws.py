@@ -80,12 +80,15 @@ class CheckedEngine(Engine):
         super()._advance()
         self._work.state.check()
 
+    def stream(self, requests) -> Stream:
+        return Stream(self.run(requests), CPU)
+
 
 def decoded(model, algorithm, schedule, backend, requests=SOURCES, workspace=None, **options):
     """Decode with an engine that checks the state's invariants after every step."""
     workspace = workspace or Workspace(model, algorithm, backends.load(backend))
     engine = CheckedEngine(workspace, schedule, Stats(), StreamOptions(**options))
-    return sorted(Stream(engine.run(requests), CPU), key=lambda result: result.index)
+    return sorted(engine.stream(requests), key=lambda result: result.index)
 
 
 def essence(results):
