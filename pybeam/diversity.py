@@ -16,6 +16,8 @@ from pybeam.models.rows import Rows
 from pybeam.processors.base import INT, Processor
 from pybeam.search.algorithms import Algorithm
 
+__all__ = ["diverse", "penalty"]
+
 # they are searched one after another
 MAX_GROUPS = 4096
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from support.paths import ROOT
 
@@ -30,5 +31,5 @@ def test_a_decode_imports_no_wing():
     files = json.loads(done.stdout)
     assert not {name.split(".")[1] for name in files} & WINGS
     assert len(files) <= MOST_FILES
-    lines = sum(open(file, encoding="utf-8").read().count("\n") for file in files.values())
+    lines = sum(Path(file).read_text("utf-8").count("\n") for file in files.values())
     assert lines <= MOST_LINES

@@ -11,7 +11,18 @@ import pytest
 import pybeam
 from support.paths import ROOT
 
-MODULES = ("compat", "drafts", "export", "graph", "limits", "models", "ops", "processors")
+MODULES = (
+    "catalogue",
+    "compat",
+    "diversity",
+    "drafts",
+    "export",
+    "graph",
+    "limits",
+    "models",
+    "ops",
+    "processors",
+)
 MODULES += ("reranking", "scoring", "serving", "speech", "stopping", "transcription")
 TYPES = ("Algorithm", "Decoder", "Model", "Processor", "Pruning", "Request", "Result")
 TYPES += ("Schedule", "Scoring", "Session", "Stop", "Tokenizer")

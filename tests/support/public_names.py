@@ -11,6 +11,8 @@ import pybeam
 
 MODULES = [
     pybeam,
+    pybeam.catalogue,
+    pybeam.diversity,
     pybeam.drafts,
     pybeam.export,
     pybeam.graph,
