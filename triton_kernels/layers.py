@@ -141,7 +141,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def add_norm(
     x: Tensor,
-    y: Tensor,
+    product: Tensor,
     bias: Tensor | None,
     weight: Tensor,
     shift: Tensor | None,
@@ -154,7 +154,7 @@ def add_norm(
         add_norm_kernel[(x.shape[0],)](
             out,
             x,
-            y,
+            product,
             bias,
             weight,
             shift,

@@ -108,7 +108,7 @@ class Backend(Protocol):
     def add_norm(
         self,
         x: Tensor,
-        y: Tensor,
+        product: Tensor,
         bias: Tensor | None,
         weight: Tensor,
         shift: Tensor | None,

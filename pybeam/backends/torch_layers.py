@@ -137,17 +137,17 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def add_norm(
     x: Tensor,
-    y: Tensor,
+    product: Tensor,
     bias: Tensor | None,
     weight: Tensor,
     shift: Tensor | None,
     epsilon: float,
 ) -> Tensor:
-    """Add y [n, d] and a bias [d] to x [n, d] in place. Returns the norm of the sum as x holds it, [n, d].
+    """Add a product [n, d] and a bias [d] to x [n, d] in place. Returns the norm of the sum as x holds it, [n, d].
 
     It is `layer_norm` with this weight and shift [d], or `rms_norm` if there is no shift.
     """
-    x.add_(y if bias is None else y + bias)
+    x.add_(product if bias is None else product + bias)
     if shift is None:
         return rms_norm(x, weight, epsilon)
     return layer_norm(x, weight, shift, epsilon)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pybeam.catalogue import allowed_items
 from pybeam.cli import signals
 from pybeam.cli.job import Command, Files
 from pybeam.cli.loading import Setup
@@ -182,6 +181,8 @@ def load_rule(
             if path is not None
         }
         chosen_filter = catalogue.filter(**chosen) if chosen else None
+    from pybeam.catalogue import allowed_items
+
     return allowed_items(catalogue, chosen_filter, renormalize=renormalize)
 
 

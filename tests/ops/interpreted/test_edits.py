@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pybeam import backends, processors
+from pybeam.backends import defaults
 from pybeam.processors.chain import ProcessorChain
 from pybeam.triton_kernels import edits
 from support.processor_rows import EOS, START, processed, random_histories, rows_of
@@ -57,7 +58,7 @@ def logits_of(num_rows: int) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def log_softmax_of_torch(monkeypatch):
     """The rounding of another one would show in every bit."""
-    monkeypatch.setattr(backends.load("triton"), "log_softmax", None)
+    monkeypatch.setattr(backends.load("triton"), "log_softmax", defaults.log_softmax)
 
 
 @pytest.fixture(params=[2, 256])
