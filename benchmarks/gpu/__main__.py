@@ -6,7 +6,7 @@ A time is that of one call among calls that follow one another in a CUDA graph, 
 does not hold. Before it is timed, a result is compared with that of the reference. Beside each time stands
 its forecast: the limit of the machine, and the least and the most that it should take. Every number is kept
 after every row in gpu-bench.json and gpu-bench.log, in $OUT if that is set, else in
-benchmarks/results/<gpu>/. A complete run also rewrites the table by which ``backend="auto"`` chooses.
+benchmarks/results/<gpu>/.
 """
 
 from __future__ import annotations

@@ -90,12 +90,11 @@ def phases(step: OneStep) -> Iterator[Phase]:
     begun, program = read(), state._arrays.program
     yield Phase("model", partial(session.step, begun.rows), _nothing)
     logits = session.step(begun.rows)
-    select = partial(begun.choose, logits)
-    yield Phase("select", select, _nothing)
-    select()
-    survivors = program._survivors
+    yield Phase("select", partial(begun.choose, logits), _nothing)
+    survivors = begun.kind.survivors(begun.rows, logits)
 
     def commit() -> None:
+        # a commit spends what was chosen
         program.take(moving, survivors)
         program.commit(slot)
 

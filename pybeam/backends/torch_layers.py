@@ -143,7 +143,7 @@ def add_norm(
     shift: Tensor | None,
     epsilon: float,
 ) -> Tensor:
-    """Add a product [n, d] and a bias [d] to x [n, d] in place. Returns the norm of the sum as x holds it, [n, d].
+    """Add a product [n, d] and a bias [d] to x [n, d] in place. Returns the norm of that sum, [n, d].
 
     It is `layer_norm` with this weight and shift [d], or `rms_norm` if there is no shift.
     """

@@ -68,15 +68,15 @@ class BeamStep:
         """Process the logits [R, V] of the rows, which may be overwritten, and select the survivors."""
         logits = self._processed(logits, rows)
         if self._adjusts:
-            self._arrays.program.take(rows.slot, self._adjusted(rows, logits))
+            self._arrays.program.take(rows.slot, self.survivors(rows, logits))
         else:
             self._arrays.program.choose(logits)
 
     def _processed(self, logits: Tensor, rows: Rows) -> Tensor:
         return self._arrays.processors(logits, rows, narrows=self._narrows)
 
-    def _adjusted(self, rows: Rows, logits: Tensor) -> Survivors:
-        """Select the survivors where targets, columns, samplers or rules about EOS have a say."""
+    def survivors(self, rows: Rows, logits: Tensor) -> Survivors:
+        """Select apart from the program, so that targets, columns, samplers or rules about EOS have a say."""
         arrays, inputs = self._arrays, SelectInputs(*self._arrays.program.inputs())
         active, chain = arrays.active, arrays.processors
         target, score = None, inputs.score

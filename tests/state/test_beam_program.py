@@ -108,7 +108,7 @@ def test_grown_arrays_are_another_program():
 )
 def test_what_needs_python_in_between_takes_its_survivors(state, monkeypatch):
     state, taken = state(), []
-    monkeypatch.setattr(state._kind, "_adjusted", lambda *given: taken.append(given) or 1 / 0)
+    monkeypatch.setattr(state._kind, "survivors", lambda *given: taken.append(given) or 1 / 0)
     step = state.begin(ints([0]), 1, 9)
     with pytest.raises(ZeroDivisionError):
         step.choose(torch.zeros(1, VOCAB))

@@ -33,7 +33,9 @@ def test_all_programs_do_the_same(name, targets, num_seeds):
         return
     stop = searches.algorithm.stop
     if stop == pybeam.stopping.count():
-        assert {"max_length", "error", "empty_beam"} <= reasons
+        assert {"error", "empty_beam"} <= reasons
+        # fairseq's processor forces EOS in the last step, so every hypothesis finishes there
+        assert ("max_length" in reasons) == (name != "fairseq")
         assert searches.algorithm.max_width == 70 or reasons & {"width", "n_best"}
     assert not stop.top or "top_finished" in reasons
     proof = ("", "optimal", "heuristic")[stop.certificate]

@@ -194,7 +194,7 @@ class Searches:
             assert_equal(own_inputs, inputs[0])
         logits = self.logits(given.rows.token.numel())
         seen = self.states[1]._arrays.processors(logits.clone(), given.rows)
-        survivors = given.kind._adjusted(given.rows, seen)
+        survivors = given.kind.survivors(given.rows, seen)
         for state in self.states[:2]:
             state._arrays.program.take(slot, survivors)
         own.choose(logits)
