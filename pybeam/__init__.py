@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pybeam import diversity as diversity
     from pybeam import drafts as drafts
     from pybeam import export as export
-    from pybeam import graph as graph
+    from pybeam import inspect as inspect
     from pybeam import limits as limits
     from pybeam import models as models
     from pybeam import ops as ops
@@ -95,7 +95,7 @@ _MODULES = (
     "diversity",
     "drafts",
     "export",
-    "graph",
+    "inspect",
     "limits",
     "models",
     "ops",

@@ -54,7 +54,7 @@ def graph(
       pybeam graph --model DIR "Yo soy la luz del mundo." --output out.svg
     """
     import pybeam
-    from pybeam.graph.graph import FORMATS
+    from pybeam.inspect.graph import FORMATS
     from pybeam.text.tokenizer import load_vocabularies
 
     if Path(output_path).suffix not in FORMATS:
@@ -64,7 +64,7 @@ def graph(
         if model.takes_features:
             raise ValueError(
                 f"the model in {model_dir} reads sound, and TEXT is none; give its features to "
-                "pybeam.graph.decoding_graph"
+                "pybeam.inspect.decoding_graph"
             )
         tokenizer = pybeam.load_tokenizer(model_dir, source_lang, target_lang)
         vocabularies = load_vocabularies(model_dir)
@@ -72,7 +72,7 @@ def graph(
         request = pybeam.Request(tokenizer.encode(text))
         limit = max_length if model.max_positions is None else min(max_length, model.max_positions)
         algorithm = pybeam.greedy(max_length=limit)
-        found = pybeam.graph.decoding_graph(model, request, algorithm=algorithm, labels=labels)
+        found = pybeam.inspect.decoding_graph(model, request, algorithm=algorithm, labels=labels)
         path = found.save(output_path)
     num_parallel = sum(found.in_parallel)
     click.echo(

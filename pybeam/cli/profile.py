@@ -163,8 +163,8 @@ class _Measurement:
         import torch
 
         from pybeam.decoder import DecodeError
-        from pybeam.profile.measure import measure
-        from pybeam.profile.table import as_dict, as_text
+        from pybeam.inspect.measure import measure
+        from pybeam.inspect.table import as_dict, as_text
 
         self._check_trace()
         asked = self.setup.algorithm.processors

@@ -10,9 +10,9 @@ from pybeam.cli import main
 from pybeam.cli.profile import read_lines
 from pybeam.cli.random_sources import random_sources
 from pybeam.engine.stats import PHASES
-from pybeam.profile.measure import PhaseTime, Profile, measure
-from pybeam.profile.table import as_dict, as_text
-from pybeam.profile.trace import (
+from pybeam.inspect.measure import PhaseTime, Profile, measure
+from pybeam.inspect.table import as_dict, as_text
+from pybeam.inspect.trace import (
     OUTSIDE,
     Computation,
     Interval,

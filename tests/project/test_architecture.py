@@ -26,7 +26,7 @@ WINGS = [
     ["cli"],
     ["ray"],
     ["server"],
-    ["compat", "corpus", "graph", "profile", "reranking", "serving", "transcription"],
+    ["compat", "corpus", "inspect", "reranking", "serving", "transcription"],
     ["catalogue", "diversity", "export"],
     ["speech"],
 ]

@@ -17,7 +17,7 @@ MODULES = (
     "diversity",
     "drafts",
     "export",
-    "graph",
+    "inspect",
     "limits",
     "models",
     "ops",

@@ -15,7 +15,7 @@ MODULES = [
     pybeam.diversity,
     pybeam.drafts,
     pybeam.export,
-    pybeam.graph,
+    pybeam.inspect,
     pybeam.limits,
     pybeam.models,
     pybeam.models.huggingface,

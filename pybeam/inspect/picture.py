@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pybeam.graph.data import GraphData
-from pybeam.graph.shapes import arcs, columns, has_numbers, highest_arc, shown
+from pybeam.inspect.data import GraphData
+from pybeam.inspect.shapes import arcs, columns, has_numbers, highest_arc, shown
 
 BLUE, ORANGE, INK = "#2166ac", "#d6604d", "#333333"
 

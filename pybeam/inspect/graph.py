@@ -15,8 +15,8 @@ from pybeam import processors
 from pybeam.decoder import Decoder
 from pybeam.drafts import Draft, Initialiser, pad
 from pybeam.engine.schedule import Batch
-from pybeam.graph.data import GraphData, dependencies
-from pybeam.graph.page import fragment, page
+from pybeam.inspect.data import GraphData, dependencies
+from pybeam.inspect.page import fragment, page
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Stage
@@ -75,7 +75,7 @@ class DecodingGraph(GraphData):
         elif path.suffix == ".html":
             path.write_text(self.to_html(), encoding="utf-8")
         else:
-            from pybeam.graph.picture import draw
+            from pybeam.inspect.picture import draw
 
             draw(self, path)
         return path

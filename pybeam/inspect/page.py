@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from pybeam.graph.data import GraphData
-from pybeam.graph.shapes import arcs, columns, has_numbers, highest_arc, shown
+from pybeam.inspect.data import GraphData
+from pybeam.inspect.shapes import arcs, columns, has_numbers, highest_arc, shown
 
 BLUE, ORANGE, GREY = "#4393c3", "#e08214", "#8a8a8a"
 BLUES = [[0, "rgba(67,147,195,0.2)"], [1, "rgba(67,147,195,0.95)"]]

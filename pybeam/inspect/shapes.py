@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pybeam.graph.data import SOURCE, GraphData
+from pybeam.inspect.data import SOURCE, GraphData
 
 ARC_POINTS = 17
 # with more columns a cell is too small for its number

@@ -13,8 +13,8 @@ import torch
 
 import pybeam
 from pybeam.cli import main
-from pybeam.graph import decoding_graph
-from pybeam.graph.data import SOURCE, dependencies
+from pybeam.inspect import decoding_graph
+from pybeam.inspect.data import SOURCE, dependencies
 from support.paths import MODEL
 from support.search_models import EOS, next_logits, random_model
 

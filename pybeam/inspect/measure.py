@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pybeam.decoder import Decoder
 from pybeam.engine.stats import Stats
-from pybeam.profile.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
+from pybeam.inspect.trace import DECODE, OUTSIDE, Breakdown, Computation, break_down, read_trace
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pybeam.profile.measure import PhaseTime, Profile
+from pybeam.inspect.measure import PhaseTime, Profile
 
 NUM_COMPUTATIONS = 12
 # names of C++ templates have hundreds of letters
