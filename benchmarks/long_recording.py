@@ -141,7 +141,7 @@ class Ours(Recorded):
             network.loaded(dtype),
             network.directory,
             options,
-            algorithm=pybeam.transcription.beam_search(WIDTH),
+            algorithm=pybeam.speech.whisper.beam_search(WIDTH),
             schedule=pybeam.Fifo(BATCH),
         )
 

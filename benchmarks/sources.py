@@ -39,7 +39,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "speech": (*SEARCH, "pybeam/speech"),
     "stopping": (*SEARCH, "pybeam/stopping.py", "pybeam/scoring.py"),
     "t5": SEARCH,
-    "transcription": (*SEARCH, "pybeam/speech", "pybeam/transcription"),
+    "transcription": (*SEARCH, "pybeam/speech"),
     "translate": SEARCH,
     "triton-code": ("triton_kernels",),
     "wheel": ("csrc", "setup.py", "pyproject.toml", "release"),

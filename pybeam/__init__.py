@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pybeam import serving as serving
     from pybeam import speech as speech
     from pybeam import stopping as stopping
-    from pybeam import transcription as transcription
     from pybeam.catalogue.catalogue import Catalogue as Catalogue
     from pybeam.compat.generate import generate as generate
     from pybeam.decoder import DecodeError as DecodeError
@@ -69,15 +68,15 @@ if TYPE_CHECKING:
     from pybeam.serving.answers import ServedResult as ServedResult
     from pybeam.serving.errors import QueueFull as QueueFull
     from pybeam.serving.service import Service as Service
+    from pybeam.speech.whisper.options import TranscriptionOptions as TranscriptionOptions
+    from pybeam.speech.whisper.recording import Progress as Progress
+    from pybeam.speech.whisper.recording import Recording as Recording
+    from pybeam.speech.whisper.transcriber import TranscribeError as TranscribeError
+    from pybeam.speech.whisper.transcriber import Transcriber as Transcriber
     from pybeam.stopping import Stop as Stop
     from pybeam.text.deltas import TextDeltas as TextDeltas
     from pybeam.text.tokenizer import Tokenizer as Tokenizer
     from pybeam.text.tokenizer import load_tokenizer as load_tokenizer
-    from pybeam.transcription.options import TranscriptionOptions as TranscriptionOptions
-    from pybeam.transcription.recording import Progress as Progress
-    from pybeam.transcription.recording import Recording as Recording
-    from pybeam.transcription.transcriber import TranscribeError as TranscribeError
-    from pybeam.transcription.transcriber import Transcriber as Transcriber
 
 __version__ = "0.1.0"
 
@@ -105,7 +104,6 @@ _MODULES = (
     "serving",
     "speech",
     "stopping",
-    "transcription",
 )
 # the module that each of the other names stands in
 _HOMES = {
@@ -120,10 +118,10 @@ _HOMES = {
     "Model": "models.base",
     "Partial": "request",
     "Processor": "processors.base",
-    "Progress": "transcription.recording",
+    "Progress": "speech.whisper.recording",
     "Pruning": "search.pruning",
     "QueueFull": "serving.errors",
-    "Recording": "transcription.recording",
+    "Recording": "speech.whisper.recording",
     "Request": "request",
     "RequestQueue": "engine.request_queue",
     "Result": "request",
@@ -136,9 +134,9 @@ _HOMES = {
     "Streaming": "engine.schedule",
     "TextDeltas": "text.deltas",
     "Tokenizer": "text.tokenizer",
-    "TranscribeError": "transcription.transcriber",
-    "Transcriber": "transcription.transcriber",
-    "TranscriptionOptions": "transcription.options",
+    "TranscribeError": "speech.whisper.transcriber",
+    "Transcriber": "speech.whisper.transcriber",
+    "TranscriptionOptions": "speech.whisper.options",
     "adaptive_jacobi": "search.parallel",
     "diverse": "diversity",
     "fixed_beam": "search.beams",

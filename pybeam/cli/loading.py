@@ -108,7 +108,7 @@ class Setup:
 
         Raises UsageError for options that do not fit together.
         """
-        from pybeam.transcription import beam_search
+        from pybeam.speech.whisper import beam_search
 
         algorithm, options = self.build_algorithm(tokenizer), self.algorithm
         asked = given(options.search, [field.name for field in fields(options.search)])

@@ -11,9 +11,8 @@ from pybeam.cli.output import OrderedWriter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pybeam.speech.formats import TranscriptWriter
-    from pybeam.speech.transcript import Segment, Transcript
-    from pybeam.transcription import Progress
+    from pybeam.speech.transcript import Segment, Transcript, TranscriptWriter
+    from pybeam.speech.whisper import Progress
 
 
 def stem_of(name: str) -> str:
@@ -55,7 +54,7 @@ class LineWriter:
 
     def add(self, news: Progress) -> None:
         """Write what the news of a recording say, or hold it back until its turn comes."""
-        from pybeam.speech.formats import TranscriptWriter
+        from pybeam.speech.transcript import TranscriptWriter
 
         if news.error is not None:
             self._open.pop(news.index, None)
@@ -106,7 +105,7 @@ class _File:
     """A file that has its name once it is whole."""
 
     def __init__(self, path: Path, form: str) -> None:
-        from pybeam.speech.formats import TranscriptWriter
+        from pybeam.speech.transcript import TranscriptWriter
 
         self._path, self._writer = path, TranscriptWriter(form)
         self._half = path.with_name(f"{path.name}.part")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pybeam.speech.sound import SoundFile
     from pybeam.speech.voice_activity import VoiceActivity
-    from pybeam.transcription import Progress, Recording, Transcriber, TranscriptionOptions
+    from pybeam.speech.whisper import Progress, Recording, Transcriber, TranscriptionOptions
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Transcripts:
                 )
 
     def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
-        from pybeam.transcription import Transcriber
+        from pybeam.speech.whisper import Transcriber
 
         algorithm = self.setup.build_transcript_search(self.setup.load_tokenizer())
         model = self.setup.load_model()
@@ -152,7 +152,7 @@ class Sounds:
     warn: Callable[[str], None]
 
     def __iter__(self) -> Iterator[Recording]:
-        from pybeam.transcription import Recording
+        from pybeam.speech.whisper import Recording
 
         for name in self.names:
             sound = self._sound(name)

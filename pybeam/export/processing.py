@@ -22,7 +22,7 @@ from pybeam.processors.bans import (
 from pybeam.processors.base import AnyProcessor, Processor, stage_of
 from pybeam.processors.ends import EosGrowth, FirstToken, LastToken, MinLength
 from pybeam.processors.penalties import EosPenalty, RepetitionPenalty, Temperature, TokenPenalty
-from pybeam.speech.timestamps import WhisperTimestamps
+from pybeam.speech.whisper.timestamps import WhisperTimestamps
 
 # (operators of a step, logits or log-probabilities [R, V], rows) -> what is seen instead
 Apply = Callable[[Builder, Value, GraphRows], Value]

@@ -10,7 +10,7 @@ from pybeam.export.builder import Builder, Value
 from pybeam.export.hypotheses import INF
 from pybeam.export.rows import GraphRows
 from pybeam.models.transformer.model import Transformer
-from pybeam.speech.timestamps import WhisperTimestamps
+from pybeam.speech.whisper.timestamps import WhisperTimestamps
 
 
 class Before(NamedTuple):

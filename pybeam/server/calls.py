@@ -27,7 +27,7 @@ from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, together, unless_gone
 from pybeam.server.transcripts import Decode, ServedTranscripts
 from pybeam.serving import DeadlineExceeded, ServedResult, Service
-from pybeam.speech.timestamps import whisper_timestamps
+from pybeam.speech.whisper.timestamps import whisper_timestamps
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096

@@ -17,15 +17,15 @@ from pybeam.search.algorithms import Algorithm
 from pybeam.server.sse import together
 from pybeam.serving import QueueFull, ServedResult
 from pybeam.speech.alignment import Aligner
-from pybeam.speech.long_features import LongFeatures
 from pybeam.speech.sound import SoundFile
 from pybeam.speech.transcript import Segment
+from pybeam.speech.whisper import Progress, Recording, TranscriptionOptions
+from pybeam.speech.whisper.assets import WhisperAssets
+from pybeam.speech.whisper.recording import LongFeatures
+from pybeam.speech.whisper.recording_loop import RecordingLoop
+from pybeam.speech.whisper.requests import Answer, Question, RequestBuilder
+from pybeam.speech.whisper.window_jobs import WindowJob
 from pybeam.speech.words import WordFinder
-from pybeam.transcription import Progress, Recording, TranscriptionOptions
-from pybeam.transcription.assets import WhisperAssets
-from pybeam.transcription.recording_loop import RecordingLoop
-from pybeam.transcription.request_builder import RequestBuilder
-from pybeam.transcription.window_jobs import Answer, Question, WindowJob
 
 # windows whose log-probabilities are kept at a time; many more than are ever asked for
 NUM_LINES = 1024

@@ -7,14 +7,20 @@ from pybeam.speech.features import (
     WhisperFeatureExtractor,
     load_feature_extractor,
 )
-from pybeam.speech.formats import TranscriptWriter, format_transcript
-from pybeam.speech.long_features import LongFeatures
 from pybeam.speech.sound import SoundFile, read_sound, sound_seconds
-from pybeam.speech.timestamps import whisper_timestamps
-from pybeam.speech.transcript import Segment, Stretch, Transcript, Word
-from pybeam.speech.transcription import Transcription, load_transcription
+from pybeam.speech.transcript import (
+    Segment,
+    Stretch,
+    Transcript,
+    TranscriptWriter,
+    Word,
+    format_transcript,
+)
 from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
 from pybeam.speech.wav import read_wav
+from pybeam.speech.whisper.recording import LongFeatures
+from pybeam.speech.whisper.timestamps import whisper_timestamps
+from pybeam.speech.whisper.tokens import Transcription, load_transcription
 from pybeam.speech.words import WordFinder
 
 __all__ = [

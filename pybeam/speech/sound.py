@@ -16,10 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.speech.containers import CONTAINERS, Damaged, check_form, opened, reason_of, sound_of
+from pybeam.speech.containers import (
+    CONTAINERS,
+    Bytes,
+    Damaged,
+    behind_tags,
+    check_form,
+    is_adts,
+    is_film,
+    opened,
+    reason_of,
+    sound_of,
+)
 from pybeam.speech.cut_files import check_length, check_wav, why_cut
-from pybeam.speech.film_tables import is_film
-from pybeam.speech.tags import Bytes, behind_tags, is_adts
 from pybeam.speech.wav import NOT_WAV, wav_blocks
 
 INSTALL = "`pip install 'pybeam-search[speech]'`"

@@ -17,7 +17,7 @@ import pybeam
 from pybeam.cli import main
 from pybeam.cli.transcript_files import FolderWriter, OneLine
 from pybeam.speech import Segment, Transcript, TranscriptWriter, format_transcript
-from pybeam.transcription import Progress
+from pybeam.speech.whisper import Progress
 from support.paths import ROOT
 from support.sound_files import write_sound
 from support.speech_models import tone, write_wav

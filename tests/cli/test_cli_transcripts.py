@@ -12,7 +12,7 @@ import pybeam
 from pybeam import processors
 from pybeam.cli import main
 from pybeam.speech import SpeechRules, VoiceActivity, format_transcript, read_sound, read_wav
-from pybeam.transcription import Transcriber, beam_search
+from pybeam.speech.whisper import Transcriber, beam_search
 from support.paths import ROOT
 from support.speech_models import tone, write_wav
 from support.tiny_whisper import save_whisper
@@ -147,7 +147,7 @@ def test_the_search_is_that_of_faster_whisper(model, sounds, monkeypatch, option
         found.append(algorithm)
         return Transcriber(*args, algorithm=algorithm, **more)
 
-    monkeypatch.setattr("pybeam.transcription.Transcriber", transcriber)
+    monkeypatch.setattr("pybeam.speech.whisper.Transcriber", transcriber)
     names = [str(sounds[-1]), "--quiet", "--output=/dev/null"]
     assert main(["transcribe", f"--model={model}", *names, *options]) == 0
     assert found == [search]

@@ -26,7 +26,7 @@ WINGS = [
     ["cli"],
     ["ray"],
     ["server"],
-    ["compat", "corpus", "inspect", "reranking", "serving", "transcription"],
+    ["compat", "corpus", "inspect", "reranking", "serving"],
     ["catalogue", "diversity", "export"],
     ["speech"],
 ]

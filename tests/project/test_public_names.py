@@ -23,7 +23,7 @@ MODULES = (
     "ops",
     "processors",
 )
-MODULES += ("reranking", "scoring", "serving", "speech", "stopping", "transcription")
+MODULES += ("reranking", "scoring", "serving", "speech", "stopping")
 TYPES = ("Algorithm", "Decoder", "Model", "Processor", "Pruning", "Request", "Result")
 TYPES += ("Schedule", "Scoring", "Session", "Stop", "Tokenizer")
 # what takes most of the time; torch brings numpy

@@ -13,7 +13,7 @@ import pybeam
 from pybeam.server.models import ServedModel
 from pybeam.server.transcripts import ServedTranscripts
 from pybeam.speech import format_transcript, read_wav
-from pybeam.transcription import beam_search
+from pybeam.speech.whisper import beam_search
 from support.server_app import run
 from support.speech_models import tone
 from support.tiny_whisper import save_whisper

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybeam.speech.formats import FORMATS, format_transcript
-from pybeam.speech.transcript import Segment, Transcript, Word
+from pybeam.speech.transcript import FORMATS, Segment, Transcript, Word, format_transcript
 
 # as openai-whisper's own writers wrote them
 EXPECTED = {

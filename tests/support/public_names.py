@@ -25,8 +25,8 @@ MODULES = [
     pybeam.scoring,
     pybeam.serving,
     pybeam.speech,
+    pybeam.speech.whisper,
     pybeam.stopping,
-    pybeam.transcription,
     *(
         import_module(f"pybeam.compat.{m.name}")
         for m in pkgutil.iter_modules(pybeam.compat.__path__)

@@ -12,7 +12,7 @@ from pybeam.cli.options.sections import Section, given, option
 
 if TYPE_CHECKING:
     from pybeam.speech.voice_activity import SpeechRules
-    from pybeam.transcription import TranscriptionOptions
+    from pybeam.speech.whisper import TranscriptionOptions
 
 FORMS = ("txt", "srt", "vtt", "tsv", "json")
 # seconds of a window, and of the pauses at which `--windows batched` cuts; both as faster-whisper has them
@@ -209,7 +209,7 @@ class WhisperOptions:
         self, language: str | None, task: str | None, max_new_tokens: int | None
     ) -> TranscriptionOptions:
         """Return what the library is asked for. Raises UsageError for a value that it refuses."""
-        from pybeam.transcription import TranscriptionOptions
+        from pybeam.speech.whisper import TranscriptionOptions
 
         same = ("windows", "initial_prompt", "hotwords", "temperatures", "best_of")
         thresholds = ("compression_ratio_threshold", "log_prob_threshold", "no_speech_threshold")

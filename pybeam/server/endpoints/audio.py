@@ -23,9 +23,9 @@ from pybeam.server.sse import Event, event_of, streamed, unless_gone
 from pybeam.server.transcripts import ServedTranscripts
 from pybeam.serving import Certain, ServedResult
 from pybeam.speech import Segment, SoundFile, Transcript, format_transcript, read_sound
+from pybeam.speech.whisper import Progress, TranscriptionOptions
+from pybeam.speech.whisper.windows import compression_ratio
 from pybeam.text.deltas import TextDeltas
-from pybeam.transcription import Progress, TranscriptionOptions
-from pybeam.transcription.pieces import compression_ratio
 
 router = APIRouter(prefix="/v1/audio", tags=["OpenAI"], dependencies=[Depends(authorised)])
 

@@ -11,21 +11,28 @@ from pybeam.engine.failures import kept
 from pybeam.models.base import Model
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
-from pybeam.transcription.assets import WhisperAssets
-from pybeam.transcription.hallucinations import WindowOfWords
-from pybeam.transcription.options import TranscriptionOptions
-from pybeam.transcription.pieces import Piece, compression_ratio, ends_alone, pieces_of, windows_of
-from pybeam.transcription.recording import Progress, Recording
-from pybeam.transcription.sound import Sound
-from pybeam.transcription.window_jobs import Answer, Question, WindowJob
-from pybeam.transcription.window_result import WindowResult, best_of_failed
+from pybeam.speech.whisper.assets import WhisperAssets
+from pybeam.speech.whisper.hallucinations import WindowOfWords
+from pybeam.speech.whisper.options import TranscriptionOptions
+from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures
+from pybeam.speech.whisper.requests import Answer, Question
+from pybeam.speech.whisper.window_jobs import WindowJob
+from pybeam.speech.whisper.windows import (
+    Piece,
+    WindowResult,
+    best_of_failed,
+    compression_ratio,
+    ends_alone,
+    pieces_of,
+    windows_of,
+)
 
 # what a `WordFinder` does
 FindWords = Callable[..., list[Segment]]
 
 
 class RecordingLoop:
-    """Transcribe recordings, each as a job that asks a decoder; see `pybeam.transcription.window_jobs`.
+    """Transcribe recordings, each as a job that asks a decoder; see `pybeam.speech.whisper.window_jobs`.
 
     Args:
         model: a Whisper model.
@@ -85,7 +92,7 @@ class RecordingLoop:
 
     def _job(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> WindowJob:
         is_shared = isinstance(self._model, SpeechTransformer)
-        sound = Sound.of(recording, self._extract, self._window, is_shared=is_shared)
+        sound = RecordingFeatures.of(recording, self._extract, self._window, is_shared=is_shared)
         duration = sound.num_frames / self._rate
         stretches = self._stretches(recording, sound)
         language, probability = yield from self._detect(recording, sound, stretches)
@@ -104,7 +111,7 @@ class RecordingLoop:
         transcript = Transcript(code, probability, duration, tuple(segments))
         tell(Progress(index, recording.id, duration, duration, transcript=transcript))
 
-    def _stretches(self, recording: Recording, sound: Sound) -> list[tuple[int, int]]:
+    def _stretches(self, recording: Recording, sound: RecordingFeatures) -> list[tuple[int, int]]:
         """The stretches in frames, cut to the recording."""
         if recording.stretches is None:
             return [(0, sound.num_frames)] if sound.num_frames else []
@@ -115,7 +122,7 @@ class RecordingLoop:
         return [(start, end) for start, end in cut if start < end]
 
     def _detect(
-        self, recording: Recording, sound: Sound, stretches: Sequence[tuple[int, int]]
+        self, recording: Recording, sound: RecordingFeatures, stretches: Sequence[tuple[int, int]]
     ) -> Generator[list[Any], list[Any], tuple[str | None, float | None]]:
         """Find the language of the first window, unless it is known, and its probability."""
         given = recording.language
@@ -139,7 +146,7 @@ class RecordingLoop:
 
     def _sequential(
         self,
-        sound: Sound,
+        sound: RecordingFeatures,
         stretches: Sequence[tuple[int, int]],
         language: str | None,
         report: Callable[[int, list[Segment]], None],
@@ -180,14 +187,14 @@ class RecordingLoop:
             last = seek
         return found
 
-    def _within(self, sound: Sound, seek: int, size: int) -> WindowOfWords:
+    def _within(self, sound: RecordingFeatures, seek: int, size: int) -> WindowOfWords:
         """Return where a window of words lies."""
         threshold = self._options.hallucination_silence_threshold
         return WindowOfWords(seek, size, self._window, sound.num_frames, self._rate, threshold)
 
     def _batched(
         self,
-        sound: Sound,
+        sound: RecordingFeatures,
         stretches: Sequence[tuple[int, int]],
         language: str | None,
         report: Callable[[int, list[Segment]], None],

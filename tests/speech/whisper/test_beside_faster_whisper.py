@@ -150,7 +150,7 @@ def test_same_transcripts(pair, case, width):
     directory, theirs = pair
     options = CASES[case]
     recordings = sounds()
-    search = pybeam.transcription.beam_search(width)
+    search = pybeam.speech.whisper.beam_search(width)
     model = pybeam.load_model(directory)
     transcriber = pybeam.Transcriber(model, directory, options, algorithm=search)
     found = list(transcriber.transcribe(map(torch.from_numpy, recordings)))

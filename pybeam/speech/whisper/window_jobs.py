@@ -7,63 +7,16 @@ had no other recording.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pybeam.engine.arrivals import Arrivals
 from pybeam.request import Request, Result
-from pybeam.transcription.token_log_probs import TokenLogProbs
+from pybeam.speech.whisper.requests import Answer, Question, TokenLogProbs
 
 WindowJob = Generator[list[Any], list[Any], Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """One request of a window.
-
-    Attributes:
-        source: what the model encodes.
-        prompt: tokens that hypotheses begin with, the start token first.
-        back: tokens of the prompt behind the one that starts the transcript.
-        max_length: tokens at which an output is cut, EOS included.
-        temperature: 0 searches, others sample.
-        seed: of a sample.
-        beginning: the first tokens of the output.
-    """
-
-    source: Any
-    prompt: tuple[int, ...]
-    back: int
-    max_length: int
-    temperature: float = 0.0
-    seed: int = 0
-    beginning: tuple[int, ...] = ()
-
-
-class Answer(NamedTuple):
-    """The answer to a question.
-
-    Attributes:
-        tokens: those of the best hypothesis behind the prompt; empty if there is none.
-        score: their accumulated log-probability, EOS included; -inf if there is none.
-        token_log_probs: log-probabilities of the recorded tokens where the transcript starts.
-    """
-
-    tokens: list[int]
-    score: float
-    token_log_probs: list[float]
-
-    @classmethod
-    def of(cls, question: Question, result: Result, token_log_probs: list[float]) -> Answer:
-        """Return what the result of a question's request says."""
-        if not result.hypotheses:
-            return cls([], -math.inf, token_log_probs)
-        best = result.hypotheses[0]
-        # its first token is no part of an output
-        return cls(best.tokens[len(question.prompt) - 1 :], best.score, token_log_probs)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pybeam.speech.features import WhisperFeatureExtractor, load_feature_extractor
-from pybeam.speech.whisper_tokens import WhisperTokens
+from pybeam.speech.whisper.tokens import WhisperTokens
 from pybeam.text.json_files import positive, read_json
 from pybeam.text.tokenizer import Tokenizer, load_tokenizer
 

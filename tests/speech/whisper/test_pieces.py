@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pybeam.transcription.pieces import pieces_of, windows_of
+from pybeam.speech.whisper.windows import pieces_of, windows_of
 
 BEGIN = 100
 

@@ -17,14 +17,13 @@ from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
 from pybeam.speech.alignment import Aligner
 from pybeam.speech.transcript import Transcript
+from pybeam.speech.whisper.assets import WhisperAssets
+from pybeam.speech.whisper.options import TranscriptionOptions
+from pybeam.speech.whisper.recording import Progress, Recording
+from pybeam.speech.whisper.recording_loop import RecordingLoop
+from pybeam.speech.whisper.requests import RequestBuilder, beam_search
+from pybeam.speech.whisper.window_jobs import WindowJob, WindowJobs
 from pybeam.speech.words import WordFinder
-from pybeam.transcription.assets import WhisperAssets
-from pybeam.transcription.options import TranscriptionOptions
-from pybeam.transcription.recording import Progress, Recording
-from pybeam.transcription.recording_loop import RecordingLoop
-from pybeam.transcription.request_builder import RequestBuilder
-from pybeam.transcription.search import beam_search
-from pybeam.transcription.window_jobs import WindowJob, WindowJobs
 
 # requests whose log-probabilities are kept at a time, beside the schedule's sources; more would wait
 SPARE_LINES = 64
@@ -60,7 +59,7 @@ class Transcriber:
             `preprocessor_config.json`.
         options: how recordings are transcribed; None: `TranscriptionOptions()`.
         algorithm: the search at temperature 0.0. Its processors come before Whisper's rules, stage by stage.
-            A prompt counts in no length. None: `pybeam.transcription.beam_search`, as faster-whisper
+            A prompt counts in no length. None: `pybeam.speech.whisper.beam_search`, as faster-whisper
             searches.
         schedule: see `pybeam.Decoder`; default ``Fifo(16)``. It says how many windows are decoded at a time,
             and at most so many recordings are open. It changes no result.

@@ -155,7 +155,7 @@ def test_an_iterable_that_raises(model, directory):
 
 
 def test_a_stream_that_is_given_up_gives_all_back(model, directory, monkeypatch):
-    monkeypatch.setattr("pybeam.transcription.transcriber.SPARE_LINES", 2)
+    monkeypatch.setattr("pybeam.speech.whisper.transcriber.SPARE_LINES", 2)
     options = replace(OPTIONS, temperatures=(0.0,))
     transcriber = pybeam.Transcriber(model, directory, options, schedule=pybeam.Fifo(2))
     recordings = sounds(150, 64, 90, seed=6)
