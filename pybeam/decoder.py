@@ -10,7 +10,6 @@ from typing import Any, Literal, overload
 
 from pybeam import backends
 from pybeam.arguments import check_list, whole
-from pybeam.engine.alternatives import alternatives
 from pybeam.engine.arrivals import Arrivals
 from pybeam.engine.engine import Engine, StreamOptions
 from pybeam.engine.fit import check_ends, check_kinds, check_longest
@@ -23,7 +22,6 @@ from pybeam.models.base import Alignment, InProcess, Model
 from pybeam.processors.base import Processor
 from pybeam.request import Partial, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.settings import applied
 
 OnError = Literal["raise", "return"]
 
@@ -91,7 +89,10 @@ class Decoder(InProcess):
         if not isinstance(schedule, Schedule):
             raise TypeError(f"`schedule` must be a Batch, Streaming or Fifo, but is {schedule!r}")
         schedule.check_width(algorithm.max_rows)
-        algorithm = applied(algorithm, model)
+        if model.settings.names:
+            from pybeam.search.settings import applied
+
+            algorithm = applied(algorithm, model)
         if algorithm.draft is not None and not model.can_draft:
             raise ValueError(
                 f"`algorithm` guesses tokens ahead, but a step of this {type(model).__name__} cannot "
@@ -250,6 +251,8 @@ class Decoder(InProcess):
                 )
         check_list("requests", requests, self.model.check)
         requests = [Request.of(request) for request in requests]
+        from pybeam.engine.alternatives import alternatives
+
         decode = partial(self.decode, on_error="return")
         results = alternatives(decode, self.model, self.algorithm, requests, num, min_probability)
         return _checked(results, on_error)

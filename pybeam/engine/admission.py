@@ -17,8 +17,7 @@ from pybeam.models.base import Alignment
 from pybeam.processors.base import Processor
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.overrides import for_target, overridden, rule_of
-from pybeam.search.settings import with_default_prefix
+from pybeam.search.overrides import for_target, overridden, rule_of, with_default_prefix
 
 # Sources encoded together when the schedule admits one at a time. An encoder batch of one wastes the
 # processor; each source more takes memory before it is needed.

@@ -18,8 +18,7 @@ from pybeam.contracts import MAX_WIDTH
 from pybeam.models.base import Model
 from pybeam.request import Hypothesis, Request, Result
 from pybeam.search.algorithms import Algorithm
-from pybeam.search.overrides import overridden, rule_of
-from pybeam.search.settings import with_default_prefix
+from pybeam.search.overrides import overridden, rule_of, with_default_prefix
 
 Decode = Callable[[list[Request]], list[Result]]
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pybeam.arguments import ArgumentError
 from pybeam.export.features import export_features
 from pybeam.export.fireredasr import convert_fireredasr
-from pybeam.models.onnx.graphs import DECODER, ENCODER, FEATURES, SEARCH, missing_package
+from pybeam.models.onnx import DECODER, ENCODER, FEATURES, SEARCH
+from pybeam.models.onnx.graphs import missing_package
 from pybeam.models.settings import GENERATION, read_settings
 from pybeam.text.json_files import read_json
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pybeam.models.onnx.graphs import FEATURES, missing_package
+from pybeam.models.onnx import FEATURES
+from pybeam.models.onnx.graphs import missing_package
 from pybeam.speech.features import (
     SMALLEST_DEVIATION,
     FeatureExtractor,

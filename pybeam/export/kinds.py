@@ -15,7 +15,7 @@ from pybeam.export.rules import check_algorithm
 from pybeam.export.search import record_search
 from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.ensemble import Ensemble
-from pybeam.models.onnx.graphs import DECODER, ENCODER, SEARCH
+from pybeam.models.onnx import DECODER, ENCODER, SEARCH
 from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
 from pybeam.models.onnx.rnn import OnnxRnn
 from pybeam.models.rnn import Rnn

@@ -15,7 +15,7 @@ from pybeam.backends.packing import quantise
 from pybeam.export.folders import check_output, complete_folder
 from pybeam.models.checkpoint import QUANTISATION, SCALE, Checkpoint, is_quantised
 from pybeam.models.loading import load_checkpoint
-from pybeam.models.onnx.graphs import DECODER
+from pybeam.models.onnx import DECODER
 from pybeam.models.tensor_files import TensorWriter
 from pybeam.text.json_files import read_json
 

@@ -23,8 +23,8 @@ from pybeam.processors.base import Stage
 from pybeam.request import Request
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import greedy
-from pybeam.search.overrides import overridden
-from pybeam.search.settings import applied, with_default_prefix
+from pybeam.search.overrides import overridden, with_default_prefix
+from pybeam.search.settings import applied
 
 FORMATS = (".html", ".png", ".svg", ".json")
 

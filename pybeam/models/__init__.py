@@ -1,17 +1,27 @@
-"""Models that can be searched: built-in transformers and LSTMs, functions, wrapped models, ensembles."""
+"""Models that can be searched: built-in transformers and LSTMs, functions, wrapped models, ensembles.
 
-from pybeam.models import huggingface
+A family is imported when its name is first asked for, or when a folder holds one of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pybeam.models.base import Model, Session
-from pybeam.models.causal.model import CausalTransformer
-from pybeam.models.conformer.model import ConformerTransformer
-from pybeam.models.ensemble import Ensemble
-from pybeam.models.function import FunctionModel
-from pybeam.models.loading import load_model
-from pybeam.models.rnn import Rnn
 from pybeam.models.rows import Rows
 from pybeam.models.settings import Settings
-from pybeam.models.transformer.model import Transformer
-from pybeam.models.transformer.speech import SpeechTransformer
+
+if TYPE_CHECKING:
+    from pybeam.models import huggingface
+    from pybeam.models.causal.model import CausalTransformer
+    from pybeam.models.conformer.model import ConformerTransformer
+    from pybeam.models.ensemble import Ensemble
+    from pybeam.models.function import FunctionModel
+    from pybeam.models.loading import load_model
+    from pybeam.models.rnn import Rnn
+    from pybeam.models.transformer.model import Transformer
+    from pybeam.models.transformer.speech import SpeechTransformer
 
 __all__ = [
     "CausalTransformer",
@@ -28,3 +38,24 @@ __all__ = [
     "huggingface",
     "load_model",
 ]
+# the module below this package that each of the other names stands in
+_HOMES = {
+    "CausalTransformer": "causal.model",
+    "ConformerTransformer": "conformer.model",
+    "Ensemble": "ensemble",
+    "FunctionModel": "function",
+    "Rnn": "rnn",
+    "SpeechTransformer": "transformer.speech",
+    "Transformer": "transformer.model",
+    "load_model": "loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "huggingface":
+        return import_module("pybeam.models.huggingface")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pybeam.models' has no attribute {name!r}")
+    value = getattr(import_module(f"pybeam.models.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next time Python finds it without asking here
+    return value

@@ -7,33 +7,33 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from pybeam.arguments import ArgumentError
 from pybeam.backends.memory import on_host
-from pybeam.models.causal.assembly import CausalAssembly
 from pybeam.models.causal.config import is_causal
 from pybeam.models.causal.config import read_config as read_causal_config
-from pybeam.models.causal.model import CausalTransformer
 from pybeam.models.checkpoint import Checkpoint, is_quantised
-from pybeam.models.conformer.assembly import ConformerAssembly
 from pybeam.models.conformer.config import ConformerConfig
-from pybeam.models.ensemble import Ensemble
 from pybeam.models.foreign import refuse_foreign
 from pybeam.models.linear import ACTIVATIONS
-from pybeam.models.onnx.external import check_weights
-from pybeam.models.onnx.graphs import DECODER, ENCODER
-from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
-from pybeam.models.onnx.rnn import OnnxRnn
-from pybeam.models.rnn import Rnn, RnnConfig, build_rnn, is_rnn
+from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.settings import read_settings
 from pybeam.models.transformer.assembly import Assembly
-from pybeam.models.transformer.config import read_config
+from pybeam.models.transformer.config import ATTENTIONAL_LSTM, TransformerConfig, read_config
 from pybeam.models.transformer.model import Transformer
-from pybeam.models.transformer.t5 import T5Assembly
+from pybeam.text.json_files import read_json
 from pybeam.text.model_files import blaming
 from pybeam.text.tokenizer import load_vocabularies
+
+if TYPE_CHECKING:
+    from pybeam.models.causal.model import CausalTransformer
+    from pybeam.models.ensemble import Ensemble
+    from pybeam.models.onnx.model import OnnxModel
+    from pybeam.models.onnx.rnn import OnnxRnn
+    from pybeam.models.rnn import Rnn
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +135,8 @@ def load_model(
         return _load(directories[0], target, wanted, kept, check_finite, eos_id)
     _check_vocabularies(directories)
     members = [_load(one, target, wanted, kept, check_finite, eos_id) for one in directories]
+    from pybeam.models.ensemble import Ensemble
+
     try:
         return Ensemble(members)
     except ValueError as error:
@@ -152,7 +154,7 @@ def _load(
 ) -> Transformer | CausalTransformer | OnnxModel | Rnn | OnnxRnn:
     refuse_foreign(directory)
     is_onnx = (directory / DECODER).exists()
-    has_none = is_onnx or is_rnn(directory) or is_causal(directory)
+    has_none = is_onnx or _is_rnn(directory) or is_causal(directory)
     if cross_cache_dtype is not None and has_none:
         problem = (
             f"must be 'auto' for {directory}, but is {cross_cache_dtype}; only built-in transformers with an "
@@ -181,11 +183,15 @@ def load_checkpoint(
     """
     model: Transformer | CausalTransformer | Rnn
     with blaming(directory):
-        if is_rnn(directory):
+        if _is_rnn(directory):
+            from pybeam.models.rnn import RnnConfig, build_rnn
+
             recurrent = RnnConfig.read(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
             model = build_rnn(recurrent, checkpoint, device, dtype)
         elif is_causal(directory):
+            from pybeam.models.causal.assembly import CausalAssembly
+
             causal = read_causal_config(directory, eos_id)
             checkpoint = Checkpoint(directory, check_finite)
             model = CausalAssembly(causal, checkpoint, device, dtype).model()
@@ -198,15 +204,31 @@ def load_checkpoint(
                     f"but is {config.activation!r}"
                 )
             checkpoint = Checkpoint(directory, check_finite)
-            assembly = T5Assembly if config.relative else Assembly
-            if isinstance(config.front, ConformerConfig):
-                assembly = ConformerAssembly
-            model = assembly(config, checkpoint, device, dtype).model()
+            model = _assembly_of(config)(config, checkpoint, device, dtype).model()
         checkpoint.close()
         model.settings = read_settings(directory)
     num = sum(math.prod(checkpoint.stored[name].shape) for name in checkpoint.taken)
     log.info("loaded %r from %s: %s parameters, %r", model, directory, f"{num:,}", model.settings)
     return model, checkpoint
+
+
+def _assembly_of(config: TransformerConfig) -> type[Assembly]:
+    """The class that puts such a transformer together."""
+    if config.relative:
+        from pybeam.models.transformer.t5 import T5Assembly
+
+        return T5Assembly
+    if isinstance(config.front, ConformerConfig):
+        from pybeam.models.conformer.assembly import ConformerAssembly
+
+        return ConformerAssembly
+    return Assembly
+
+
+def _is_rnn(directory: Path) -> bool:
+    """Whether `config.json` says that this directory holds an `Rnn`."""
+    path = directory / "config.json"
+    return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
 
 
 def _load_onnx(
@@ -228,11 +250,18 @@ def _load_onnx(
             "for another load the model that they were exported from"
         )
         raise ArgumentError("dtype", problem)
+    from pybeam.models.onnx.external import check_weights
+
     with blaming(directory):
         model: OnnxModel | OnnxRnn
-        if is_rnn(directory):
+        if _is_rnn(directory):
+            from pybeam.models.onnx.rnn import OnnxRnn
+            from pybeam.models.rnn import RnnConfig
+
             model = OnnxRnn(RnnConfig.read(directory, eos_id))
         else:
+            from pybeam.models.onnx.model import OnnxModel, OnnxSpeechModel
+
             config = read_config(directory, eos_id)
             model = (OnnxModel if config.front is None else OnnxSpeechModel)(config)
         for name in (ENCODER, DECODER) if check_finite else ():

@@ -26,7 +26,6 @@ from pybeam.models.checkpoint import Checkpoint
 from pybeam.models.linear import Linear
 from pybeam.models.rows import Rows
 from pybeam.models.source_ids import check_length, checked_ids
-from pybeam.models.transformer.config import ATTENTIONAL_LSTM
 from pybeam.models.weights import WeightReader
 from pybeam.text.json_files import MAX_LAYERS, eos_ids, positive, read_json, token_id
 
@@ -313,12 +312,6 @@ class RnnSession(LstmSession):
         mixed = cells.attend(self._backend, x[:, None], self._pool, self._pool, 1.0)  # [R, 1, H]
         logits = model.output(model.attention(torch.cat((x, mixed[:, 0]), 1)))  # [R, V]
         return logits, torch.stack(new, 1).view_as(old)
-
-
-def is_rnn(directory: Path) -> bool:
-    """Whether `config.json` says that this directory holds an `Rnn`."""
-    path = directory / "config.json"
-    return path.exists() and read_json(path).get("model_type") == ATTENTIONAL_LSTM
 
 
 def build_rnn(

@@ -36,30 +36,54 @@ algorithm's processor of the same class. "Per request" below says what may diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from pybeam.processors.allowed import allowed_sequences as allowed_sequences
+    from pybeam.processors.allowed import allowed_tokens as allowed_tokens
+    from pybeam.processors.bans import no_repeat_ngram as no_repeat_ngram
+    from pybeam.processors.bans import no_unk as no_unk
+    from pybeam.processors.bans import suppress_sequences as suppress_sequences
+    from pybeam.processors.bans import suppress_tokens as suppress_tokens
+    from pybeam.processors.bans import suppress_tokens_at_start as suppress_tokens_at_start
+    from pybeam.processors.base import Processor as Processor
+    from pybeam.processors.base import from_function as from_function
+    from pybeam.processors.ends import eos_growth as eos_growth
+    from pybeam.processors.ends import first_token as first_token
+    from pybeam.processors.ends import force_eos as force_eos
+    from pybeam.processors.ends import min_length as min_length
+    from pybeam.processors.penalties import biased_prefix as biased_prefix
+    from pybeam.processors.penalties import eos_penalty as eos_penalty
+    from pybeam.processors.penalties import repetition_penalty as repetition_penalty
+    from pybeam.processors.penalties import temperature as temperature
+    from pybeam.processors.penalties import token_penalty as token_penalty
+    from pybeam.processors.sampling import gumbel as gumbel
+    from pybeam.processors.sampling import sample as sample
 
-from pybeam.arguments import ids
-from pybeam.models.rows import Rows
-from pybeam.processors.allowed import AllowedSequences, AllowedTokens
-from pybeam.processors.bans import (
-    NoRepeatNgram,
-    SuppressSequences,
-    SuppressTokens,
-    SuppressTokensAtStart,
-)
-from pybeam.processors.base import Function, Processor, Stage
-from pybeam.processors.biased_prefix import BiasedPrefix
-from pybeam.processors.ends import eos_growth, first_token, force_eos, min_length
-from pybeam.processors.gumbel import gumbel
-from pybeam.processors.penalties import (
-    EosPenalty,
-    RepetitionPenalty,
-    Temperature,
-    TokenPenalty,
-)
-from pybeam.processors.sampling import sample
+# the module below this package that each name stands in
+_HOMES = {
+    "Processor": "base",
+    "allowed_sequences": "allowed",
+    "allowed_tokens": "allowed",
+    "biased_prefix": "penalties",
+    "eos_growth": "ends",
+    "eos_penalty": "penalties",
+    "first_token": "ends",
+    "force_eos": "ends",
+    "from_function": "base",
+    "gumbel": "sampling",
+    "min_length": "ends",
+    "no_repeat_ngram": "bans",
+    "no_unk": "bans",
+    "repetition_penalty": "penalties",
+    "sample": "sampling",
+    "suppress_sequences": "bans",
+    "suppress_tokens": "bans",
+    "suppress_tokens_at_start": "bans",
+    "temperature": "penalties",
+    "token_penalty": "penalties",
+}
 
 __all__ = [
     "Processor",
@@ -85,247 +109,9 @@ __all__ = [
 ]
 
 
-def temperature(temperature: float) -> Temperature:
-    """Divide logits: ``logits / temperature``. Above 1 probabilities become smoother, below 1 sharper.
-
-    Per request: the temperature. FireRedASR calls it softmax_smoothing, fairseq temperature. In transformers
-    and CTranslate2 it belongs to sampling, and beam search ignores it.
-
-    Args:
-        temperature: 1 changes nothing.
-
-    Raises:
-        ValueError: it is not a positive number.
-    """
-    return Temperature(temperature)
-
-
-def eos_penalty(penalty: float) -> EosPenalty:
-    """Multiply the log-prob of EOS: ``log_prob[EOS] * penalty``. Below 1 hypotheses end earlier.
-
-    Stage "log_probs". Per request: the penalty. This is FireRedASR's eos_penalty, where 0 < penalty <= 1.
-
-    Args:
-        penalty: 1 changes nothing.
-
-    Raises:
-        ValueError: it is not a positive number.
-    """
-    return EosPenalty(penalty)
-
-
-def token_penalty(token: int, penalty: float) -> TokenPenalty:
-    """Subtract from the log-prob of one token: ``log_prob[token] - penalty``.
-
-    Stage "log_probs". Per request: the penalty. For the token of unknown words this is fairseq's unkpen.
-
-    Raises:
-        TypeError, ValueError: `token` is no token id, or the penalty not finite.
-    """
-    return TokenPenalty(token, penalty)
-
-
-def repetition_penalty(
-    penalty: float, *, counts_start: bool = False, stage: Stage = "logits"
-) -> RepetitionPenalty:
-    """Penalise tokens that the hypothesis has: ``x * penalty`` if ``x < 0``, else ``x / penalty``.
-
-    A token is penalised once, however often it occurs. The forced prefix counts. Above 1 repetitions become
-    less probable. Per request: the penalty.
-
-    This is CTranslate2's repetition_penalty. transformers also counts the start token or the prompt
-    (``counts_start=True``). With models that start from EOS, such as M2M100, that penalises EOS in every
-    step.
-
-    Args:
-        penalty: 1 changes nothing.
-        counts_start: whether the start token or the prompt counts as part of the hypothesis.
-        stage: see the module. Log-probabilities are never positive, so the penalty multiplies them.
-
-    Raises:
-        ValueError: the penalty is not a positive number.
-
-    See Keskar et al. 2019 (CTRL).
-    """
-    return RepetitionPenalty(penalty, counts_start, stage)
-
-
-def no_repeat_ngram(
-    n: int, *, counts_start: bool = False, stage: Stage = "logits"
-) -> NoRepeatNgram:
-    """Forbid the token that would complete an n-gram which the hypothesis already has.
-
-    A token v is forbidden if ``(y[t-n+2], …, y[t], v)`` is ``(y[i], …, y[i+n-1])`` for some i, where y are
-    the tokens so far, forced prefix included. n = 1 forbids every token of the hypothesis.
-
-    This is CTranslate2's no_repeat_ngram_size. transformers and fairseq also count the start token and the
-    prompt (``counts_start=True``). The start token matters only for n = 1, unless a model can generate it.
-
-    Args:
-        n: tokens of an n-gram.
-        counts_start: whether the start token or the prompt counts as part of the hypothesis.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: n is not a whole number from 1 on.
-
-    See Paulus et al. 2018.
-    """
-    return NoRepeatNgram(n, counts_start, stage)
-
-
-def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> SuppressTokens:
-    """Forbid these tokens. Per request: the tokens.
-
-    transformers and CTranslate2 call it suppress_tokens.
-
-    Args:
-        tokens: ids.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: they are no token ids.
-    """
-    return SuppressTokens(ids("tokens", tokens), stage)
-
-
-def suppress_tokens_at_start(
-    tokens: Iterable[int], *, skips: int = 0, stage: Stage = "logits"
-) -> SuppressTokensAtStart:
-    """Forbid these tokens at the beginning of a hypothesis, right behind the forced prefix.
-
-    Per request: the tokens. transformers calls it begin_suppress_tokens, CTranslate2 suppress_blank.
-
-    Args:
-        tokens: ids.
-        skips: least number of tokens behind the start token, of the prefix or generated, before that place;
-            transformers skips the token of `first_token`.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: they are no token ids, or `skips` is not a whole number from 0 on.
-    """
-    return SuppressTokensAtStart(ids("tokens", tokens), stage, skips)
-
-
-def suppress_sequences(
-    sequences: Iterable[Iterable[int]],
-    *,
-    counts_start: bool = False,
-    spares_eos: bool = False,
-    stage: Stage = "logits",
-) -> SuppressSequences:
-    """Forbid the last token of each sequence if the hypothesis ends with the tokens before it.
-
-    The forced prefix counts. Per request: the sequences. CTranslate2 calls it suppress_sequences.
-    transformers' bad_words_ids is the same with ``counts_start=True`` and ``spares_eos=True``.
-
-    Args:
-        sequences: lists of token ids.
-        counts_start: whether the start token or the prompt counts as part of the hypothesis.
-        spares_eos: whether the sequence ``[EOS]`` is ignored.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: they are no lists of token ids, or one is empty.
-    """
-    sequences = _lists("sequences", sequences)
-    return SuppressSequences(sequences, counts_start, spares_eos, stage)
-
-
-def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:
-    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2 calls it disable_unk.
-
-    Args:
-        unk_id: the id of that token.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: it is no token id.
-    """
-    return SuppressTokens(ids("unk_id", [unk_id]), stage)
-
-
-def biased_prefix(beta: float, prefix: Iterable[int] = ()) -> BiasedPrefix:
-    """Make a prefix likely: ``p' = (1 - beta) p + beta [v = prefix[t]]`` while the hypothesis follows it.
-
-    t counts from behind `Request.prefix`. With a larger beta hypotheses leave the prefix less often. Stage
-    "log_probs". Per request: beta, and usually the prefix. CTranslate2 calls it prefix_bias_beta.
-
-    Args:
-        beta: from 0 (no bias) to less than 1.
-        prefix: token ids.
-
-    Raises:
-        TypeError, ValueError: beta is out of range or the prefix no token ids.
-    """
-    return BiasedPrefix(beta, ids("prefix", prefix))
-
-
-def allowed_sequences(
-    sequences: Iterable[Iterable[int]], *, stage: Stage = "logits"
-) -> AllowedSequences:
-    """Allow nothing but these sequences, each followed by EOS.
-
-    A token is allowed if some sequence begins with the tokens behind the forced prefix and this token. EOS is
-    allowed behind a whole sequence. A hypothesis that is cut at `max_length` may be only the beginning of a
-    sequence.
-
-    transformers does the same with prefix_allowed_tokens_fn over a trie, row by row. Here every row carries
-    its place in the trie along the token tree. A step costs the number of rows times the most children of a
-    node of the trie.
-
-    Args:
-        sequences: lists of ids without EOS, none of them empty.
-        stage: see the module.
-
-    Raises:
-        TypeError, ValueError: they are no lists of token ids, one is empty, or there is none.
-
-    See De Cao et al. 2021 (GENRE).
-    """
-    return AllowedSequences(_lists("sequences", sequences), stage)
-
-
-def allowed_tokens(
-    function: Callable[[Rows], Tensor], *, stage: Stage = "logits", can_capture: bool = False
-) -> AllowedTokens:
-    """Allow the tokens of a mask: ``function(rows)`` returns bool [R, V], True for an allowed token.
-
-    Args:
-        function: for all rows at once; `Rows.history` has the tokens.
-        stage: see the module.
-        can_capture: as in `from_function`.
-
-    Raises:
-        TypeError: `function` is no function.
-        ValueError: in a step, if the mask has another shape or dtype.
-    """
-    return AllowedTokens(function, stage, can_capture)
-
-
-def from_function(
-    function: Callable[[Tensor, Rows], Tensor],
-    *,
-    stage: Stage = "logits",
-    can_capture: bool = False,
-) -> Function:
-    """Make a processor from a function of your own, with a stage.
-
-    Args:
-        function: maps (logits [R, V] float32, rows) to logits [R, V]; it may overwrite its arguments.
-        stage: "log_probs" for log-probabilities in place of logits.
-        can_capture: whether a CUDA graph may hold the function. It must read nothing back from the device,
-            and no size in it may depend on data. False: steps are not captured.
-
-    Raises:
-        TypeError: `function` is no function.
-        ValueError: `stage` is no stage.
-    """
-    return Function(function, stage, can_capture)
-
-
-def _lists(name: str, values: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"`{name}` must be a list of lists of token ids, but is {values!r}")
-    return tuple(ids(name, value) for value in values)
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pybeam.processors' has no attribute {name!r}")
+    value = getattr(import_module(f"pybeam.processors.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next time Python finds it without asking here
+    return value

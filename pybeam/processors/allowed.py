@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage
+from pybeam.processors.base import INF, INT, Processor, Stage, check_ids, check_stage, lists_of_ids
 
 ROOT = 0
 
@@ -143,3 +143,45 @@ class AllowedTokens(Processor):
                 f"is allowed, but returned {given}"
             )
         return logits.masked_fill_(~mask, -INF)
+
+
+def allowed_sequences(
+    sequences: Iterable[Iterable[int]], *, stage: Stage = "logits"
+) -> AllowedSequences:
+    """Allow nothing but these sequences, each followed by EOS.
+
+    A token is allowed if some sequence begins with the tokens behind the forced prefix and this token. EOS is
+    allowed behind a whole sequence. A hypothesis that is cut at `max_length` may be only the beginning of a
+    sequence.
+
+    transformers does the same with prefix_allowed_tokens_fn over a trie, row by row. Here every row carries
+    its place in the trie along the token tree. A step costs the number of rows times the most children of a
+    node of the trie.
+
+    Args:
+        sequences: lists of ids without EOS, none of them empty.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: they are no lists of token ids, one is empty, or there is none.
+
+    See De Cao et al. 2021 (GENRE).
+    """
+    return AllowedSequences(lists_of_ids("sequences", sequences), stage)
+
+
+def allowed_tokens(
+    function: Callable[[Rows], Tensor], *, stage: Stage = "logits", can_capture: bool = False
+) -> AllowedTokens:
+    """Allow the tokens of a mask: ``function(rows)`` returns bool [R, V], True for an allowed token.
+
+    Args:
+        function: for all rows at once; `Rows.history` has the tokens.
+        stage: see `pybeam.processors`.
+        can_capture: as in `from_function`.
+
+    Raises:
+        TypeError: `function` is no function.
+        ValueError: in a step, if the mask has another shape or dtype.
+    """
+    return AllowedTokens(function, stage, can_capture)

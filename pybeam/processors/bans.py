@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -9,11 +10,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pybeam.arguments import LARGEST_INT32, ArgumentError, whole
+from pybeam.arguments import LARGEST_INT32, ArgumentError, ids, whole
 from pybeam.contracts import Edit, EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
-from pybeam.processors.base import INF, INT, Processor, Stage, ban, check_ids, check_stage
+from pybeam.processors.base import (
+    INF,
+    INT,
+    Processor,
+    Stage,
+    ban,
+    check_ids,
+    check_stage,
+    lists_of_ids,
+)
 from pybeam.processors.penalties import check_start
 
 # of the sequences of one request; each slot of a decoder has room for as many
@@ -200,3 +210,99 @@ class NoRepeatNgram(Processor):
             token = seen.gather(1, place.clamp(min=0).long())
             matches &= seen[:, i : i + follows.shape[1]] == token
         return ban(logits, follows.clamp(min=0), matches)
+
+
+def no_repeat_ngram(
+    n: int, *, counts_start: bool = False, stage: Stage = "logits"
+) -> NoRepeatNgram:
+    """Forbid the token that would complete an n-gram which the hypothesis already has.
+
+    A token v is forbidden if ``(y[t-n+2], …, y[t], v)`` is ``(y[i], …, y[i+n-1])`` for some i, where y are
+    the tokens so far, forced prefix included. n = 1 forbids every token of the hypothesis.
+
+    This is CTranslate2's no_repeat_ngram_size. transformers and fairseq also count the start token and the
+    prompt (``counts_start=True``). The start token matters only for n = 1, unless a model can generate it.
+
+    Args:
+        n: tokens of an n-gram.
+        counts_start: whether the start token or the prompt counts as part of the hypothesis.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: n is not a whole number from 1 on.
+
+    See Paulus et al. 2018.
+    """
+    return NoRepeatNgram(n, counts_start, stage)
+
+
+def suppress_tokens(tokens: Iterable[int], *, stage: Stage = "logits") -> SuppressTokens:
+    """Forbid these tokens. Per request: the tokens.
+
+    transformers and CTranslate2 call it suppress_tokens.
+
+    Args:
+        tokens: ids.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: they are no token ids.
+    """
+    return SuppressTokens(ids("tokens", tokens), stage)
+
+
+def suppress_tokens_at_start(
+    tokens: Iterable[int], *, skips: int = 0, stage: Stage = "logits"
+) -> SuppressTokensAtStart:
+    """Forbid these tokens at the beginning of a hypothesis, right behind the forced prefix.
+
+    Per request: the tokens. transformers calls it begin_suppress_tokens, CTranslate2 suppress_blank.
+
+    Args:
+        tokens: ids.
+        skips: least number of tokens behind the start token, of the prefix or generated, before that place;
+            transformers skips the token of `first_token`.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: they are no token ids, or `skips` is not a whole number from 0 on.
+    """
+    return SuppressTokensAtStart(ids("tokens", tokens), stage, skips)
+
+
+def suppress_sequences(
+    sequences: Iterable[Iterable[int]],
+    *,
+    counts_start: bool = False,
+    spares_eos: bool = False,
+    stage: Stage = "logits",
+) -> SuppressSequences:
+    """Forbid the last token of each sequence if the hypothesis ends with the tokens before it.
+
+    The forced prefix counts. Per request: the sequences. CTranslate2 calls it suppress_sequences.
+    transformers' bad_words_ids is the same with ``counts_start=True`` and ``spares_eos=True``.
+
+    Args:
+        sequences: lists of token ids.
+        counts_start: whether the start token or the prompt counts as part of the hypothesis.
+        spares_eos: whether the sequence ``[EOS]`` is ignored.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: they are no lists of token ids, or one is empty.
+    """
+    sequences = lists_of_ids("sequences", sequences)
+    return SuppressSequences(sequences, counts_start, spares_eos, stage)
+
+
+def no_unk(unk_id: int, *, stage: Stage = "logits") -> SuppressTokens:
+    """Forbid the token for unknown words: ``suppress_tokens([unk_id])``. CTranslate2 calls it disable_unk.
+
+    Args:
+        unk_id: the id of that token.
+        stage: see `pybeam.processors`.
+
+    Raises:
+        TypeError, ValueError: it is no token id.
+    """
+    return SuppressTokens(ids("unk_id", [unk_id]), stage)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from pybeam.arguments import ArgumentError
+from pybeam.arguments import ArgumentError, ids
+from pybeam.backends import Backend
 from pybeam.contracts import EditRule
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -48,6 +49,7 @@ class Processor(ABC):
             nothing read back, and no numbers of its own that change from step to step. A graph would
             hold those of the captured step. A subclass of your own must say that it may.
         allows_cuts: whether the beginning of an output that it allows may be returned as an output.
+        forces_first: whether it allows one token alone behind the start token.
         separates_groups: whether `next_group` tells a group of a search what earlier groups chose.
     """
 
@@ -61,6 +63,7 @@ class Processor(ABC):
     takes_slots: ClassVar[bool] = False
     allows_cuts: ClassVar[bool] = True
     separates_groups: ClassVar[bool] = False
+    forces_first: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -133,6 +136,12 @@ class Processor(ABC):
                 and read it at the nodes' parents.
         """
 
+    def perturbed(
+        self, backend: Backend, log_probs: Tensor, rows: Rows, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Do what `__call__` does, in a kernel of the backend if it has one, where `perturbs`."""
+        return self(log_probs, rows, data)
+
 
 @dataclass(frozen=True)
 class Function(Processor):
@@ -164,6 +173,10 @@ def edit_of(processor: AnyProcessor) -> EditRule | None:
 
 def perturbs(processor: AnyProcessor) -> bool:
     return isinstance(processor, Processor) and processor.perturbs
+
+
+def forces_first(processors: Iterable[AnyProcessor]) -> bool:
+    return any(isinstance(one, Processor) and one.forces_first for one in processors)
 
 
 def check_order(processors: Sequence[AnyProcessor]) -> None:
@@ -252,3 +265,30 @@ def ban(logits: Tensor, token: Tensor, is_banned: Tensor) -> Tensor:
     """Write -inf at tokens [R, n] where is_banned [R, n]. Tokens may occur twice."""
     limit = torch.where(is_banned, -INF, INF).to(logits.dtype)
     return logits.scatter_reduce_(1, token.long(), limit, "amin")
+
+
+def from_function(
+    function: Callable[[Tensor, Rows], Tensor],
+    *,
+    stage: Stage = "logits",
+    can_capture: bool = False,
+) -> Function:
+    """Make a processor from a function of your own, with a stage.
+
+    Args:
+        function: maps (logits [R, V] float32, rows) to logits [R, V]; it may overwrite its arguments.
+        stage: "log_probs" for log-probabilities in place of logits.
+        can_capture: whether a CUDA graph may hold the function. It must read nothing back from the device,
+            and no size in it may depend on data. False: steps are not captured.
+
+    Raises:
+        TypeError: `function` is no function.
+        ValueError: `stage` is no stage.
+    """
+    return Function(function, stage, can_capture)
+
+
+def lists_of_ids(name: str, values: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"`{name}` must be a list of lists of token ids, but is {values!r}")
+    return tuple(ids(name, value) for value in values)

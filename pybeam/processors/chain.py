@@ -17,7 +17,6 @@ from pybeam.models.rows import Rows
 from pybeam.processors.base import AnyProcessor, Processor, edit_of, perturbs, stage_of
 from pybeam.processors.columns import ColumnProcessor, Columns
 from pybeam.processors.edits import Edits
-from pybeam.processors.gumbel import Gumbel
 from pybeam.processors.shared import SharedLines
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -152,9 +151,8 @@ class ProcessorChain:
             if isinstance(kept, Edits):
                 result = kept(result, rows)
                 continue
-            if perturbs(kept.processor):
+            if isinstance(kept.processor, Processor) and kept.processor.perturbs:
                 self.log_probs = result
-            if isinstance(kept.processor, Gumbel):
                 data = kept.data(rows)
                 result = kept.processor.perturbed(self._backend, result, rows, data)
             else:

@@ -51,6 +51,10 @@ class FirstToken(Processor):
         ids("token", self._tokens)
 
     @property
+    def forces_first(self) -> bool:  # type: ignore[override]
+        return self.token is not None
+
+    @property
     def _tokens(self) -> list[int]:
         return [] if self.token is None else [self.token]
 

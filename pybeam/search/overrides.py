@@ -7,14 +7,33 @@ from typing import Any
 
 from pybeam.arguments import LARGEST_INT32, whole
 from pybeam.limits import FREE, PrefixRule, SourceLimit
+from pybeam.models.base import Model
 from pybeam.processors import base
-from pybeam.request import Request
+from pybeam.request import Request, with_prefix
 from pybeam.search.algorithms import DEFAULT_MAX_LENGTH, UNPRUNED, Algorithm
 from pybeam.search.pruning import Pruning
-from pybeam.search.settings import DefaultPrefix
 from pybeam.stopping import COUNT
+from pybeam.text.encoded import Encoded
 
 _PRUNING = tuple(field.name for field in dataclasses.fields(Pruning))
+
+
+class DefaultPrefix(tuple[int, ...]):
+    """A prefix that comes from the source or from the model's folder, not from the request."""
+
+
+def with_default_prefix(request: Request, algorithm: Algorithm, model: Model) -> Request:
+    """Return the request with the prefix that its source or the model's folder asks for, if it has none."""
+    if request.prefix is not None:
+        return request
+    prefix: tuple[int, ...] = ()
+    if isinstance(request.source, Encoded):
+        prefix = request.source.prefix
+    elif model.settings.forced_bos_token_id is not None:
+        prefix = (model.settings.forced_bos_token_id,)
+    if not prefix or base.forces_first((*algorithm.processors, *(request.processors or ()))):
+        return request
+    return with_prefix(request, DefaultPrefix(prefix))
 
 
 def for_target(

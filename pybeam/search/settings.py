@@ -1,4 +1,4 @@
-"""Put what a model's folder says of every output into a search, and into requests."""
+"""Put what a model's folder says of every output into a search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pybeam import processors
 from pybeam.arguments import ArgumentError
 from pybeam.models.base import Model
 from pybeam.models.settings import Settings
+from pybeam.processors import base
 from pybeam.processors.bans import (
     NoRepeatNgram,
     SuppressSequences,
@@ -16,11 +17,9 @@ from pybeam.processors.bans import (
     SuppressTokensAtStart,
 )
 from pybeam.processors.base import AnyProcessor, Processor, Stage, stage_of
-from pybeam.processors.ends import EosGrowth, FirstToken, LastToken
+from pybeam.processors.ends import EosGrowth, LastToken
 from pybeam.processors.penalties import RepetitionPenalty
-from pybeam.request import Request, with_prefix
 from pybeam.search.algorithms import Algorithm
-from pybeam.text.encoded import Encoded
 
 
 class FolderSequences(SuppressSequences):
@@ -43,10 +42,6 @@ BANS = {
 }
 
 
-class DefaultPrefix(tuple[int, ...]):
-    """A prefix that comes from the source or from the model's folder, not from the request."""
-
-
 def applied(algorithm: Algorithm, model: Model) -> Algorithm:
     """Return the algorithm with the settings of the model's folder, as `generate` of transformers has them.
 
@@ -56,8 +51,6 @@ def applied(algorithm: Algorithm, model: Model) -> Algorithm:
     Raises:
         ValueError: the folder has settings that are not known, or that do not fit the algorithm.
     """
-    if not model.settings.names:
-        return algorithm
     _refuse(model.settings, model)
     settings = _within(model.settings, model.vocab_size)
     stage: Stage = "logits" if algorithm.perturbs else "log_probs"
@@ -86,20 +79,6 @@ def applied(algorithm: Algorithm, model: Model) -> Algorithm:
     return dataclasses.replace(algorithm, **changes)
 
 
-def with_default_prefix(request: Request, algorithm: Algorithm, model: Model) -> Request:
-    """Return the request with the prefix that its source or the model's folder asks for, if it has none."""
-    if request.prefix is not None:
-        return request
-    prefix: tuple[int, ...] = ()
-    if isinstance(request.source, Encoded):
-        prefix = request.source.prefix
-    elif model.settings.forced_bos_token_id is not None:
-        prefix = (model.settings.forced_bos_token_id,)
-    if not prefix or _forces_first((*algorithm.processors, *(request.processors or ()))):
-        return request
-    return with_prefix(request, DefaultPrefix(prefix))
-
-
 def plain(processor: AnyProcessor) -> AnyProcessor:
     """Return a processor of a folder as one of an algorithm, and others as they are."""
     own = BANS.get(type(processor))  # type: ignore[arg-type]
@@ -119,10 +98,6 @@ def _within(settings: Settings, vocab_size: int) -> Settings:
         for name in names
     }
     return dataclasses.replace(settings, bad_words_ids=tuple(found), **kept)
-
-
-def _forces_first(chain: tuple[AnyProcessor, ...]) -> bool:
-    return any(isinstance(one, FirstToken) and one.token is not None for one in chain)
 
 
 def _refuse(settings: Settings, model: Model) -> None:
@@ -165,7 +140,7 @@ def _bans(settings: Settings, own: tuple[AnyProcessor, ...], stage: Stage) -> li
     at_start = settings.begin_suppress_tokens
     if at_start and not _bans_all(own, SuppressTokensAtStart, at_start):
         # behind the token that the algorithm forces
-        chain.append(FolderTokensAtStart(at_start, stage, int(_forces_first(own))))
+        chain.append(FolderTokensAtStart(at_start, stage, int(base.forces_first(own))))
     return chain
 
 

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from pybeam.arguments import whole
 from pybeam.contracts import Finishing
-from pybeam.processors.gumbel import Gumbel
+from pybeam.processors.sampling import Gumbel
 from pybeam.search.algorithms import Algorithm
 from pybeam.search.beams import build_algorithm
 from pybeam.search.options import SamplingOptions, SearchOptions, documented

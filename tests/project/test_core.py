@@ -10,7 +10,7 @@ from pathlib import Path
 from support.paths import ROOT
 
 # neither may grow: what is new is a wing, or takes something's place
-MOST_FILES, MOST_LINES = 150, 21_500
+MOST_FILES, MOST_LINES = 115, 16_200
 WINGS = {"catalogue", "cli", "compat", "corpus", "diversity", "export", "inspect", "ray"}
 WINGS |= {"reranking", "server", "serving", "speech"}
 DECODE = """

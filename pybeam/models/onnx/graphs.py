@@ -12,12 +12,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pybeam.models.base import InProcess, Model
+from pybeam.models.onnx import DECODER, ENCODER
 from pybeam.models.onnx.external import check_external
 from pybeam.models.rnn import RnnConfig
 from pybeam.models.transformer.config import TransformerConfig
-
-ENCODER, DECODER, SEARCH = "encoder.onnx", "decoder.onnx", "search.onnx"
-FEATURES = "features.onnx"
 
 
 def missing_package(error: ImportError) -> ImportError:
