@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.journal import RESULTS, Journal
+from pybeam.contracts import Finishing, SelectOptions
 from tests.support import aot
 
 BUDGET = {torch.float32: 31.0, torch.bfloat16: 15.6, torch.float16: 15.6}
@@ -60,11 +61,9 @@ def select_launch(dtype: torch.dtype, num_rows: int, vocab_size: int = VOCAB_SIZ
     logits = torch.zeros(1, vocab_size, dtype=dtype).expand(num_rows, vocab_size)
     score = torch.zeros(num_rows)
     offset = torch.tensor([0, num_rows], dtype=torch.int32)
-    options = [None] * 7
-    launches = aot.recorded(
-        lambda: select(logits, score, offset, offset[:1], *options, (2,), 2, 10)
-    )
-    return launches[0]
+    options = SelectOptions(capacity=10, eos_ids=(2,), finishing=Finishing.REFILL)
+    (launch,) = aot.recorded(lambda: select(logits, score, offset, offset[:1], options))
+    return launch
 
 
 def reading_loop(assembly: aot.Assembly) -> aot.Loop:

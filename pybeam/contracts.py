@@ -130,6 +130,21 @@ class Paths(NamedTuple):
     )
 
 
+class Cells(NamedTuple):
+    """The cells that R rows of A sources attend over: see `pybeam.ops.tree_attention`.
+
+    Masks or paths say which cells a row sees. Without both it sees all.
+    """
+
+    offset: Tensor  #: [A + 1] int32, rows of the a-th source are ``offset[a] .. offset[a + 1]``
+    slot: Tensor  #: [A] int32, the line of each source in the tables below
+    cell: Tensor  #: [S, U] int32
+    num_cells: Tensor  #: [S] int32
+    mask: Tensor | None = None  #: [S, U, W] int64, which entries see a cell
+    entry: Tensor | None = None  #: [R] int32, the entry of each row, where there are masks or paths
+    paths: Paths | None = None  #: in place of masks
+
+
 class NewNodes(NamedTuple):
     """The nodes that R rows of a step stand for: keys and values that attention writes to their cells.
 

@@ -6,7 +6,6 @@ program of its own. Programs leave their results in a scratch buffer and count a
 another, and results are combined in an order that does not depend on timing.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions
+from pybeam.contracts import MASK_WIDTH, MAX_CANDIDATES_ON_GPU, SelectOptions, Survivors
 from pybeam.triton_kernels.counters import counters
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 from pybeam.triton_kernels.select_beam import finish_beam
@@ -249,26 +248,11 @@ def select(
     score: Tensor,
     offset: Tensor,
     width: Tensor,
-    is_ended: Tensor | None,
-    max_candidates: Tensor | None,
-    margin: Tensor | None,
-    local_margin: Tensor | None,
-    best_finished: Tensor | None,
-    forced: Tensor | None,
-    ban_eos: Tensor | None,
-    eos_ids: Sequence[int],
-    finishing: int,
-    capacity: int,
-    normalise: bool = True,
-) -> tuple[Tensor, ...]:
-    """See `pybeam.ops.select`; reads nothing back, so more survivors than `capacity` are cut off.
+    options: SelectOptions,
+) -> Survivors:
+    """See `pybeam.ops.select`; reads nothing back, so more survivors than the capacity are cut off.
 
-    Args:
-        logits: [R, V] float32, bfloat16 or float16, last stride 1.
-        eos_ids, finishing, capacity, normalise: numbers; the rest are arrays per entry or per beam.
-
-    Raises:
-        ValueError: a dtype is wrong.
+    Logits [R, V] are float32, bfloat16 or float16, with the last stride 1. Raises ValueError for others.
     """
     if logits.dtype not in DTYPES:
         raise ValueError(
@@ -276,14 +260,16 @@ def select(
             "convert it, or use backend='reference'"
         )
     num_rows, num_columns = logits.shape
+    capacity, eos_ids = options.capacity, options.eos_ids
     num_beams, device = width.numel(), width.device
     ints = torch.empty(2, num_beams, capacity, dtype=torch.int32, device=device)
     floats = torch.empty(2, num_beams, capacity, dtype=torch.float32, device=device)
     counts = torch.empty(2, num_beams, dtype=torch.int32, device=device)
     has_nan = torch.empty(num_beams, dtype=torch.bool, device=device)
     results = (*ints, *floats, *counts, has_nan)
+    survivors = Survivors(*results)
     if num_beams == 0:
-        return results
+        return survivors
 
     absent = dict.fromkeys(OPTIONAL, score) | {
         "is_ended": has_nan,
@@ -291,13 +277,13 @@ def select(
         "max_candidates": width,
         "forced": width,
     }
-    values = (is_ended, max_candidates, margin, local_margin, best_finished, forced, ban_eos)
-    given = sum(1 << bit for bit, value in enumerate(values) if value is not None)
-    given += 0 if normalise else PLAIN.value
+    values = {name: getattr(options, name) for name in OPTIONAL}
+    given = sum(1 << bit for bit, value in enumerate(values.values()) if value is not None)
+    given += 0 if options.normalise else PLAIN.value
     given += len(eos_ids) - 1 << MORE_EOS.value
     pack = PACK_BYTES // logits.element_size()
     num_slices, num_tiles = slices(num_rows, num_columns, pack)
-    lists = lists_for(finishing, capacity, eos_ids)
+    lists = lists_for(options)
     scratch = torch.empty(
         num_rows * (num_slices * LANES.value + 2 * lists.size)
         + num_beams * 2 * lists.size
@@ -312,7 +298,7 @@ def select(
         score,
         offset,
         width,
-        *(absent[name] if v is None else v for name, v in zip(OPTIONAL, values, strict=True)),
+        *(absent[name] if value is None else value for name, value in values.items()),
         ints,
         floats,
         counts,
@@ -331,7 +317,7 @@ def select(
         # the first id fills the unused places
         *eos_ids,
         *[eos_ids[0]] * (MAX_EOS.value - len(eos_ids)),
-        finishing,
+        int(options.finishing),
         capacity,
         PACK=pack,
         MAX_SLICES=next(most for most in MAX_SLICES if num_slices <= most),
@@ -340,7 +326,7 @@ def select(
         num_warps=lists.num_warps,
         maxnreg=min(REGISTERS, ALL_REGISTERS // (32 * lists.num_warps)),
     )
-    return results
+    return survivors
 
 
 class Lists(NamedTuple):
@@ -355,9 +341,8 @@ class Lists(NamedTuple):
 NARROW = Lists(256, 1024, LANES.value // 32)
 
 
-def lists_for(finishing: int, capacity: int, eos_ids: Sequence[int]) -> Lists:
-    """Return lists for all beams whose survivors fit in `capacity`."""
-    options = SelectOptions(capacity, eos_ids, finishing)
+def lists_for(options: SelectOptions) -> Lists:
+    """Return lists for all beams whose survivors fit in the capacity."""
     # a row ranks the tokens that end a hypothesis beside the best ones
     most = max(options.most_candidates, options.most_places + 2 * MAX_EOS.value)
     if options.most_places <= MASK_WIDTH and options.most_candidates <= NARROW.size:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pybeam.contracts import Distances, NewNodes, Paths
+from pybeam.contracts import Cells, Distances, NewNodes
 from pybeam.triton_kernels.attention_kernel import tree_attention_kernel
 from pybeam.triton_kernels.attention_variants import splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
@@ -15,20 +15,14 @@ def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    offset: Tensor,
-    slot: Tensor,
-    cell: Tensor,
-    num_cells: Tensor,
-    mask: Tensor | None,
-    entry: Tensor | None,
+    cells: Cells,
     scale: float,
     distances: Distances | None = None,
-    paths: Paths | None = None,
     new: NewNodes | None = None,
     *,
     num_splits: int | None = None,
 ) -> Tensor:
-    """`pybeam.ops.tree_attention`, and `Backend.attend_new` if there are new nodes.
+    """See `pybeam.backends.Backend.tree_attention`.
 
     `num_splits` limits the parts, which else fit the device.
     """
@@ -44,8 +38,9 @@ def tree_attention(
             f"keys and values of `new` must be {key.dtype} as the cells they go to, but are "
             f"{new.key.dtype} and {new.value.dtype}"
         )
+    mask, paths = cells.mask, cells.paths
     num_rows, num_heads, head_size = query.shape
-    num_sources, num_key_heads, max_cells = slot.numel(), key.shape[1], cell.shape[1]
+    num_sources, num_key_heads, max_cells = cells.slot.numel(), key.shape[1], cells.cell.shape[1]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if out.numel() == 0:
         return out
@@ -72,26 +67,19 @@ def tree_attention(
         peaks, totals = sums.new_empty(2, num_lines)
         count = counters(num_units, query.device)
     given = Distances() if distances is None else distances
-    arrays = given.position, given.cell_position, given.bias
+    arrays = (*cells[:6], place, length, num_shared)
+    distance_arrays = given.position, given.cell_position, given.bias
     tree_attention_kernel[(num_units, num_splits)](
         query,
         key,
         value,
         out,
-        offset.contiguous(),
-        slot.contiguous(),
-        cell.contiguous(),
-        num_cells.contiguous(),
-        None if mask is None else mask.contiguous(),
-        None if entry is None else entry.contiguous(),
-        None if place is None else place.contiguous(),
-        None if length is None else length.contiguous(),
-        None if num_shared is None else num_shared.contiguous(),
+        *(None if array is None else array.contiguous() for array in arrays),
         sums,
         peaks,
         totals,
         count,
-        *(None if tensor is None else tensor.contiguous() for tensor in arrays),
+        *(None if array is None else array.contiguous() for array in distance_arrays),
         *((None, None, None) if new is None else (*new[:2], new.cell.contiguous())),
         scale,
         given.soft_cap or 0.0,

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.gpu.journal import Journal, same
 from benchmarks.gpu.timing import Timer, num_copies
 from pybeam import backends
+from pybeam.contracts import Cells
 
 NUM_HEADS, HEAD_SIZE = 16, 64
 WORD_BITS = 64
@@ -89,12 +90,14 @@ class Inputs:
         query = torch.randn(num_beams * width, NUM_HEADS, HEAD_SIZE, device=device)
         self.query = query.to(case.dtype)
         ints = partial(torch.tensor, dtype=torch.int32, device=device)
-        self.offset = ints([width * i for i in range(num_beams + 1)])
-        self.slot = ints(list(range(num_beams)))
-        self.cell = cells.int().to(device)
-        self.num_cells = ints([num_live] * num_beams)
-        self.mask = None if masks is None else masks.repeat(num_beams, 1)[..., None].to(device)
-        self.entry = None if masks is None else ints(list(range(width)) * num_beams)
+        self.cells = Cells(
+            offset=ints([width * i for i in range(num_beams + 1)]),
+            slot=ints(list(range(num_beams))),
+            cell=cells.int().to(device),
+            num_cells=ints([num_live] * num_beams),
+            mask=None if masks is None else masks.repeat(num_beams, 1)[..., None].to(device),
+            entry=None if masks is None else ints(list(range(width)) * num_beams),
+        )
         # for the peers: the cells of every row, [R, T]
         self.row_cells = cells[:, places].reshape(num_beams * width, length).to(device)
 
@@ -102,19 +105,15 @@ class Inputs:
         return [partial(function, pool) for pool in self.pools]
 
     def ours(self, backend: str, pool: Tensor) -> object:
-        return backends.load(backend).tree_attention(
-            *(self.query, pool[0], pool[1], self.offset, self.slot, self.cell, self.num_cells),
-            *(self.mask, self.entry, HEAD_SIZE**-0.5),
-        )
+        own = backends.load(backend)
+        return own.tree_attention(self.query, *pool, self.cells, HEAD_SIZE**-0.5)
 
     def check(self, backend: str) -> None:
         """Compare with the reference, in float32."""
         ours, pool = self.ours(backend, self.pools[0]), self.pools[0]
-        wide = self.query.float(), pool[0].float(), pool[1].float()
-        theirs = backends.load("reference").tree_attention(
-            *(*wide, self.offset, self.slot, self.cell, self.num_cells),
-            *(self.mask, self.entry, HEAD_SIZE**-0.5),
-        )
+        wide = self.query.float(), *pool.float()
+        reference = backends.load("reference")
+        theirs = reference.tree_attention(*wide, self.cells, HEAD_SIZE**-0.5)
         same(ours, theirs, 2e-5 if self.case.dtype == torch.float32 else 1e-2)
 
     def gathered(self, pool: Tensor) -> object:

@@ -30,7 +30,14 @@ from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.forks import watch_forks
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
 from pybeam.backends.poison import poison_new_tensors
-from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
+from pybeam.contracts import (
+    Cells,
+    ColumnRules,
+    Distances,
+    NewNodes,
+    SelectOptions,
+    Survivors,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,27 +67,21 @@ class Backend(Protocol):
     ) -> Survivors:
         """`pybeam.ops.select`, which also checks its arguments."""
 
-    # the parameters are the tensors of attention, which kernels take one by one
     def tree_attention(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        offset: Tensor,
-        slot: Tensor,
-        cell: Tensor,
-        num_cells: Tensor,
-        mask: Tensor | None,
-        entry: Tensor | None,
+        cells: Cells,
         scale: float,
         distances: Distances | None = None,
-        paths: Paths | None = None,
+        new: NewNodes | None = None,
         /,
     ) -> Tensor:
-        """`pybeam.ops.tree_attention`, which also checks its arguments."""
+        """`pybeam.ops.tree_attention`, which also checks its arguments.
 
-    # `tree_attention`, before which new nodes, one more argument, are written to their cells
-    attend_new: Callable[..., Tensor]
+        Keys and values of new nodes are written to their cells first.
+        """
 
     def tree_append(
         self, tree: TreeArrays, slot: Tensor, survivors: Survivors, eos_id: int, /

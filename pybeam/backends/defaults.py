@@ -68,20 +68,6 @@ def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale[:, None]).to(E4M3), scale
 
 
-def attend_new(
-    scatter_rows: Callable[[Tensor, Tensor, Tensor], None],
-    tree_attention: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *given: Any,
-) -> Tensor:
-    """`tree_attention`, before which the keys and values of new nodes, the last argument, are written."""
-    *cells, new = given
-    write_nodes(scatter_rows, key, value, new)
-    return tree_attention(query, key, value, *cells)
-
-
 def write_nodes(
     scatter_rows: Callable[[Tensor, Tensor, Tensor], None],
     key: Tensor,

@@ -7,7 +7,6 @@ wrong argument raises and never corrupts memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,14 @@ from pybeam.backends.arrays import (
 )
 from pybeam.backends.beam_program import ActiveRules, BeamProgram, BeamRules
 from pybeam.backends.layer_program import CausalProgram, CausalShape, LayerProgram, StackShape
-from pybeam.contracts import ColumnRules, Distances, Paths, SelectOptions, Survivors
+from pybeam.contracts import (
+    Cells,
+    ColumnRules,
+    Distances,
+    NewNodes,
+    SelectOptions,
+    Survivors,
+)
 
 try:
     import pybeam._C  # registers the operators, too
@@ -94,26 +100,23 @@ def select(
     )
 
 
-# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    offset: Tensor,
-    slot: Tensor,
-    cell: Tensor,
-    num_cells: Tensor,
-    mask: Tensor | None,
-    entry: Tensor | None,
+    cells: Cells,
     scale: float,
     distances: Distances | None = None,
-    paths: Paths | None = None,
+    new: NewNodes | None = None,
 ) -> Tensor:
-    attended = query, key, value, offset, slot, cell, num_cells, mask, entry, scale
+    if new is not None:
+        defaults.write_nodes(scatter_rows, key, value, new)
+    *tables, paths = cells
     if distances is None and paths is None:
-        return _tree_attention(*attended)
+        return _tree_attention(query, key, value, *tables, scale)
     *given, window, soft_cap = Distances() if distances is None else distances
-    return _tree_attention(*attended, *given, window or 0, soft_cap or 0.0, *(paths or ()))
+    more = *given, window or 0, soft_cap or 0.0, *(paths or ())
+    return _tree_attention(query, key, value, *tables, scale, *more)
 
 
 def layer_program(weights: tuple[Tensor, ...], shape: StackShape) -> LayerProgram:
@@ -187,7 +190,6 @@ adds_in_products = True
 add_norm = torch_layers.add_norm
 edits_together = False
 log_softmax = defaults.log_softmax
-attend_new = partial(defaults.attend_new, scatter_rows, tree_attention)
 perturb = torch_gumbel.perturb
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs

@@ -19,7 +19,7 @@ from pybeam.backends import torch_drafts as drafts
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.reference_tree import tree_append, tree_release
 from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
-from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
+from pybeam.contracts import Cells, Distances, Finishing, NewNodes, SelectOptions, Survivors
 
 INF = float("inf")
 
@@ -164,54 +164,56 @@ def _finish(
     return candidates[:popped], candidates[popped:]
 
 
-def _seen(place: Tensor, num_shared: int, num_cells: int) -> Tensor:
-    """Return [R, U] bool: which of U cells rows see with places [R, T] behind cells that all of them see."""
+def _seen(cells: Cells, slot: int, rows: slice, num_cells: int) -> Tensor | None:
+    """Return [rows, num_cells] bool: which cells of a slot these rows see; None: all."""
+    if cells.mask is None and cells.paths is None:
+        return None
+    assert cells.entry is not None
+    entry = cells.entry[rows].long()
+    if cells.paths is None:
+        assert cells.mask is not None
+        word = cells.mask[slot, :num_cells][:, entry // 64]  # [num_cells, rows]
+        return ((word >> (entry % 64)) & 1 == 1).T
+    length, shared = int(cells.paths.length[slot]), cells.paths.num_shared
+    num_shared = 0 if shared is None else int(shared[slot])
+    place = cells.paths.place[
+        slot, entry, :length
+    ]  # [rows, T], behind the cells that all of them see
     seen = torch.zeros(place.shape[0], num_cells + 1, dtype=torch.bool, device=place.device)
     seen[:, :num_shared] = True
     column = torch.where(place >= 0, place + num_shared, num_cells)
     return seen.scatter_(1, column.long(), True)[:, :num_cells]
 
 
-# the parameters are the tensors of attention, which kernels take one by one
 def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    offset: Tensor,
-    slot: Tensor,
-    cell: Tensor,
-    num_cells: Tensor,
-    mask: Tensor | None,
-    entry: Tensor | None,
+    cells: Cells,
     scale: float,
     distances: Distances | None = None,
-    paths: Paths | None = None,
+    new: NewNodes | None = None,
 ) -> Tensor:
+    if new is not None:
+        defaults.write_nodes(scatter_rows, key, value, new)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     group = query.shape[1] // key.shape[1]
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
-    bounds = offset.tolist()
-    for a, p in enumerate(slot.tolist()):
+    bounds = cells.offset.tolist()
+    for a, p in enumerate(cells.slot.tolist()):
         rows = slice(bounds[a], bounds[a + 1])
-        n = int(num_cells[p])
+        n = int(cells.num_cells[p])
         if n == 0 or bounds[a] == bounds[a + 1]:
             continue
-        cells = cell[p, :n].long()
-        k = key[cells].to(dtype).repeat_interleave(group, 1)  # [n, H, D]
-        v = value[cells].to(dtype).repeat_interleave(group, 1)
+        cell = cells.cell[p, :n].long()
+        k = key[cell].to(dtype).repeat_interleave(group, 1)  # [n, H, D]
+        v = value[cell].to(dtype).repeat_interleave(group, 1)
         logit = torch.einsum("rhd,nhd->rhn", query[rows].to(dtype), k) * scale
         if distances is not None:
-            logit = _by_distance(logit, distances, rows, cells)
-        if mask is not None:
-            assert entry is not None
-            word = mask[p, :n][:, (entry[rows] // 64).long()]  # [n, rows]
-            visible = (word >> (entry[rows] % 64).long()) & 1 == 1
-            logit = logit.masked_fill(~visible.T[:, None], -INF)
-        if paths is not None:
-            assert entry is not None
-            first = 0 if paths.num_shared is None else int(paths.num_shared[p])
-            own = paths.place[p, entry[rows].long(), : int(paths.length[p])]  # [rows, T]
-            logit = logit.masked_fill(~_seen(own, first, n)[:, None], -INF)
+            logit = _by_distance(logit, distances, rows, cell)
+        seen = _seen(cells, p, rows, n)
+        if seen is not None:
+            logit = logit.masked_fill(~seen[:, None], -INF)
         sees_none = (logit == -INF).all(-1, keepdim=True)
         weight = torch.softmax(logit, -1).masked_fill(sees_none, 0.0)
         out[rows] = torch.einsum("rhn,nhd->rhd", weight, v).to(query.dtype)
@@ -283,7 +285,6 @@ adds_in_products = True
 add_norm = layers.add_norm
 edits_together = False
 log_softmax = defaults.log_softmax
-attend_new = partial(defaults.attend_new, scatter_rows, tree_attention)
 perturb = torch_gumbel.perturb
 rounded_rows = defaults.rounded_rows
 restore_log_probs = defaults.restore_log_probs

@@ -26,12 +26,11 @@ from pybeam.backends.arrays import (
     TreeArrays,
 )
 from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
-from pybeam.contracts import ColumnRules, SelectOptions, Survivors
+from pybeam.contracts import ColumnRules, Survivors
 from pybeam.triton_kernels import beam_commit as commit_kernels
 from pybeam.triton_kernels import beam_read as read_kernels
 from pybeam.triton_kernels import catalogue as catalogue_kernels
 from pybeam.triton_kernels import draft_commit as draft_kernels
-from pybeam.triton_kernels import select as select_kernels
 from pybeam.triton_kernels import tree_release as release_kernels
 from pybeam.triton_kernels.backtrace import backtrace as backtrace
 from pybeam.triton_kernels.edits import edit_logits as edit_logits
@@ -45,15 +44,9 @@ from pybeam.triton_kernels.layers import rotary as rotary
 from pybeam.triton_kernels.log_softmax import log_softmax as log_softmax_kernel
 from pybeam.triton_kernels.rows import gather_rows as gather_rows
 from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
+from pybeam.triton_kernels.select import select as select
 from pybeam.triton_kernels.tree_append import tree_append
-from pybeam.triton_kernels.tree_attention import tree_attention
-
-
-def select(
-    logits: Tensor, score: Tensor, offset: Tensor, width: Tensor, options: SelectOptions
-) -> Survivors:
-    results = select_kernels.select(logits, score, offset, width, **options._asdict())
-    return Survivors(*results)
+from pybeam.triton_kernels.tree_attention import tree_attention as tree_attention
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -166,7 +159,6 @@ def catalogue_columns(
 
 
 catalogue_child = catalogue_kernels.catalogue_child
-attend_new = tree_attention
 
 layer_program = causal_program = defaults.no_program
 adds_in_products = False

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
+from pybeam import contracts
 from pybeam.backends import Backend
 from pybeam.contracts import Distances, NewNodes, Paths
 from pybeam.kvcache.pools import SourceCells
 from pybeam.models.rows import Rows
 
 
-class Cells(NamedTuple):
-    """The cells that R rows of A sources attend over, as `pybeam.ops.tree_attention` takes it.
-
-    Masks or paths say which cells a row sees; see `pybeam.kvcache.token_tree`. Without both it sees all.
-    """
-
-    offset: Tensor  # [A + 1] int32, rows of the a-th source are offset[a] .. offset[a + 1]
-    slot: Tensor  # [A] int32, the line of each source in the tables below
-    cell: Tensor  # [S, U] int32
-    num_cells: Tensor  # [S] int32
-    mask: Tensor | None = None  # [S, U, W] int64, which entries see a cell
-    entry: Tensor | None = None  # [R] int32, the entry of each row, where there are masks or paths
-    paths: Paths | None = None  # in place of masks
+class Cells(contracts.Cells):
+    """How models get the cells of a step, and attend over them; see `pybeam.kvcache.token_tree`."""
 
     @classmethod
     def of_tree(cls, rows: Rows) -> Cells:
@@ -76,10 +64,7 @@ class Cells(NamedTuple):
             distances: what they change in the scores.
             new: the nodes of the rows, where they are not in their cells yet.
         """
-        given = *self[:6], scale, distances, self.paths
-        if new is not None:
-            return backend.attend_new(query, key, value, *given, new)
-        return backend.tree_attention(query, key, value, *given)
+        return backend.tree_attention(query, key, value, self, scale, distances, new)
 
     def of_sources(self, max_cells: int) -> Cells:
         """Return the same cells in tables [A, max_cells], with a line per source, in the sources' order."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pybeam import arguments, backends
-from pybeam.contracts import Distances, Finishing, Paths, SelectOptions, Survivors
+from pybeam.contracts import Cells, Distances, Finishing, Paths, SelectOptions, Survivors
 from pybeam.ops import checks
 
 __all__ = [
@@ -189,16 +189,13 @@ def tree_attention(
     Raises:
         ValueError: a shape, dtype, device or index is wrong.
     """
-    seen = (mask, entry) if paths is None else (None, None)
-    checks.tree_attention(query, key, value, offset, slot, cell, num_cells, *seen)
-    if paths is not None:
-        checks.paths(paths, slot, num_cells, mask, entry, query.shape[0])
+    cells = Cells(offset, slot, cell, num_cells, mask, entry, paths)
+    checks.tree_attention(query, key, value, cells)
     if distances is not None:
         checks.distances(distances, query, key)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return backends.resolve(backend, query.device).tree_attention(
-        query, key, value, offset, slot, cell, num_cells, mask, entry, scale, distances, paths
-    )
+    own = backends.resolve(backend, query.device)
+    return own.tree_attention(query, key, value, cells, scale, distances)
 
 
 def gather_rows(

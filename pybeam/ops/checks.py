@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pybeam.contracts import MAX_WIDTH, Distances, Paths
+from pybeam.contracts import MAX_WIDTH, Cells, Distances, Paths
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WORD_BITS = 64
@@ -152,19 +152,9 @@ def per_beam(
         _range(name, value, 0, 2**31)
 
 
-# the parameters are the tensors of attention, which kernels take one by one
-def tree_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset: Tensor,
-    slot: Tensor,
-    cell: Tensor,
-    num_cells: Tensor,
-    mask: Tensor | None,
-    entry: Tensor | None,
-) -> None:
-    """Check the arguments of `ops.tree_attention`."""
+def tree_attention(query: Tensor, key: Tensor, value: Tensor, cells: Cells) -> None:
+    """Check the tensors of `ops.tree_attention`."""
+    offset, slot, cell, num_cells, mask, entry, paths = cells
     device = query.device
     _dtype("query", query, *FLOATS)
     _shape("query", query, "[R, H, D]", (None, None, None))
@@ -190,10 +180,12 @@ def tree_attention(
     _range("num_cells", used, 0, max_cells + 1, "`cell` has that many columns")
     is_used = torch.arange(max_cells, device=device) < used[:, None]
     _range("cell", cell[slot.long()][is_used], 0, key.shape[0], "`key` has that many cells")
-    if (mask is None) != (entry is None):
+    if paths is not None:
+        _paths(paths, cells, num_rows)
+    elif (mask is None) != (entry is None):
         missing = "mask" if mask is None else "entry"
         raise ValueError(f"`mask` and `entry` go together, but `{missing}` is None")
-    if mask is not None and entry is not None:
+    elif mask is not None and entry is not None:
         _dtype("mask", mask, torch.int64)
         _device("mask", mask, device)
         _shape("mask", mask, "[S, U, W]", (num_slots, max_cells, None), "as `cell`")
@@ -225,16 +217,10 @@ def distances(given: Distances, query: Tensor, key: Tensor) -> None:
         _fail("soft_cap", "positive and finite", given.soft_cap, "give None for no cap")
 
 
-def paths(
-    given: Paths,
-    slot: Tensor,
-    num_cells: Tensor,
-    mask: Tensor | None,
-    entry: Tensor | None,
-    num_rows: int,
-) -> None:
+def _paths(paths: Paths, cells: Cells, num_rows: int) -> None:
     """Check the paths of `ops.tree_attention`, whose other tensors have been checked."""
-    place, length, num_shared = given
+    _, slot, _, num_cells, mask, entry, _ = cells
+    place, length, num_shared = paths
     if mask is not None:
         raise ValueError("`mask` and `paths` exclude each other, but both are given; leave one out")
     if entry is None:

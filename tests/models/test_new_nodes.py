@@ -36,27 +36,29 @@ REQUESTS = [
 
 
 class Checked:
-    """The native operators. `attend_new` checks what it is told, and then attends as they do."""
+    """The native operators. Attention checks what it is told of new nodes, and then does as they do."""
 
     def __init__(self) -> None:
         self.num_lines = 0
         programs = dict.fromkeys(("layer_program", "causal_program"), defaults.no_program)
         self.backend = SimpleNamespace(**{**vars(native), **programs})
 
-    def attend_new(self, query, key, value, offset, slot, cell, num_cells, *more):
-        *others, new = more
-        bounds = offset.tolist()
-        for p, first, last in zip(slot.tolist(), bounds, bounds[1:], strict=False):
+    def tree_attention(self, query, key, value, cells, scale, distances=None, new=None):
+        if new is not None:
+            self.check(cells, new)
+        return native.tree_attention(query, key, value, cells, scale, distances, new)
+
+    def check(self, cells, new):
+        bounds = cells.offset.tolist()
+        for p, first, last in zip(cells.slot.tolist(), bounds, bounds[1:], strict=False):
             if first == last:
                 continue
-            listed = cell[p, : int(num_cells[p])]
+            listed = cells.cell[p, : int(cells.num_cells[p])]
             row = last - len(listed) + torch.arange(len(listed))
             stands = torch.where(row >= 0, new.cell[row.clamp(min=0).long()], -1) == listed
             assert torch.equal(stands, torch.isin(listed, new.cell))
             assert bool(torch.isin(new.cell[first:last], listed).all())
             self.num_lines += 1
-        defaults.write_nodes(native.scatter_rows, key, value, new)
-        return native.tree_attention(query, key, value, offset, slot, cell, num_cells, *others)
 
 
 @pytest.mark.thinned(most=2)
@@ -75,6 +77,6 @@ def test_new_nodes_stand_last(kind, name, has_paths, tmp_path, monkeypatch):
         return essence(decoded(model, SEARCHES[name], schedule, None, REQUESTS, workspace))
 
     expected = results()
-    checked.backend.attend_new = checked.attend_new
+    checked.backend.tree_attention = checked.tree_attention
     assert results() == expected
     assert checked.num_lines > 0

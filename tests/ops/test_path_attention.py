@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pybeam import ops
+from pybeam.contracts import Cells
 from pybeam.ops import Distances, Paths
 from support.asserts import assert_close
 from support.attention_cases import ints, random_case, random_distances
@@ -180,6 +181,6 @@ def test_wrong_arguments(changes, message):
 )
 def test_native_reads_nothing_outside(changes, message):
     native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
-    *given, entry, paths = small_case(changes).values()
+    query, key, value, *tables, entry, paths = small_case(changes).values()
     with pytest.raises(RuntimeError, match=message):
-        native.tree_attention(*given, None, entry, 0.1, None, paths)
+        native.tree_attention(query, key, value, Cells(*tables, None, entry, paths), 0.1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pybeam import backends, ops
+from pybeam.contracts import Cells
 from support.asserts import assert_close
 from support.attention_cases import ints, random_case
 from support.threads import every_thread_count
@@ -167,8 +168,9 @@ def test_rows_behind_the_last_offset_change_nothing(kernel, device):
         slot=ints([empty, *case["slot"].tolist(), empty]),
         entry=torch.cat((case["entry"], ints([0] * 4))),
     )
-    arguments = [value.to(device) for value in padded.values()]
-    actual = backends.resolve(kernel, device).tree_attention(*arguments, 0.125)
+    query, key, value, *tables = (tensor.to(device) for tensor in padded.values())
+    own = backends.resolve(kernel, device)
+    actual = own.tree_attention(query, key, value, Cells(*tables), 0.125)
     assert torch.equal(actual[:5].cpu(), expected)
 
 

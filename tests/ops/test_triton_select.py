@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.count_instructions import BUDGET, reading_loop, select_launch
+from pybeam.contracts import SelectOptions
 from support import aot
 from support.triton_process import run_in_interpreter
 
@@ -57,8 +58,9 @@ def test_no_shape_and_no_option_adds_a_variant():
         offset = torch.zeros(num_beams + 1, dtype=torch.int32)
         margin = torch.zeros(num_beams + 1)[1:]
         given = (entry > 0, beam, margin, margin, margin, beam, beam > 0)
-        for options in (given, [None] * len(given)):
-            arguments = (logits, entry, offset, beam, *options, (2,), 2, num_beams)
+        for more in (given, ()):
+            options = SelectOptions(num_beams, (2,), 2, True, *more)
+            arguments = (logits, entry, offset, beam, options)
             launches += aot.recorded(lambda arguments=arguments: select(*arguments))
     variants = {(launch.arguments[0].dtype, launch.options["MAX_SLICES"]) for launch in launches}
     assert len(variants) == len(DTYPES) * len(NUM_ROWS)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pybeam.backends import Backend
 from pybeam.backends.packing import quantise
 from pybeam.backends.torch_layers import Activation
-from pybeam.contracts import Distances
+from pybeam.contracts import Cells, Distances
 from pybeam.models.causal.layers import CausalLayer, CausalStack, RMSNorm
 from pybeam.models.linear import PackedLinear
 
@@ -165,7 +165,7 @@ def _attended(
         facts = call.position, stack.scale, window, soft_cap
         return backend.prompt_attention(*tensors, *call.cells, *facts)
     distances = Distances(call.position, call.cell_position, window=window, soft_cap=soft_cap)
-    return backend.tree_attention(*tensors, *call.cells, stack.scale, distances)
+    return backend.tree_attention(*tensors, Cells(*call.cells), stack.scale, distances)
 
 
 def _added(linear: PackedLinear, norm: RMSNorm | None, x: Tensor, y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from pybeam.backends import triton as kernels
 from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
-from pybeam.contracts import Distances, Finishing, NewNodes, Paths, Survivors
+from pybeam.contracts import Cells, Distances, Finishing, NewNodes, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.triton_kernels.backtrace import backtrace
 from pybeam.triton_kernels.draft_commit import draft_commit
@@ -63,9 +63,8 @@ def attention_launch(
     if has_paths:
         bit = ints(rows * sources)
         paths = Paths(ints(sources, rows, 32), ints(sources), ints(sources))
-    given = (query, key, value, offset, slot, cell, num_cells, mask, bit, 0.1)
-    if rules or has_paths or has_new:
-        given = (*given, distances if rules else None, paths, new)
+    cells = Cells(offset, slot, cell, num_cells, mask, bit, paths)
+    given = (query, key, value, cells, 0.1, distances if rules else None, new)
     (launch,) = recorded(lambda: tree_attention(*given, num_splits=num_splits))
     return launch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pybeam.backends import triton
-from pybeam.contracts import NewNodes, Paths
+from pybeam.contracts import Cells, NewNodes, Paths
 from support.attention_cases import random_case
 
 PAGE = mmap.PAGESIZE
@@ -58,9 +58,9 @@ def test_tree_attention(walled, rows, words, num_splits):
     if words:
         case["mask"] = case["mask"][:num, :most]
     case = {name: walled(tensor) for name, tensor in case.items()}
-    case.setdefault("mask", None)
-    case.setdefault("entry", None)
-    assert not bool(triton.tree_attention(**case, scale=0.3, num_splits=num_splits).isnan().any())
+    vectors = [case.pop(name) for name in ("query", "key", "value")]
+    out = triton.tree_attention(*vectors, Cells(**case), 0.3, num_splits=num_splits)
+    assert not bool(out.isnan().any())
 
 
 @pytest.mark.parametrize("has_paths", [False, True])
@@ -73,8 +73,9 @@ def test_new_nodes(walled, has_paths):
     places = torch.arange(20).int().expand(2, 3, 20).contiguous()
     paths = Paths(walled(places), walled(ints([20, 4]))) if has_paths else None
     entry = walled(ints([0, 1, 2, 0, 1, 0, 0]))
-    given = walled(torch.randn(7, 2, 20)), *pool.unbind(1), *map(walled, tables), None, entry
-    out = triton.tree_attention(*given, 0.3, None, paths, new)
+    vectors = walled(torch.randn(7, 2, 20)), *pool.unbind(1)
+    cells = Cells(*map(walled, tables), None, entry, paths)
+    out = triton.tree_attention(*vectors, cells, 0.3, None, new)
     assert not bool(out[:5].isnan().any())
     assert torch.equal(pool[new.cell[:5].long()], torch.stack((key, value), 1)[:5])
 

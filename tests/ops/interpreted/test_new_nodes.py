@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pybeam.backends import triton
-from pybeam.contracts import Distances, NewNodes, Paths
+from pybeam.contracts import Cells, Distances, NewNodes, Paths
 from support.attention_cases import ints
 
 # rows of each source, and the cells of its older nodes
@@ -90,7 +90,7 @@ def check(case, distances=None, num_splits=None):
     triton.scatter_rows(expected, new.cell, torch.stack((new.key, new.value), 1))
 
     def attend(both, *more):
-        given = *tables, 0.3, distances, paths, *more
+        given = Cells(*tables, paths), 0.3, distances, *more
         return triton.tree_attention(query, *both.unbind(1), *given, num_splits=num_splits)
 
     actual = attend(written, new)
@@ -168,7 +168,7 @@ def test_rows_without_a_cell_or_with_a_wrong_one_write_nothing(device):
     pool.nan_to_num_(0.5)
     written = pool.clone()
     query, *tables = case[1]
-    triton.tree_attention(query, *written.unbind(1), *tables, 0.3, None, None, new)
+    triton.tree_attention(query, *written.unbind(1), Cells(*tables), 0.3, None, new)
     for row in (0, 3):
         pool[int(new.cell[row])] = torch.stack((new.key[row], new.value[row]))
     assert torch.equal(written, pool)
@@ -179,4 +179,4 @@ def test_another_dtype_is_refused(device):
     query, *tables = given
     new = new._replace(key=new.key.double())
     with pytest.raises(ValueError, match=r"keys and values of `new` must be torch\.float32"):
-        triton.tree_attention(query, *pool.unbind(1), *tables, 0.3, None, None, new)
+        triton.tree_attention(query, *pool.unbind(1), Cells(*tables), 0.3, None, new)

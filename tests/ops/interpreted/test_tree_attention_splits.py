@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pybeam.backends import reference, triton
-from pybeam.contracts import Paths
+from pybeam.contracts import Cells, Paths
 from pybeam.triton_kernels import counters, tree_attention
 from support.asserts import assert_close
 
@@ -41,8 +41,9 @@ def random_case(rows, cells, heads, key_heads, size, dtype, words, device) -> li
 
 
 def check(case: list, num_splits: int) -> torch.Tensor:
-    actual = triton.tree_attention(*case, 0.3, num_splits=num_splits)
-    assert_close(actual.cpu(), reference.tree_attention(*case, 0.3).cpu())
+    given = *case[:3], Cells(*case[3:]), 0.3
+    actual = triton.tree_attention(*given, num_splits=num_splits)
+    assert_close(actual.cpu(), reference.tree_attention(*given).cpu())
     return actual
 
 
@@ -99,9 +100,7 @@ def test_cells_of_all_rows_are_split_and_paths_are_not(device, num_splits):
     length = torch.tensor([8, 0, 4], dtype=torch.int32, device=device)
     shared = torch.tensor([690, 40, 1], dtype=torch.int32, device=device)
     case[8] = torch.tensor([*range(20), 3, 1, 7], dtype=torch.int32, device=device)
-    paths = Paths(place, length, shared)
-    actual = triton.tree_attention(*case, 0.3, None, paths, num_splits=num_splits)
-    assert_close(actual.cpu(), reference.tree_attention(*case, 0.3, None, paths).cpu())
+    check([*case, Paths(place, length, shared)], num_splits)
 
 
 def test_many_sources(device):
@@ -119,4 +118,4 @@ def test_counters_are_shared_along_a_stream(device):
 def test_float64_is_refused(device):
     case = random_case([1], [1], 1, 1, 16, torch.float64, 0, device)
     with pytest.raises(ValueError, match="`query` must be one of"):
-        triton.tree_attention(*case, 0.3)
+        triton.tree_attention(*case[:3], Cells(*case[3:]), 0.3)
