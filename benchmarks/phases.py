@@ -8,8 +8,7 @@ import pybeam
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from pybeam.cli.random_sources import random_sources
-from pybeam.inspect.measure import measure
-from pybeam.inspect.table import as_dict
+from pybeam.inspect.profile import as_dict, measure
 
 NUM_SOURCES, SOURCE_LENGTH, STEPS, WIDTH = 13, 32, 32, 5
 # of which the fastest counts

@@ -54,7 +54,7 @@ def graph(
       pybeam graph --model DIR "Yo soy la luz del mundo." --output out.svg
     """
     import pybeam
-    from pybeam.inspect.graph import FORMATS
+    from pybeam.inspect.drawing import FORMATS
     from pybeam.text.tokenizer import load_vocabularies
 
     if Path(output_path).suffix not in FORMATS:

@@ -163,8 +163,7 @@ class _Measurement:
         import torch
 
         from pybeam.decoder import DecodeError
-        from pybeam.inspect.measure import measure
-        from pybeam.inspect.table import as_dict, as_text
+        from pybeam.inspect.profile import as_dict, as_text, measure
 
         self._check_trace()
         asked = self.setup.algorithm.processors

@@ -1,11 +1,9 @@
-"""`decoding_graph`: find what a model decodes in parallel, and write it as a page or a picture."""
+"""`decoding_graph`: find what a model decodes in parallel."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +13,7 @@ from pybeam import processors
 from pybeam.decoder import Decoder
 from pybeam.drafts import Draft, Initialiser, pad
 from pybeam.engine.schedule import Batch
-from pybeam.inspect.data import GraphData, dependencies
-from pybeam.inspect.page import fragment, page
+from pybeam.inspect.drawing import DecodingGraph
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
 from pybeam.processors.base import Stage
@@ -26,59 +23,8 @@ from pybeam.search.beams import greedy
 from pybeam.search.overrides import overridden, with_default_prefix
 from pybeam.search.settings import applied
 
-FORMATS = (".html", ".png", ".svg", ".json")
-
-
-@dataclass(frozen=True)
-class DecodingGraph(GraphData):
-    """The tokens that Jacobi decoding found after each iteration, with ways to draw them.
-
-    n is the number of generated tokens, EOS included; K the number of iterations.
-
-    Attributes:
-        tokens: [n] ids of the greedy output.
-        labels: [n] the text shown for each token.
-        guesses, guess_labels: [K, n] the tokens after each iteration, as ids and as text.
-        probabilities: [K, n] the model's probability of each guess, given the tokens before it.
-        is_correct: [K, n] whether the guess is the token of the output.
-        first: [n] the iteration, counted from 0, from which on the token is correct.
-        in_parallel: [n] whether the token became correct no later than the token before it. It then
-            did not need that token.
-        edges: pairs (i, j), i before j: token j became correct in an iteration that began with token i
-            correct. Edges that follow from others are left out. i = -1 is the source.
-    """
-
-    def to_html(self) -> str:
-        """An HTML page without outside files: hover for details, move the slider through the iterations."""
-        return page(self)
-
-    def _repr_html_(self) -> str:
-        return fragment(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a file in the format of its suffix: .html, .png, .svg or .json; returns its path.
-
-        Args:
-            path: where to write.
-
-        Raises:
-            ValueError: the suffix is another one.
-            ImportError: the library that draws it is not installed; the message says how to install it.
-        """
-        path = Path(path)
-        if path.suffix not in FORMATS:
-            raise ValueError(
-                f"a graph is saved as one of {', '.join(FORMATS)}, but not as {path.name!r}"
-            )
-        if path.suffix == ".json":
-            path.write_text(self.to_json() + "\n", encoding="utf-8")
-        elif path.suffix == ".html":
-            path.write_text(self.to_html(), encoding="utf-8")
-        else:
-            from pybeam.inspect.picture import draw
-
-            draw(self, path)
-        return path
+# the node that stands for the source
+SOURCE = -1
 
 
 def decoding_graph(
@@ -203,3 +149,25 @@ def _graph(tokens: list[int], recorder: _Recorder, labels: Mapping[int, str]) ->
         in_parallel=[i > 0 and first[i] <= first[i - 1] for i in range(n)],
         edges=dependencies(first),
     )
+
+
+def dependencies(first: list[int]) -> list[tuple[int, int]]:
+    """The pairs (i, j) with i before j and ``first[i] < first[j]`` that do not follow from other pairs.
+
+    A token that is correct from the first iteration on depends on the source alone, which is -1.
+
+    Args:
+        first: for each token the iteration from which on it is correct.
+    """
+    edges = []
+    for j, own in enumerate(first):
+        # the largest `first` below our own among the tokens between i and j
+        latest = -1
+        for i in range(j - 1, -1, -1):
+            # a smaller one follows from the edge to the token with that number
+            if latest <= first[i] < own:
+                edges.append((i, j))
+                latest = first[i]
+        if latest < 0:
+            edges.append((SOURCE, j))
+    return sorted(edges)

@@ -10,8 +10,7 @@ from pybeam.cli import main
 from pybeam.cli.profile import read_lines
 from pybeam.cli.random_sources import random_sources
 from pybeam.engine.stats import PHASES
-from pybeam.inspect.measure import PhaseTime, Profile, measure
-from pybeam.inspect.table import as_dict, as_text
+from pybeam.inspect.profile import PhaseTime, Profile, as_dict, as_text, measure
 from pybeam.inspect.trace import (
     OUTSIDE,
     Computation,

@@ -14,7 +14,7 @@ import torch
 import pybeam
 from pybeam.cli import main
 from pybeam.inspect import decoding_graph
-from pybeam.inspect.data import SOURCE, dependencies
+from pybeam.inspect.graph import SOURCE, dependencies
 from support.paths import MODEL
 from support.search_models import EOS, next_logits, random_model
 
