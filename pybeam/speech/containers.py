@@ -8,42 +8,20 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
 # what FFmpeg calls the containers that are opened; others may name files and hosts of their own
-CONTAINERS = ("amr", "au", "caf", "flac", "matroska", "mp3", "ogg", "w64", "wav")
+CONTAINERS = ["amr", "au", "caf", "flac", "matroska", "mp3", "ogg", "w64", "wav"]
 KINDS = "WAV, W64, AU, CAF, FLAC, MP3, AAC, AMR, Ogg, MP4, MOV, Matroska or WebM"
 # and the decoders of sound
 CODECS = (
-    *(
-        "aac",
-        "ac3",
-        "adpcm_ima_wav",
-        "adpcm_ms",
-        "alac",
-        "amrnb",
-        "amrwb",
-        "eac3",
-        "flac",
-        "libopus",
-    ),
-    *(
-        "mp2",
-        "mp2float",
-        "mp3",
-        "mp3float",
-        "opus",
-        "pcm_alaw",
-        "pcm_f32be",
-        "pcm_f32le",
-        "pcm_f64be",
-    ),
-    *("pcm_f64le", "pcm_mulaw", "pcm_s16be", "pcm_s16le", "pcm_s24be", "pcm_s24le", "pcm_s32be"),
-    *("pcm_s32le", "pcm_s8", "pcm_u8", "vorbis"),
-)
+    "aac ac3 adpcm_ima_wav adpcm_ms alac amrnb amrwb eac3 flac libopus mp2 mp2float mp3 mp3float "
+    "opus pcm_alaw pcm_f32be pcm_f32le pcm_f64be pcm_f64le pcm_mulaw pcm_s16be pcm_s16le "
+    "pcm_s24be pcm_s24le pcm_s32be pcm_s32le pcm_s8 pcm_u8 vorbis"
+).split()
 OPTIONS = {
     "codec_whitelist": ",".join(CODECS),
     # the bytes come from Python, which is no protocol
@@ -54,14 +32,29 @@ OPTIONS = {
 }
 # Hz, and channels; a frame of few samples at 1 Hz would become many
 RATES, MOST_CHANNELS = range(1000, 768_001), 64
+# ID3 tags, which FFmpeg would unpack: a small one may become gigabytes; bytes of the head of each
+MOST_TAGS, HEAD = 16, 10
+# bytes of a tag between frames of AAC, and of a piece of a file in which it is looked for
+LARGEST_INNER, PIECE = 1 << 16, 1 << 20
+TAG = re.compile(rb"ID3[\x02-\x04].{2}[\0-\x7f]{4}", re.DOTALL)
+# boxes of MP4 and QuickTime files, whose tables FFmpeg would make as long as they say
+FIRST_KINDS = {b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"}
+TABLES = re.compile(rb"trak|stsz|stz2|stsc|stco|co64|stts|elst|trun|cmov")
+# samples that a track, or all fragments, may list: two days of AAC
+MOST_SAMPLES = 1 << 23
+# boxes of a file, and bytes of one that is not its sound
+MOST_BOXES, LARGEST_BOX = 1 << 20, 1 << 28
+SINGLE = b"\0\0\0\1"
 
 
 class Damaged(ValueError):
     """Sound that cannot be read, with a message for the user."""
 
 
-def opened(av: Any, content: Any, name: str, containers: Sequence[str] = CONTAINERS) -> Any:
-    """Return the package av's container of what a file holds, if it is one of these.
+def opened(av: Any, file: BinaryIO, name: str) -> Any:
+    """Return the package av's container of what a file holds.
+
+    Its kind is looked at first, since what FFmpeg does with some kinds has no bounds.
 
     Raises:
         Damaged: it is none of `KINDS`, or damaged.
@@ -70,7 +63,12 @@ def opened(av: Any, content: Any, name: str, containers: Sequence[str] = CONTAIN
     def refuse(*asked: Any) -> NoReturn:
         raise Damaged(f"{name} must hold its own sound, but refers to {asked[0]!r}")
 
+    begin, containers = 0, ["mov"]
+    if not is_film(file, name):
+        begin = behind_tags(file, name)
+        containers = ["aac"] if is_adts(file, begin, name) else CONTAINERS
     options = OPTIONS | {"format_whitelist": ",".join(containers)}
+    content = Bytes(file, begin)
     try:
         return av.open(
             content, "r", metadata_errors="ignore", container_options=options, io_open=refuse
@@ -114,13 +112,6 @@ def check_form(frame: Any, name: str) -> None:
             f"{name} must have {RATES[0]} to {RATES[-1]} Hz and at most {MOST_CHANNELS} channels, but has "
             f"{frame.sample_rate} Hz and {num_channels}"
         )
-
-
-HEAD = 10
-MOST_TAGS = 16
-# bytes of a tag between frames of AAC, and of a piece of a file in which it is looked for
-LARGEST_INNER, PIECE = 1 << 16, 1 << 20
-TAG = re.compile(rb"ID3[\x02-\x04].{2}[\0-\x7f]{4}", re.DOTALL)
 
 
 def behind_tags(file: BinaryIO, name: str) -> int:
@@ -183,15 +174,6 @@ class Bytes:
     def tell(self) -> int:
         """Return the place."""
         return self._file.tell() - self._begin
-
-
-FIRST_KINDS = {b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"}
-TABLES = re.compile(rb"trak|stsz|stz2|stsc|stco|co64|stts|elst|trun|cmov")
-# samples that a track, or all fragments, may list: two days of AAC
-MOST_SAMPLES = 1 << 23
-# boxes of a file, and bytes of one that is not its sound
-MOST_BOXES, LARGEST_BOX = 1 << 20, 1 << 28
-SINGLE = b"\0\0\0\1"
 
 
 def is_film(file: BinaryIO, name: str) -> bool:

@@ -17,13 +17,8 @@ import torch
 from torch import Tensor
 
 from pybeam.speech.containers import (
-    CONTAINERS,
-    Bytes,
     Damaged,
-    behind_tags,
     check_form,
-    is_adts,
-    is_film,
     opened,
     reason_of,
     sound_of,
@@ -126,7 +121,7 @@ class SoundFile:
 
     def _decoded(self, av: Any, file: BinaryIO) -> Iterator[Tensor]:
         rate, num_samples = self.sampling_rate, 0
-        with _opened(av, file, self.name) as container:
+        with opened(av, file, self.name) as container:
             stream = sound_of(container, self.name)
             for block in _gathered(_resampled(av, self._frames(container, stream), rate), rate):
                 num_samples += len(block)
@@ -163,15 +158,6 @@ class SoundFile:
                 seconds = num_samples / frame.sample_rate
                 self._check_most(seconds)
                 yield frame
-
-
-def _opened(av: Any, file: BinaryIO, name: str) -> Any:
-    """Open a file whose kind is looked at first, since what FFmpeg does with some kinds has no bounds."""
-    if is_film(file, name):
-        return opened(av, Bytes(file, 0), name, ["mov"])
-    begin = behind_tags(file, name)
-    containers = ["aac"] if is_adts(file, begin, name) else CONTAINERS
-    return opened(av, Bytes(file, begin), name, containers)
 
 
 def _resampled(av: Any, frames: Iterable[Any], rate: int) -> Iterator[np.ndarray]:
@@ -249,7 +235,7 @@ def sound_seconds(path: str | os.PathLike[str]) -> float:
         pass
     try:
         av = importlib.import_module("av")
-        with open(path, "rb") as content, _opened(av, content, str(path)) as container:
+        with open(path, "rb") as content, opened(av, content, str(path)) as container:
             return float((container.duration or 0) / av.time_base)
     except (ImportError, OSError, ValueError):
         return 0.0

@@ -122,70 +122,52 @@ def stretches(
     probabilities: Sequence[float] | np.ndarray, num_samples: int, rules: SpeechRules
 ) -> list[Stretch]:
     """Return the stretches of a recording at 16 kHz whose frames of 512 samples have these probabilities."""
-    found = _Cutter(rules).cut(probabilities, num_samples)
+    found = _cut(probabilities, num_samples, rules)
     _pad(found, int(num_samples), RATE * rules.padding)
     return [Stretch(start / RATE, end / RATE) for start, end in found if start < end]
 
 
-class _Cutter:
-    """Makes stretches of frames. Places are samples; 0 stands for no place."""
-
-    def __init__(self, rules: SpeechRules) -> None:
-        self._speech = rules.threshold
-        lower = rules.silence_threshold
-        self._silence = max(rules.threshold - 0.15, 0.01) if lower is None else lower
-        self._min_speech, self._min_silence = RATE * rules.min_speech, RATE * rules.min_silence
-        self._longest = RATE * rules.max_speech - FRAME - 2 * RATE * rules.padding
-        self._found: list[list[int]] = []
-        self._start: int | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        # the pause that may end the stretch; the latest one at which it may be cut; where it went on
-        self._pause = self._cut = self._resumed = 0
-
-    def cut(self, probabilities: Sequence[float] | np.ndarray, num_samples: int) -> list[list[int]]:
-        """Return start and end of each stretch."""
-        for i, probability in enumerate(probabilities):
-            self._hear(FRAME * i, float(probability))
-        if self._start is not None and num_samples - self._start > self._min_speech:
-            self._found.append([self._start, num_samples])
-        return self._found
-
-    def _hear(self, place: int, probability: float) -> None:
-        if probability >= self._speech and self._pause:
-            self._pause = 0
-            if self._resumed < self._cut:
-                self._resumed = place
-        if self._start is None:
-            if probability >= self._speech:
-                self._start = place
-            return
-        if place - self._start > self._longest and not self._split(place):
-            return
-        if probability < self._silence and self._start is not None:
-            self._hear_silence(place)
-
-    def _split(self, place: int) -> bool:
-        """End a stretch that is too long. Returns whether the frame may belong to the next one."""
-        assert self._start is not None
-        self._found.append([self._start, self._cut or place])
-        goes_on = self._cut > 0
-        self._start = self._resumed if goes_on and self._resumed >= self._cut else None
-        self._forget()
-        return goes_on
-
-    def _hear_silence(self, place: int) -> None:
-        assert self._start is not None
-        self._pause = self._pause or place
-        if place - self._pause > RATE * SHORT_PAUSE:
-            self._cut = self._pause
-        if place - self._pause < self._min_silence:
-            return
-        if self._pause - self._start > self._min_speech:
-            self._found.append([self._start, self._pause])
-        self._start = None
-        self._forget()
+def _cut(
+    probabilities: Sequence[float] | np.ndarray, num_samples: int, rules: SpeechRules
+) -> list[list[int]]:
+    """Return start and end of each stretch without padding. Places are samples; 0 stands for no place."""
+    lower = rules.silence_threshold
+    silence = max(rules.threshold - 0.15, 0.01) if lower is None else lower
+    min_speech, min_silence = RATE * rules.min_speech, RATE * rules.min_silence
+    longest = RATE * rules.max_speech - FRAME - 2 * RATE * rules.padding
+    found: list[list[int]] = []
+    start: int | None = None
+    # the pause that may end the stretch; the latest one at which it may be cut; where it went on
+    pause = cut = resumed = 0
+    for place, probability in zip(
+        itertools.count(0, FRAME), map(float, probabilities), strict=False
+    ):
+        is_speech = probability >= rules.threshold
+        if is_speech and pause:
+            pause = 0
+            resumed = place if resumed < cut else resumed
+        if start is None:
+            start = place if is_speech else None
+            continue
+        if place - start > longest:
+            found.append([start, cut or place])
+            may_go_on = cut > 0
+            start = resumed if may_go_on and resumed >= cut else None
+            pause = cut = resumed = 0
+            if not may_go_on:
+                continue
+        if probability >= silence or start is None:
+            continue
+        pause = pause or place
+        if place - pause > RATE * SHORT_PAUSE:
+            cut = pause
+        if place - pause >= min_silence:
+            if pause - start > min_speech:
+                found.append([start, pause])
+            start, pause, cut, resumed = None, 0, 0, 0
+    if start is not None and num_samples - start > min_speech:
+        found.append([start, num_samples])
+    return found
 
 
 def _pad(found: list[list[int]], num_samples: int, padding: float) -> None:

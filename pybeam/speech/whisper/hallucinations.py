@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pybeam.speech.transcript import Segment, Word
+from pybeam.speech.whisper.recording import Window
 from pybeam.speech.words import BEFORE_WORDS, BEHIND_WORDS
 
 PUNCTUATION = BEFORE_WORDS + BEHIND_WORDS
@@ -31,53 +32,53 @@ class Kept(NamedTuple):
     is_gap: bool = False
 
 
-class WindowOfWords(NamedTuple):
-    """A window whose segments have words.
+class HallucinationFilter(NamedTuple):
+    """Leaves out segments with words that were not said.
 
     Attributes:
-        start, size: frames.
+        threshold: seconds; a longer pause is a silence. None: nothing is taken for invented.
         longest: frames that a window may have.
         num_frames: of the recording.
         rate: frames per second.
-        threshold: seconds; a longer pause is a silence. None: nothing is taken for invented.
     """
 
-    start: int
-    size: int
+    threshold: float | None
     longest: int
     num_frames: int
     rate: float
-    threshold: float | None
 
-    def without_hallucinations(self, segments: list[Segment], last_end: float) -> Kept:
-        """Return what is kept of the segments.
+    def kept(self, segments: list[Segment], window: Window, last_end: float) -> Kept:
+        """Return what is kept of the segments of a window.
 
         If the first one looks wrong behind a silence, the next window begins with it. A segment that looks
         wrong between silences, or beside others like it, goes with all that follow.
 
         Args:
             segments: of this window.
+            window: where they are.
             last_end: when the last word before the window ended, in seconds.
         """
         if self.threshold is None:
             return Kept(segments)
-        start = self.start / self.rate
+        start = window.start / self.rate
         first = _next_with_words(segments)
         if first is not None and looks_wrong(first) and first.start - start > self.threshold:
             return Kept([], max(1, round((first.start - start) * self.rate)), True)
         for i, segment in enumerate(segments):
             if not segment.words:
                 continue
-            if looks_wrong(segment) and self._stands_alone(segment, segments[i + 1 :], last_end):
-                return Kept(segments[:i], self._behind(segment))
+            following = _next_with_words(segments[i + 1 :])
+            if looks_wrong(segment) and self._is_alone(segment, window, following, last_end):
+                return Kept(segments[:i], self._behind(segment, window))
             last_end = segment.end
         return Kept(segments)
 
-    def _stands_alone(self, segment: Segment, others: Sequence[Segment], last_end: float) -> bool:
+    def _is_alone(
+        self, segment: Segment, window: Window, following: Segment | None, last_end: float
+    ) -> bool:
         """Whether silence, or what looks wrong too, stands on both sides of a segment."""
         assert self.threshold is not None
-        start, size = self.start / self.rate, self.size / self.rate
-        following = _next_with_words(others)
+        start, size = window.start / self.rate, window.size / self.rate
         next_start = start + size if following is None else following.words[0].start
         is_behind_silence = (
             segment.start - last_end > self.threshold
@@ -87,17 +88,17 @@ class WindowOfWords(NamedTuple):
         is_before_silence = (
             next_start - segment.end > self.threshold
             or (following is not None and looks_wrong(following))
-            or (self.start + self.longest) / self.rate - segment.end < EDGE_SECONDS
+            or (window.start + self.longest) / self.rate - segment.end < EDGE_SECONDS
         )
         return is_behind_silence and is_before_silence
 
-    def _behind(self, segment: Segment) -> int:
+    def _behind(self, segment: Segment, window: Window) -> int:
         """Return the frames after which the next window begins, if this segment was not said."""
         assert self.threshold is not None
         if self.num_frames / self.rate - segment.end < self.threshold:
-            return self.num_frames - self.start
-        begin = max(self.start / self.rate + LEAST_SKIP, segment.start)
-        return round(begin * self.rate) - self.start
+            return self.num_frames - window.start
+        begin = max(window.start / self.rate + LEAST_SKIP, segment.start)
+        return round(begin * self.rate) - window.start
 
 
 def looks_wrong(segment: Segment) -> bool:

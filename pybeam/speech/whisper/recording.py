@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -127,6 +127,19 @@ class Progress:
     error: Exception | None = None
 
 
+class Window(NamedTuple):
+    """A window of a recording.
+
+    Attributes:
+        start, size: frames; those behind the recording's end, which fill the window, do not count.
+        source: the features of the whole window, as the model takes them.
+    """
+
+    start: int
+    size: int
+    source: Any
+
+
 class RecordingFeatures:
     """The features of a recording, cut into windows.
 
@@ -139,7 +152,7 @@ class RecordingFeatures:
     def __init__(self, features: Tensor | LongFeatures, window: int, *, is_shared: bool) -> None:
         self._features, self._window, self._is_shared = features, window, is_shared
         self.num_frames = len(features) if isinstance(features, Tensor) else features.num_frames
-        self._last: tuple[tuple[int, int], Any] | None = None
+        self._last: Window | None = None
 
     @classmethod
     def of(
@@ -169,16 +182,18 @@ class RecordingFeatures:
         features = samples.float() if is_features else extract.recording(samples)
         return cls(features, window, is_shared=is_shared)
 
-    def window(self, start: int, size: int) -> Any:
-        """Return `size` frames as a source. Zeros fill the window, which are neither loud nor silent."""
-        if self._last is None or self._last[0] != (start, size):
+    def window(self, start: int, size: int) -> Window:
+        """Return a window of `size` frames. Zeros fill it, which are neither loud nor silent."""
+        last = self._last
+        if last is None or (last.start, last.size) != (start, size):
             if isinstance(self._features, Tensor):
                 features = self._features[start : start + size]
             else:
                 features = self._features.frames(start, start + size)
             filled = F.pad(features, (0, 0, 0, self._window - len(features)))
-            self._last = (start, size), SharedFeatures(filled) if self._is_shared else filled
-        return self._last[1]
+            source = SharedFeatures(filled) if self._is_shared else filled
+            last = self._last = Window(start, size, source)
+        return last
 
     def close(self) -> None:
         """Let go of the recording."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pybeam.engine.failures import kept
 from pybeam.models.base import Model
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.speech.whisper.assets import WhisperAssets
-from pybeam.speech.whisper.hallucinations import WindowOfWords
+from pybeam.speech.whisper.hallucinations import HallucinationFilter
 from pybeam.speech.whisper.options import TranscriptionOptions
-from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures
+from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures, Window
 from pybeam.speech.whisper.requests import Answer, Question
-from pybeam.speech.whisper.window_jobs import WindowJob
+from pybeam.speech.whisper.window_jobs import Asking
 from pybeam.speech.whisper.windows import (
     Piece,
     WindowResult,
@@ -29,6 +28,9 @@ from pybeam.speech.whisper.windows import (
 
 # what a `WordFinder` does
 FindWords = Callable[..., list[Segment]]
+# is told of frames that are done, and of the segments that were found in them
+Report = Callable[[int, list[Segment]], None]
+Stretches = Sequence[tuple[int, int]]
 
 
 class RecordingLoop:
@@ -57,10 +59,7 @@ class RecordingLoop:
         self._window, self._stride = assets.window, assets.stride
         self._rate, self._positions = assets.rate, model.max_positions
         tokens = assets.tokens
-        self._task_id = tokens.task_id(options.task)
-        self._language = options.language or (tokens.language if tokens.languages else None)
-        if self._language is not None:
-            self._language = tokens.code(self._language)
+        self._task, self._language = tokens.task_ids(options.task), tokens.code(options.language)
         # half of the positions are for what was said before
         self._half = self._positions // 2 - 1
         self._hotwords = self._encoded("hotwords", options.hotwords)[: self._half]
@@ -83,14 +82,18 @@ class RecordingLoop:
             return self._assets.tokens_of(given)
         return list(given)
 
-    def job(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> WindowJob:
+    def job(
+        self, index: int, recording: Recording, tell: Callable[[Progress], None]
+    ) -> Asking[None]:
         """Transcribe a recording. `tell` is called with each window, and with the end or the error."""
         try:
             yield from self._job(index, recording, tell)
         except Exception as error:
             tell(Progress(index, recording.id, 0.0, 0.0, error=kept(error)))
 
-    def _job(self, index: int, recording: Recording, tell: Callable[[Progress], None]) -> WindowJob:
+    def _job(
+        self, index: int, recording: Recording, tell: Callable[[Progress], None]
+    ) -> Asking[None]:
         is_shared = isinstance(self._model, SpeechTransformer)
         sound = RecordingFeatures.of(recording, self._extract, self._window, is_shared=is_shared)
         duration = sound.num_frames / self._rate
@@ -111,7 +114,7 @@ class RecordingLoop:
         transcript = Transcript(code, probability, duration, tuple(segments))
         tell(Progress(index, recording.id, duration, duration, transcript=transcript))
 
-    def _stretches(self, recording: Recording, sound: RecordingFeatures) -> list[tuple[int, int]]:
+    def _stretches(self, recording: Recording, sound: RecordingFeatures) -> Stretches:
         """The stretches in frames, cut to the recording."""
         if recording.stretches is None:
             return [(0, sound.num_frames)] if sound.num_frames else []
@@ -122,36 +125,27 @@ class RecordingLoop:
         return [(start, end) for start, end in cut if start < end]
 
     def _detect(
-        self, recording: Recording, sound: RecordingFeatures, stretches: Sequence[tuple[int, int]]
-    ) -> Generator[list[Any], list[Any], tuple[str | None, float | None]]:
+        self, recording: Recording, sound: RecordingFeatures, stretches: Stretches
+    ) -> Asking[tuple[str | None, float | None]]:
         """Find the language of the first window, unless it is known, and its probability."""
-        given = recording.language
-        if given is not None:
-            return self._tokens.code(given), None
-        if self._language is not None or not self._tokens.languages or not stretches:
+        codes = list(self._tokens.languages)
+        if recording.language is not None:
+            return self._tokens.code(recording.language), None
+        if self._language is not None or not codes or not stretches:
             return self._language, None
         start, end = stretches[0]
-        source = sound.window(start, min(self._window, end - start))
-        question = Question(source, (self._model.start_id,), back=0, max_length=1)
-        [answer] = yield [question]
-        scores = dict(
-            zip(
-                self._tokens.languages,
-                answer.token_log_probs[-len(self._tokens.languages) :],
-                strict=True,
-            )
-        )
+        window = sound.window(start, min(self._window, end - start))
+        [answer] = yield [Question(window.source, (self._model.start_id,), back=0, max_length=1)]
+        scores = dict(zip(codes, answer.token_log_probs[-len(codes) :], strict=True))
         best = max(scores, key=scores.__getitem__)
         return best, 1 / sum(math.exp(score - scores[best]) for score in scores.values())
 
     def _sequential(
-        self,
-        sound: RecordingFeatures,
-        stretches: Sequence[tuple[int, int]],
-        language: str | None,
-        report: Callable[[int, list[Segment]], None],
-    ) -> Generator[list[Any], list[Any], list[Segment]]:
+        self, sound: RecordingFeatures, stretches: Stretches, language: str | None, report: Report
+    ) -> Asking[list[Segment]]:
         """Transcribe window by window. Each begins where the one before found a segment's end."""
+        threshold = self._options.hallucination_silence_threshold
+        was_said = HallucinationFilter(threshold, self._window, sound.num_frames, self._rate)
         said, prefix = list(self._first_prompt), self.prefix
         found: list[Segment] = []
         last, last_end = 0, 0.0
@@ -160,64 +154,49 @@ class RecordingLoop:
             if seek > last:
                 report(seek - last, [])
             while seek < end:
-                size = min(self._window, end - seek)
-                source = sound.window(seek, size)
-                window = yield from self._transcribe(source, seek, said, language, prefix)
+                window = sound.window(seek, min(self._window, end - seek))
+                result = yield from self._transcribe(window, said, language, prefix)
                 prefix = []
-                segments, step = self._segments(window, seek, size, keeps_rest=False)
-                segments = self._with_words(segments, source, seek, size, language, last_end)
+                segments, step = self._segments(result, window, keeps_rest=False)
+                segments = self._with_words(segments, window, language, last_end)
                 is_gap = False
                 if self._find_words is not None and segments:
                     spoken = round(end_of_words(segments) * self._rate) - seek
                     # a word says better than a timestamp where speech has ended
-                    if spoken > 0 and not ends_alone(window.tokens, self._tokens.no_timestamps + 1):
+                    if spoken > 0 and not ends_alone(result.tokens, self._tokens.no_timestamps + 1):
                         step = spoken
-                    within = self._within(sound, seek, size)
-                    segments, skip, is_gap = within.without_hallucinations(segments, last_end)
+                    segments, skip, is_gap = was_said.kept(segments, window, last_end)
                     step = step if skip is None else skip
                     last_end = end_of_words(segments) if segments else last_end
                 segments = lasting(segments)
                 found += segments
                 said += [token for segment in segments for token in segment.tokens]
                 # nothing was found before a gap, and the same is looked at again
-                if window.is_forgotten(self._options) and not is_gap:
+                if result.is_forgotten(self._options) and not is_gap:
                     said = []
                 seek += step
                 report(step, segments)
             last = seek
         return found
 
-    def _within(self, sound: RecordingFeatures, seek: int, size: int) -> WindowOfWords:
-        """Return where a window of words lies."""
-        threshold = self._options.hallucination_silence_threshold
-        return WindowOfWords(seek, size, self._window, sound.num_frames, self._rate, threshold)
-
     def _batched(
-        self,
-        sound: RecordingFeatures,
-        stretches: Sequence[tuple[int, int]],
-        language: str | None,
-        report: Callable[[int, list[Segment]], None],
-    ) -> Generator[list[Any], list[Any], list[Segment]]:
+        self, sound: RecordingFeatures, stretches: Stretches, language: str | None, report: Report
+    ) -> Asking[list[Segment]]:
         """Transcribe windows that are cut beforehand, all at a time. Their news come in the order of time."""
         ready: dict[int, tuple[int, list[Segment]]] = {}
         num_told = 0
 
-        def tell(place: int, frames: int, segments: list[Segment]) -> None:
+        def one(place: int, start: int, end: int) -> Asking[list[Segment]]:
             nonlocal num_told
-            ready[place] = frames, segments
+            window = sound.window(start, end - start)
+            result = yield from self._transcribe(window, self._first_prompt, language)
+            segments, _ = self._segments(result, window, keeps_rest=True)
+            segments = self._with_words(segments, window, language, start / self._rate)
+            segments = lasting(segments)
+            ready[place] = window.size, segments
             while num_told in ready:
                 report(*ready.pop(num_told))
                 num_told += 1
-
-        def one(place: int, start: int, end: int) -> Generator[list[Any], list[Any], list[Segment]]:
-            source = sound.window(start, end - start)
-            window = yield from self._transcribe(source, start, self._first_prompt, language)
-            segments, _ = self._segments(window, start, end - start, keeps_rest=True)
-            last_end = start / self._rate
-            segments = self._with_words(segments, source, start, end - start, language, last_end)
-            segments = lasting(segments)
-            tell(place, end - start, segments)
             return segments
 
         windows = windows_of(stretches, self._window)
@@ -227,41 +206,28 @@ class RecordingLoop:
         return [segment for part in parts for segment in part]
 
     def _with_words(
-        self,
-        segments: list[Segment],
-        source: Any,
-        seek: int,
-        size: int,
-        language: str | None,
-        last_end: float,
+        self, segments: list[Segment], window: Window, language: str | None, last_end: float
     ) -> list[Segment]:
         """Return the segments of a window with their words, if these are wanted."""
         if self._find_words is None or not segments:
             return segments
         return self._find_words(
             segments,
-            source,
+            window.source,
             self._asked(language),
             language=language,
-            offset=seek / self._rate,
-            num_frames=size,
+            offset=window.start / self._rate,
+            num_frames=window.size,
             last_end=last_end,
         )
 
     def _asked(self, language: str | None) -> list[int]:
         """Return the tokens of language and task."""
-        tokens = self._tokens
-        asked = [] if language is None or not tokens.languages else [tokens.languages[language]]
-        return asked if self._task_id is None else [*asked, self._task_id]
+        return [*self._tokens.language_ids(language), *self._task]
 
     def _transcribe(
-        self,
-        source: Any,
-        seek: int,
-        said: Sequence[int],
-        language: str | None,
-        prefix: Sequence[int] = (),
-    ) -> Generator[list[Any], list[Any], WindowResult]:
+        self, window: Window, said: Sequence[int], language: str | None, prefix: Sequence[int] = ()
+    ) -> Asking[WindowResult]:
         """Find the text of a window, which begins with a prefix, at higher temperatures if it fails."""
         options = self._options
         prompt, back = self._prompt(said, [] if prefix else self._hotwords, language)
@@ -271,12 +237,11 @@ class RecordingLoop:
         tried: list[WindowResult] = []
         for i, temperature in enumerate(options.temperatures):
             samples = 1 if temperature == 0 else options.best_of
-            seeds = [seed_of(options.seed, seek, i, sample) for sample in range(samples)]
-            questions = [
-                Question(source, prompt, back, most, temperature, seed, tuple(prefix))
+            seeds = [seed_of(options.seed, window.start, i, sample) for sample in range(samples)]
+            answers = yield [
+                Question(window.source, prompt, back, most, temperature, seed, tuple(prefix))
                 for seed in seeds
             ]
-            answers = yield questions
             found = [self._found(answer, temperature) for answer in answers]
             tried.append(max(found, key=lambda one: one.average_log_prob))
             if not tried[-1].fails(options):
@@ -309,29 +274,30 @@ class RecordingLoop:
         return WindowResult(tokens, average, no_speech, temperature, compression_ratio(text))
 
     def _segments(
-        self, found: WindowResult, seek: int, size: int, *, keeps_rest: bool
+        self, found: WindowResult, window: Window, *, keeps_rest: bool
     ) -> tuple[list[Segment], int]:
         """Return the segments of a window, and how many frames later the next window begins."""
         if found.is_silent(self._options):
-            return [], size
-        pieces, step = [Piece(0, size, found.tokens)], size
+            return [], window.size
+        pieces, step = [Piece(0, window.size, found.tokens)], window.size
         if self._options.timestamps:
             begin = self._tokens.no_timestamps + 1
-            pieces, step = pieces_of(found.tokens, begin, self._stride, size, keeps_rest=keeps_rest)
-        segments = []
-        for piece in pieces:
-            segments.append(
-                Segment(
-                    (seek + piece.start) / self._rate,
-                    (seek + piece.end) / self._rate,
-                    self._assets.text(piece.tokens),
-                    tuple(piece.tokens),
-                    found.average_log_prob,
-                    found.no_speech_probability,
-                    found.temperature,
-                    found.compression_ratio,
-                )
+            pieces, step = pieces_of(
+                found.tokens, begin, self._stride, window.size, keeps_rest=keeps_rest
             )
+        segments = [
+            Segment(
+                (window.start + piece.start) / self._rate,
+                (window.start + piece.end) / self._rate,
+                self._assets.text(piece.tokens),
+                tuple(piece.tokens),
+                found.average_log_prob,
+                found.no_speech_probability,
+                found.temperature,
+                found.compression_ratio,
+            )
+            for piece in pieces
+        ]
         return segments, step
 
 

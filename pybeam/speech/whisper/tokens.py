@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pybeam import processors
 from pybeam.arguments import ArgumentError
@@ -20,112 +21,6 @@ SUPPRESSED = {
     "begin_suppress_tokens": processors.suppress_tokens_at_start,
 }
 REMEDY = "take generation_config.json from the model's current release"
-
-
-@dataclass(frozen=True)
-class Transcription:
-    """How a speech model is asked to transcribe.
-
-    Attributes:
-        prefix: the `Request.prefix` of every request.
-        processors: processors for the algorithm, behind its own.
-    """
-
-    prefix: tuple[int, ...] = ()
-    processors: tuple[Processor, ...] = ()
-
-
-def load_transcription(
-    path: str | os.PathLike, language: str | None = None, task: str | None = None
-) -> Transcription:
-    """Load the prefix and the processors of a speech model's directory, for outputs without timestamps.
-
-    For a Whisper model they are those of transformers' ``generate``, from `generation_config.json`. The
-    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`. A model
-    that knows English only has the last one alone. `suppress_tokens` and `begin_suppress_tokens` act on
-    log-probabilities. The language is not detected. Other models need no prefix and no processors.
-
-    Args:
-        path: the directory.
-        language: the spoken language, such as ``en`` or ``<|en|>``; None: the file's, if it has one.
-        task: "transcribe", or "translate" into English; None: the file's, or else "transcribe".
-
-    Raises:
-        ValueError: a file is missing or lacks a field, or the language or task is missing, unknown or given
-            to a model that knows one only.
-    """
-    asked = {"language": language, "task": task}
-    with blaming(Path(path)):
-        found = whisper_config(Path(path))
-        if found is None:
-            _refuse(asked, f"the model in {path} is not a Whisper model")
-            return Transcription()
-        return Transcription(_prefix(*found, asked), _processors(*found))
-
-
-def whisper_config(directory: Path) -> tuple[Path, dict] | None:
-    """Read the file with the generation settings of a Whisper model; None: it is another model."""
-    path = directory / "config.json"
-    config = read_json(path)
-    if config.get("model_type") != "whisper":
-        return None
-    # if this file exists, transformers reads no other
-    if (directory / "generation_config.json").exists():
-        path = directory / "generation_config.json"
-        config = read_json(path)
-    return path, config
-
-
-def _prefix(path: Path, config: dict, asked: dict[str, str | None]) -> tuple[int, ...]:
-    if "no_timestamps_token_id" not in config:
-        raise ValueError(f"`no_timestamps_token_id` is missing in {path}; {REMEDY}")
-    last = positive(path, config, "no_timestamps_token_id")
-    if not config.get("is_multilingual", "lang_to_id" in config):
-        _refuse(asked, f"the model in {path.parent} knows English and its transcription alone")
-        return (last,)
-    language = asked["language"] or config.get("language")
-    task = asked["task"] or config.get("task") or "transcribe"
-    return (
-        _token("language", language, "lang_to_id", path, config),
-        _token("task", task, "task_to_id", path, config),
-        last,
-    )
-
-
-def _token(name: str, value: str | None, table: str, path: Path, config: dict) -> int:
-    ids = config.get(table)
-    if not isinstance(ids, dict):
-        raise ValueError(f"`{table}` is missing in {path}; {REMEDY}")
-    for token in (value, f"<|{value}|>"):
-        if isinstance(ids.get(token), int):
-            return ids[token]
-    names = [token.strip("<|>") for token in ids]
-    raise ArgumentError(name, one_of(names, path, value))
-
-
-def one_of(names: Sequence[str], path: Path, given: str | None) -> str:
-    """Say that something must be one of these, which this file of a model names."""
-    some = ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
-    return f"must be one that the model in {path.parent} knows ({some}), but is {given!r}"
-
-
-def _refuse(asked: dict[str, str | None], reason: str) -> None:
-    for name, value in asked.items():
-        if value is not None:
-            raise ArgumentError(name, f"must be left out, since {reason}, but is {value!r}")
-
-
-def _processors(path: Path, config: dict) -> tuple[Processor, ...]:
-    chain = []
-    for name, build in SUPPRESSED.items():
-        try:
-            if config.get(name):
-                chain.append(build(config[name], stage="log_probs"))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`{name}` in {path} must be token ids: {error}") from error
-    return tuple(chain)
-
-
 # older models name it in the second way
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 
@@ -161,29 +56,31 @@ class WhisperTokens:
             ValueError: it is no Whisper model, or a file is missing or lacks a field.
         """
         with blaming(Path(path)):
-            return cls._read(Path(path))
+            found = whisper_config(Path(path))
+            if found is None:
+                raise ValueError(
+                    f"the model in {path} must be a Whisper model (`model_type` in config.json); other "
+                    "models transcribe with pybeam.Decoder"
+                )
+            vocabularies = load_vocabularies(path)
+            return cls.of(*found, {} if vocabularies is None else vocabularies[1])
 
     @classmethod
-    def _read(cls, path: Path) -> WhisperTokens:
-        found = whisper_config(path)
-        if found is None:
-            raise ValueError(
-                f"the model in {path} must be a Whisper model (`model_type` in config.json); other models "
-                "transcribe with pybeam.Decoder"
-            )
-        file, config = found
+    def of(cls, file: Path, config: dict[str, Any], known: Mapping[str, int]) -> WhisperTokens:
+        """Return those of generation settings; `known` are the ids of the tokenizer's tokens."""
         if "no_timestamps_token_id" not in config:
             raise ValueError(f"`no_timestamps_token_id` is missing in {file}; {REMEDY}")
-        vocabularies = load_vocabularies(path)
-        known = {} if vocabularies is None else vocabularies[1]
-        languages, tasks = _table(file, config, "lang_to_id"), _table(file, config, "task_to_id")
-        is_multilingual = config.get("is_multilingual", bool(languages))
-        language = config.get("language")
+        is_multilingual = config.get("is_multilingual", "lang_to_id" in config)
+        languages, tasks = (
+            _table(file, config, name) if is_multilingual else {}
+            for name in ("lang_to_id", "task_to_id")
+        )
+        language = config.get("language") if is_multilingual else None
         return cls(
             file,
             positive(file, config, "no_timestamps_token_id"),
-            languages if is_multilingual else {},
-            tasks if is_multilingual else {},
+            languages,
+            tasks,
             known.get("<|startofprev|>", config.get("prev_sot_token_id")),
             next((known[token] for token in NO_SPEECH if token in known), None),
             None if language is None else language.strip("<|>"),
@@ -213,40 +110,133 @@ class WhisperTokens:
                 f"{max(model.eos_ids)}, but is {self.no_timestamps}"
             )
 
-    def code(self, language: str) -> str:
-        """Return the code of a language that was asked for, such as "en" for ``<|en|>``.
+    def code(self, language: str | None) -> str | None:
+        """Return the code, such as "en", of a language that was asked for, or else of the file's.
 
-        Raises ValueError if the model does not know it.
+        None: the model knows English alone, or nothing names a language.
+
+        Raises:
+            ValueError: the model does not know the language.
         """
+        language = language or self.language
+        if language is None:
+            return None
+        self._check_given("language", language, self.languages)
         code = language.strip("<|>")
-        if code in self.languages:
-            return code
-        if not self.languages:
-            raise ArgumentError(
-                "language",
-                f"must be left out for the model in {self.path.parent}, which knows English alone, but is "
-                f"{language!r}",
-            )
-        raise ArgumentError("language", one_of(list(self.languages), self.path, language))
+        if code not in self.languages:
+            raise ArgumentError("language", self.one_of(self.languages, language))
+        return code
 
-    def task_id(self, task: str | None) -> int | None:
-        """Return the token of a task; None: the model has one task alone.
+    def language_ids(self, code: str | None) -> list[int]:
+        """Return the token of a language; nothing for None."""
+        return [] if code is None else [self.languages[code]]
 
-        Raises ValueError if the model does not know it.
+    def task_ids(self, task: str | None) -> list[int]:
+        """Return the token of a task, of the file's for None; nothing if the model has one task alone.
+
+        Raises:
+            ValueError: the model does not know the task.
         """
-        if self.tasks:
-            asked = self.task if task is None else task
-            if asked not in self.tasks:
-                raise ArgumentError("task", one_of(list(self.tasks), self.path, asked))
-            return self.tasks[asked]
-        if task not in (None, "transcribe"):
-            problem = f"must be left out for the model in {self.path.parent}, which has one, but is {task!r}"
-            raise ArgumentError("task", problem)
-        return None
+        if not self.tasks:
+            self._check_given("task", None if task == "transcribe" else task, self.tasks)
+            return []
+        task = task or self.task
+        if task not in self.tasks:
+            raise ArgumentError("task", self.one_of(self.tasks, task))
+        return [self.tasks[task]]
+
+    def _check_given(self, name: str, given: str | None, known: Mapping[str, int]) -> None:
+        if given is not None and not known:
+            raise ArgumentError(
+                name,
+                f"must be left out for the model in {self.path.parent}, which knows English and its "
+                f"transcription alone, but is {given!r}",
+            )
+
+    def one_of(self, known: Mapping[str, int], given: str | None) -> str:
+        """Say that a language or a task must be one of these, which the model knows."""
+        names = list(known)
+        some = ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")
+        return f"must be one that the model in {self.path.parent} knows ({some}), but is {given!r}"
 
 
-def _table(path: Path, config: dict, name: str) -> dict[str, int]:
-    table = config.get(name) or {}
+def _table(path: Path, config: dict[str, Any], name: str) -> dict[str, int]:
+    table = config.get(name)
+    if table is None:
+        raise ValueError(f"`{name}` is missing in {path}; {REMEDY}")
     if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
         raise ValueError(f"`{name}` in {path} must map names to token ids, but is {table!r}")
     return {token.strip("<|>"): token_id for token, token_id in table.items()}
+
+
+def whisper_config(directory: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Read the file with the generation settings of a Whisper model; None: it is another model."""
+    path = directory / "config.json"
+    config = read_json(path)
+    if config.get("model_type") != "whisper":
+        return None
+    # if this file exists, transformers reads no other
+    if (directory / "generation_config.json").exists():
+        path = directory / "generation_config.json"
+        config = read_json(path)
+    return path, config
+
+
+@dataclass(frozen=True)
+class Transcription:
+    """How a speech model is asked to transcribe.
+
+    Attributes:
+        prefix: the `Request.prefix` of every request.
+        processors: processors for the algorithm, behind its own.
+    """
+
+    prefix: tuple[int, ...] = ()
+    processors: tuple[Processor, ...] = ()
+
+
+def load_transcription(
+    path: str | os.PathLike[str], language: str | None = None, task: str | None = None
+) -> Transcription:
+    """Load the prefix and the processors of a speech model's directory, for outputs without timestamps.
+
+    For a Whisper model they are those of transformers' ``generate``, from `generation_config.json`. The
+    prefix is the language (`lang_to_id`), the task (`task_to_id`) and `no_timestamps_token_id`. A model
+    that knows English only has the last one alone. `suppress_tokens` and `begin_suppress_tokens` act on
+    log-probabilities. The language is not detected. Other models need no prefix and no processors.
+
+    Args:
+        path: the directory.
+        language: the spoken language, such as ``en`` or ``<|en|>``; None: the file's, if it has one.
+        task: "transcribe", or "translate" into English; None: the file's, or else "transcribe".
+
+    Raises:
+        ValueError: a file is missing or lacks a field, or the language or task is missing, unknown or given
+            to a model that knows one only.
+    """
+    with blaming(Path(path)):
+        found = whisper_config(Path(path))
+        if found is None:
+            for name, given in (("language", language), ("task", task)):
+                if given is not None:
+                    problem = f"must be left out, since the model in {path} is not a Whisper model"
+                    raise ArgumentError(name, f"{problem}, but is {given!r}")
+            return Transcription()
+        # the tokenizer's own tokens are not asked for
+        tokens = WhisperTokens.of(*found, {})
+        code = tokens.code(language)
+        if code is None and tokens.languages:
+            raise ArgumentError("language", tokens.one_of(tokens.languages, None))
+        asked = [*tokens.language_ids(code), *tokens.task_ids(task), tokens.no_timestamps]
+        return Transcription(tuple(asked), _processors(*found))
+
+
+def _processors(path: Path, config: dict[str, Any]) -> tuple[Processor, ...]:
+    chain = []
+    for name, build in SUPPRESSED.items():
+        try:
+            if config.get(name):
+                chain.append(build(config[name], stage="log_probs"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`{name}` in {path} must be token ids: {error}") from error
+    return tuple(chain)

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
 from pybeam.request import Request, Result
 from pybeam.speech.whisper.requests import Answer, Question, TokenLogProbs
 
-WindowJob = Generator[list[Any], list[Any], Any]
+Returned = TypeVar("Returned")
+# a generator that asks, and returns something
+Asking = Generator[list[Any], list[Any], Returned]
+WindowJob = Asking[Any]
 
 
 @dataclass(eq=False)
