@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from pybeam.backends import Backend
 from pybeam.contracts import Distances
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface.gathered import GatheredCells, within
+from pybeam.models.huggingface.sinks import SinkAttention
 from pybeam.models.rows import Rows
 
 NAME = "pybeam"
@@ -45,7 +45,7 @@ class Step:
     embedding: Tensor | None = None  # [R, 1, d], embeddings of the rows' positions
     bias: Sequence[Tensor] = ()  # by layer, what self-attention adds to scores [H, P], by distance
     given_windows: set[int] = field(default_factory=set)  # all that the model gave
-    _gathered: dict[int | None, GatheredCells] = field(default_factory=dict)
+    _with_sinks: dict[int | None, SinkAttention] = field(default_factory=dict)
 
     def distances(self, layer: int, window: int | None, soft_cap: float | None) -> Distances | None:
         """Return how distances change the scores of this layer's self-attention; None: not at all."""
@@ -61,14 +61,12 @@ class Step:
             raise CannotAttend("its layers have windows that its config does not name")
         return self.position, self.cell_position
 
-    def gathered(self, window: int | None) -> GatheredCells:
-        """The cells that self-attention with this window sees, gathered once per source."""
-        if window not in self._gathered:
-            cells = self.own.padded()
-            if window is not None:
-                cells = within(window, cells, self.rows, *self.positions)
-            self._gathered[window] = GatheredCells(self.rows, cells)
-        return self._gathered[window]
+    def with_sinks(self, window: int | None) -> SinkAttention:
+        """Return self-attention with sinks over this window, whose cells are gathered once per source."""
+        if window not in self._with_sinks:
+            positions = None if window is None else self.positions
+            self._with_sinks[window] = SinkAttention(self.rows, self.own, window, positions)
+        return self._with_sinks[window]
 
 
 def current() -> Step | None:
@@ -172,7 +170,7 @@ def tree_attention_forward(
     if sliding_window is not None:
         step.given_windows.add(sliding_window)
     if s_aux is not None:
-        out = step.gathered(sliding_window).attention(*attended, softcap, s_aux)
+        out = step.with_sinks(sliding_window)(*attended, softcap, s_aux)
         return out[:, None], None
     distances = step.distances(layer, sliding_window, softcap)
     out = step.own.attend(step.backend, *attended, distances)  # [R, H, D]

@@ -1,13 +1,16 @@
 """Decode calls of a wrapped model that must keep its own cache, with one line per row.
 
-This is the fallback for models whose attention cannot be replaced. A step gathers the lines of its rows
-from the caches of earlier steps. That copies every line once, as `generate` does. Where a cache is made
-of keys and values alone, lines of different lengths share a call and are padded on the left.
+A quarter of the classes of transformers needs it: ALiBi (Bloom, Falcon, MPT), attention that is not looked
+up by name (GPT-J, CodeGen, XGLM, the decoders of BART and its kin), keys and values of different sizes
+(DeepSeek-V3 and others with latent attention), states in place of keys and values (Mamba, Jamba,
+Qwen3-Next). A step gathers the lines of its rows from the caches of earlier steps. That copies every line
+once, as `generate` does. Where a cache is made of keys and values alone, lines of different lengths share a
+call and are padded on the left.
 """
 
 from __future__ import annotations
 
-import inspect
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,17 +18,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+)
 
 from pybeam.backends import Backend
 from pybeam.models.base import Session
 from pybeam.models.huggingface.attention import CannotAttend
 from pybeam.models.huggingface.encoding import EncoderOutput, batches, encoded
-from pybeam.models.huggingface.lines import gathered, has_length
 from pybeam.models.huggingface.model import HuggingFaceModel
 from pybeam.models.rows import Rows
 
 CACHE_NAMES = ("past_key_values", "cache_params")  # how transformers models call their cache
+
+
+# a cache, and the numbers of lines in it
+Part = tuple[Cache | None, list[int]]
 
 
 class Line(NamedTuple):
@@ -36,30 +49,17 @@ class Line(NamedTuple):
     length: int  # tokens in it; padding comes before them
 
 
-def takes_mask(model: HuggingFaceModel) -> bool:
-    """Whether a call may say which entries of its cache count."""
-    parameters = inspect.signature(model.network.forward).parameters
-    return "past_key_values" in parameters and "attention_mask" in parameters
-
-
-def takes_positions(model: HuggingFaceModel) -> bool:
-    """Whether a call of a decoder alone may say where its tokens stand."""
-    return "position_ids" in inspect.signature(model.network.forward).parameters
-
-
 class DenseSession(Session):
     """A line of a dense cache per row. Encoder states and prompts are there once per row too."""
 
     def __init__(self, model: HuggingFaceModel, backend: Backend) -> None:
         self._model = model
-        parameters = inspect.signature(model.network.forward).parameters
-        names = [name for name in CACHE_NAMES if name in parameters]
+        names = [name for name in CACHE_NAMES if name in model.parameters]
         if not names:
             raise CannotAttend(f"it takes none of {CACHE_NAMES}, so that its state cannot be moved")
         self._cache_name = names[0]
-        self._takes_mask = takes_mask(model)
-        self._tells_positions = model.memory.is_told and takes_positions(model)
-        self._skips_logits = "logits_to_keep" in parameters
+        self._tells_positions = model.memory.is_told and "position_ids" in model.parameters
+        self._skips_logits = "logits_to_keep" in model.parameters
         self._pads = model.memory.pads
         self._width = 0
         self._states: dict[int, Tensor] = {}  # slot -> encoder states [E, d]
@@ -188,7 +188,7 @@ class DenseSession(Session):
             inputs["input_ids"] = ids
             length = torch.tensor(lengths, device=ids.device)[:, None]
             place = torch.arange(max(lengths), device=ids.device) + length - max(lengths)
-            if self._takes_mask:
+            if model.takes_mask:
                 is_real = place >= 0 if self._pads else torch.ones_like(place)
                 inputs["attention_mask"] = is_real.long()  # [R, longest]
             # some networks count from what they remember of another call
@@ -198,3 +198,85 @@ class DenseSession(Session):
                 inputs["logits_to_keep"] = 1
         out = model.network(**inputs, **{self._cache_name: cache})
         return cache, out.logits[:, -1]
+
+
+def has_length(cache: Cache) -> bool:
+    """Whether lines of this cache have a length, as keys and values have, but not recurrent states."""
+    if isinstance(cache, EncoderDecoderCache):
+        return True
+    return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
+
+
+def can_be_padded(cache: DynamicCache) -> bool:
+    """Whether lines of different lengths can share such a cache, the shorter ones padded.
+
+    Keys and values can be padded. States, and what belongs to them, cannot.
+    """
+    # other classes, even those derived from these, may hold anything else
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+
+
+def gathered(parts: Sequence[Part], length: int | None = None) -> Cache | None:
+    """Gather these lines, one part after another, into one new cache.
+
+    Layers of any class are copied, with every tensor in them that has a line per row. All else is taken
+    from the first part.
+
+    Args:
+        parts: caches, and which of their lines to take.
+        length: of the longest line without its padding, for caches that can be padded: they are padded
+            on the left to that length. None: lines are equally long.
+    """
+    first = parts[0][0]
+    if first is None:
+        return None
+    # lines in one call all have a cache, or none of them has
+    known = [(cache, index) for cache, index in parts if cache is not None]
+    if isinstance(first, EncoderDecoderCache):
+        own = gathered([(cache.self_attention_cache, index) for cache, index in known])
+        cross = gathered([(cache.cross_attention_cache, index) for cache, index in known])
+        both = EncoderDecoderCache(own, cross)
+        both.is_updated = dict(first.is_updated)
+        return both
+    cache = copy.copy(first)
+    indices = [index for _, index in known]
+    cache.layers = [
+        _layer(layers, indices, length)
+        for layers in zip(*(part.layers for part, _ in known), strict=True)
+    ]
+    return cache
+
+
+def _layer(layers: Sequence[Any], indices: Sequence[list[int]], length: int | None) -> Any:
+    layer = copy.copy(layers[0])
+    for name in vars(layer):
+        setattr(layer, name, _value([getattr(own, name) for own in layers], indices, length))
+    if length is not None and layer.is_sliding:
+        layer.cumulative_length = length
+    return layer
+
+
+def _value(values: Sequence[Any], indices: Sequence[list[int]], length: int | None) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _value([own[key] for own in values], indices, length) for key in first}
+    if not isinstance(first, Tensor) or first.ndim < 2:
+        return first
+    num_tokens = max(own.shape[-2] for own in values)
+    if length is not None:
+        # a longer line may be gone, or lie outside of a window
+        num_tokens = min(num_tokens, length)
+    chosen = []
+    for own, index in zip(values, indices, strict=True):
+        lines = own[torch.tensor(index, device=own.device)]
+        if first.ndim == 2:
+            # a state of each line, as Zaya's, has no tokens
+            chosen.append(lines)
+            continue
+        if length is not None:
+            lines = lines[..., -num_tokens:, :]
+        missing = num_tokens - lines.shape[-2]
+        # encoder states differ in number too, and are padded on the right
+        sides = (0, missing) if length is None else (missing, 0)
+        chosen.append(F.pad(lines, (0, 0, *sides)))
+    return chosen[0] if len(chosen) == 1 else torch.cat(chosen)

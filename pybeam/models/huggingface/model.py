@@ -99,9 +99,8 @@ class HuggingFaceModel(Model):
         self.encoder = network.get_encoder() if self.is_encoder_decoder else None
         self.decoder = network.get_decoder()
         self.takes_features = network.main_input_name != "input_ids"
-        self.takes_positions = (
-            "decoder_position_ids" in inspect.signature(network.forward).parameters
-        )
+        # what its calls may be given
+        self.parameters = inspect.signature(network.forward).parameters
         limit = getattr(text, "max_position_embeddings", None)
         self.max_positions = getattr(text, "max_target_positions", None) or limit
         self.configs = _configs(network)
@@ -114,6 +113,11 @@ class HuggingFaceModel(Model):
         # a dense cache moves with rows
         self.can_draft = memory.keeps == "tree"
         self.can_capture = memory.obstacle is None
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether a call may say which entries of its cache count."""
+        return "past_key_values" in self.parameters and "attention_mask" in self.parameters
 
     @property
     def why_not_captured(self) -> str:

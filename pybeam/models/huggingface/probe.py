@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,11 @@ from pybeam.backends.arrays import tree_survivors
 from pybeam.backends.inference import inferring
 from pybeam.kvcache.token_tree import TokenTree
 from pybeam.models.base import Session
-from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import CannotAttend
-from pybeam.models.huggingface.dense import DenseSession, takes_mask, takes_positions
+from pybeam.models.huggingface.dense import DenseSession, can_be_padded
 from pybeam.models.huggingface.encoding import EncoderOutput, encoded, padded
-from pybeam.models.huggingface.lines import can_be_padded
 from pybeam.models.huggingface.model import EncoderStates, Heads, HuggingFaceModel, Memory
-from pybeam.models.huggingface.positions import module_of
+from pybeam.models.huggingface.positions import measured_biases, module_of
 from pybeam.models.huggingface.sessions import (
     EncoderDecoderSession,
     PromptSession,
@@ -114,13 +111,13 @@ def _dense_ways(model: HuggingFaceModel) -> Iterator[Memory]:
     yield Memory("dense", pads=True)
     yield Memory("dense")
     # Kosmos-2.5 counts from its padding id on, and would look up what it is told
-    if takes_positions(model):
+    if "position_ids" in model.parameters:
         yield Memory("dense", is_told=False)
 
 
 def _can_pad(model: HuggingFaceModel) -> bool:
     """Whether lines of different lengths may share a dense cache."""
-    if model.is_encoder_decoder or not takes_mask(model):
+    if model.is_encoder_decoder or not model.takes_mask:
         return False
     return can_be_padded(DynamicCache(config=model.network.config))
 
@@ -150,14 +147,8 @@ def _try(model: HuggingFaceModel, memory: Memory | None) -> str | None:
         found, obstacle = _in_steps(model)
     except CannotAttend as error:
         return str(error)
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    # a network may fail in any way at what it does not take
+    except Exception as error:
         return f"with a {keeps} cache it fails ({type(error).__name__}: {error})"
     tolerance = TOLERANCE[model.network.dtype] * max(float(own.abs().max()) for own in found)
     off = min(
@@ -215,8 +206,8 @@ def _measured(model: HuggingFaceModel) -> Memory:
     if model.is_encoder_decoder:
         looks_up = module_of(model.decoder) is not None and model.max_positions is not None
         biases = None
-        if not looks_up and not model.takes_positions:
-            biases = relative.measured(model)
+        if not looks_up and "decoder_position_ids" not in model.parameters:
+            biases = measured_biases(model)
         batch = next(encoded(model, _sources(model)[:1]))
         own, cross = decoder_layers(model, batch.states)
         config = model.network.config.get_text_config(decoder=True)
@@ -294,9 +285,8 @@ def _without_cache(model: HuggingFaceModel) -> list[Tensor]:
             states = EncoderOutput(next(encoded(model, [source])).states)
             fed = torch.cat((torch.tensor([model.start_id]), target))[None].to(model.device)
             # some networks would hide what looks like padding, but only without a cache
-            takes = inspect.signature(model.network.forward).parameters
             name = "decoder_attention_mask"
-            inputs = {name: torch.ones_like(fed)} if name in takes else {}
+            inputs = {name: torch.ones_like(fed)} if name in model.parameters else {}
             out = model.network(
                 encoder_outputs=states, decoder_input_ids=fed, use_cache=False, **inputs
             )

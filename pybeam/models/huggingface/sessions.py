@@ -14,11 +14,10 @@ from pybeam.backends.transfer import to_device
 from pybeam.kvcache.pools import KeyValuePool, SourceCells, cells_of_pages
 from pybeam.models.base import Session
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface import relative
 from pybeam.models.huggingface.attention import Step, TreeCache, attending, kept, with_cross
 from pybeam.models.huggingface.encoding import EncoderOutput, batches, encoded, padded
 from pybeam.models.huggingface.model import HuggingFaceModel
-from pybeam.models.huggingface.positions import PositionTable
+from pybeam.models.huggingface.positions import PositionTable, biases_upto
 from pybeam.models.prompts import PromptPool, Prompts
 from pybeam.models.rows import Rows
 
@@ -111,7 +110,7 @@ class EncoderDecoderSession(Session):
         if self._positions is not None:
             step.embedding = self._positions.rows(token, rows.position)
         elif model.memory.biases is not None:
-            step.bias = relative.upto(model, rows.longest)
+            step.bias = biases_upto(model, rows.longest)
         else:
             inputs["decoder_position_ids"] = rows.position[:, None].long()
         with model.lock, attending(model.configs, step):

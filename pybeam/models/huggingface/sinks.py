@@ -1,35 +1,53 @@
-"""Attention with sinks in plain torch, which tree attention does not know."""
+"""Attention with sinks (gpt-oss, Flint) in plain torch, which tree attention does not know."""
 
 from __future__ import annotations
-
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pybeam.models.cells import Cells
-from pybeam.models.distances import Distances, by_entry
 from pybeam.models.rows import Rows
 
 
-class GatheredCells:
-    """The cells of A sources, gathered once per source, for attention in plain torch.
+class SinkAttention:
+    """Attention of the R rows of a step over the cells of A sources, with a sink per head.
 
-    Cells stand in a table [A, U], rows in a table [A, K] by their entries.
+    Cells are gathered once per source into a table [A, U], rows stand in a table [A, K] by their entries.
 
     Args:
-        rows: the rows of a step.
-        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`), padded.
+        rows: the rows.
+        cells: what they attend over, with masks or paths and a line per source (`Cells.of_sources`).
+        window: how many positions a row sees; None: all.
+        positions: [R] int32, of each row, and [cells] int32, of the token in each cell; None without windows.
     """
 
-    def __init__(self, rows: Rows, cells: Cells) -> None:
-        cells = cells.with_masks()
+    def __init__(
+        self,
+        rows: Rows,
+        cells: Cells,
+        window: int | None = None,
+        positions: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        cells = cells.padded().with_masks()
         assert cells.mask is not None
-        self._rows, self._cells, self._mask = rows, cells, cells.mask
+        self._cell, device = cells.cell, cells.cell.device
+        self._shape = rows.slot.numel(), rows.tree.row_cell.shape[1]
+        number = torch.arange(rows.token.numel(), dtype=torch.int32, device=device)
+        source = torch.searchsorted(rows.offset, number, right=True) - 1
+        # [R], in A * K lines of the table; that of a row of padding is behind it
+        self._place = source * self._shape[1] + rows.entry
+        bit = torch.arange(self._shape[1], device=device)
+        is_seen = ((cells.mask.index_select(2, bit >> 6) >> (bit & 63)) & 1).bool()  # [A, U, K]
+        is_seen &= cells.is_used[..., None]
+        if window is not None:
+            assert positions is not None
+            of_row, of_cell = self._table(positions[0]), positions[1][cells.cell.long()]
+            is_seen &= of_row[:, None] - of_cell[..., None] < window
+        self._is_seen = is_seen.transpose(1, 2)  # [A, K, U]
         self._unseen: dict[torch.dtype, Tensor] = {}
 
-    def attention(
+    def __call__(
         self,
         query: Tensor,
         key: Tensor,
@@ -52,14 +70,13 @@ class GatheredCells:
         Returns:
             [R, H, D].
         """
-        table, place = by_entry(self._rows, query)  # [A, K, H, D]
-        table = table.transpose(1, 2)
+        table = self._table(query).transpose(1, 2)  # [A, H, K, D]
         # a sink is one more cell, whose key and value are zero
+        unseen = self._added(query.dtype)
         sink = sink.to(query.dtype)[None, :, None, None]
-        unseen = self.unseen(query.dtype)
         shape = unseen.shape[0], sink.shape[1], unseen.shape[2]
         added = torch.cat((unseen.expand(*shape, -1), sink.expand(*shape, 1)), 3)
-        key, value = (self._gathered(pool, added.shape[3]) for pool in (key, value))
+        key, value = (self._gathered(pool) for pool in (key, value))
         if softcap is None:
             is_grouped = key.shape[1] != query.shape[1]
             out = F.scaled_dot_product_attention(
@@ -68,45 +85,32 @@ class GatheredCells:
         else:
             out = _capped_attention(table, key, value, added, scale, softcap)
         out = out.transpose(1, 2).flatten(0, 1)  # [A * K, H, D]
-        return out.index_select(0, place.clamp(max=out.shape[0] - 1))
+        return out.index_select(0, self._place.clamp(max=out.shape[0] - 1))
 
-    def unseen(self, dtype: torch.dtype) -> Tensor:
+    def _table(self, values: Tensor) -> Tensor:
+        """Put values [R, ...] of rows into a table [A, K, ...], zero where there is no row."""
+        num_sources, width = self._shape
+        # one more line, for rows of padding
+        table = values.new_zeros((num_sources + 1) * width, *values.shape[1:])
+        table = table.index_copy_(0, self._place, values)[: num_sources * width]
+        return table.view(num_sources, width, *values.shape[1:])
+
+    def _added(self, dtype: torch.dtype) -> Tensor:
         """Return [A, 1, K, U]: the dtype's lowest number where a row does not see a cell, and 0 elsewhere.
 
         It is not -inf, because unused entries see nothing and would become NaN.
         """
         if dtype not in self._unseen:
-            zero = torch.zeros((), dtype=dtype, device=self.is_seen.device)
-            self._unseen[dtype] = torch.where(self.is_seen, zero, torch.finfo(dtype).min)[:, None]
+            zero = torch.zeros((), dtype=dtype, device=self._is_seen.device)
+            self._unseen[dtype] = torch.where(self._is_seen, zero, torch.finfo(dtype).min)[:, None]
         return self._unseen[dtype]
 
-    @cached_property
-    def is_seen(self) -> Tensor:
-        """[A, K, U] bool, which cells a row sees."""
-        mask, width = self._mask, self._rows.tree.row_cell.shape[1]
-        bit = torch.arange(width, device=mask.device)
-        is_seen = (mask.index_select(2, bit >> 6) >> (bit & 63)) & 1  # [A, U, K]
-        return (is_seen.bool() & self._cells.is_used[..., None]).transpose(1, 2)
-
-    def _gathered(self, pool: Tensor, num: int) -> Tensor:
-        """Gather the cells as [A, G, num, D], with zeros behind them."""
-        num_cells = self._cells.cell.shape[1]
-        cell = F.pad(self._cells.cell, (0, num - num_cells))
+    def _gathered(self, pool: Tensor) -> Tensor:
+        """Gather the cells as [A, G, U + 1, D], the last one zero."""
+        cell = F.pad(self._cell, (0, 1))
         found = pool.index_select(0, cell.flatten()).view(*cell.shape, *pool.shape[1:])
-        found[:, num_cells:] = 0
+        found[:, -1] = 0
         return found.transpose(1, 2)
-
-
-def within(window: int, cells: Cells, rows: Rows, position: Tensor, cell_position: Tensor) -> Cells:
-    """Return these cells, a line per source, with masks: rows see only their last `window` positions.
-
-    Args:
-        window, cells, rows: of one step.
-        position: [R] int32, of each row.
-        cell_position: [cells] int32, of the token in each cell of the pool.
-    """
-    distances = Distances(cell_position[cells.cell.long()], by_entry(rows, position)[0])
-    return distances.within(cells, window)
 
 
 def _capped_attention(

@@ -20,7 +20,7 @@ pytest.importorskip("transformers")
 import transformers
 from transformers.cache_utils import DynamicCache, LinearAttentionAndFullAttentionLayer
 
-from pybeam.models.huggingface.lines import gathered
+from pybeam.models.huggingface.dense import gathered
 from support import causal_models, speech_models, tiny_models, tiny_whisper
 from support.huggingface_models import DENSE, EOS, KINDS, VOCAB, limits, tiny_network
 

@@ -1,4 +1,4 @@
-"""Attention over gathered cells against its formula, row by row."""
+"""Attention with sinks against its formula, row by row."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("transformers")
 
 from pybeam.models.cells import Cells
-from pybeam.models.huggingface.gathered import GatheredCells
+from pybeam.models.huggingface.sinks import SinkAttention
 
 NUM_HEADS, NUM_GROUPS, SIZE, WIDTH = 4, 2, 3, 3
 SCALE = 0.7
@@ -58,8 +58,7 @@ def test_same_as_row_by_row(softcap):
     key, value = torch.randn(2, 8, NUM_GROUPS, SIZE)
     key[EMPTY] = value[EMPTY] = torch.nan
     sink = torch.randn(NUM_HEADS)
-    gathered = GatheredCells(rows, cells.padded())
-    found = gathered.attention(query, key, value, SCALE, softcap, sink)
+    found = SinkAttention(rows, cells)(query, key, value, SCALE, softcap, sink)
     assert found.isfinite().all()  # also where rows are padding
     expected = row_by_row(query, key, value, softcap, sink)
     torch.testing.assert_close(found[: len(ROWS)], expected, rtol=1e-5, atol=1e-6)
