@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
-from pybeam.text.subwords import Vocabularies, sentencepiece
+from pybeam.text.subwords import Pieces, Vocabularies, sentencepiece
 
 CHINESE = re.compile(r"([\u3400-\u4dbf\u4e00-\u9fff])")
 # commas, full stops, question and exclamation marks, the wide ones too
@@ -54,14 +54,11 @@ def read_dictionary(path: Path) -> list[str]:
     return tokens
 
 
-class CharacterPieces:
+class CharacterPieces(Pieces):
     """The pieces of `dict.txt`, and a SentencePiece model that splits what is not Chinese.
 
     Texts become upper case, and punctuation becomes spaces, as in the training of FireRedASR.
     """
-
-    before: Sequence[int] = ()
-    frame: tuple[Sequence[int], Sequence[int]] = (), ()
 
     def __init__(self, dictionary: Path, model: Path) -> None:
         self._tokens = read_dictionary(dictionary)
@@ -78,8 +75,6 @@ class CharacterPieces:
         unknown = self._id[UNKNOWN]
         return [self._id.get(piece, unknown) for piece in pieces]
 
-    encode_target = encode
-
     def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         tokens = [self._tokens[i] if 0 <= i < len(self._tokens) else UNKNOWN for i in ids]
         text = "".join(token for token in tokens if token not in SPECIAL)
@@ -88,11 +83,6 @@ class CharacterPieces:
 
     def token_id(self, token: str) -> int | None:
         return self._id.get(token)
-
-    target_id = token_id
-
-    def languages(self) -> list[str]:
-        return []
 
     def vocabularies(self) -> Vocabularies:
         return self._id, self._id

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pybeam.text.model_files import MAX_TEXT_BYTES, regular_file
 
@@ -21,25 +22,35 @@ LANGUAGE = re.compile(r"__\w+__|>>\w+<<|[a-z]{2,3}_[A-Z][A-Za-z]+")
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # ids of the tokens of source and target
 
 
-class Pieces(Protocol):
+class Pieces(ABC):
     """Turn plain text into ids and back, without language tags and EOS."""
 
     @property
     def before(self) -> Sequence[int]:
         """Ids that the files themselves put before every text."""
-        ...
+        return ()
 
     @property
     def frame(self) -> tuple[Sequence[int], Sequence[int]]:
         """Ids that the files themselves put before and behind every text."""
-        ...
+        return (), ()
 
+    @abstractmethod
     def encode(self, text: str) -> list[int]: ...
-    def encode_target(self, text: str) -> list[int]: ...
+    def encode_target(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    @abstractmethod
     def decode(self, ids: Sequence[int], strips: bool = True) -> str: ...
+    @abstractmethod
     def token_id(self, token: str) -> int | None: ...
-    def target_id(self, token: str) -> int | None: ...
-    def languages(self) -> list[str]: ...
+    def target_id(self, token: str) -> int | None:
+        return self.token_id(token)
+
+    def languages(self) -> list[str]:
+        return []
+
+    @abstractmethod
     def vocabularies(self) -> Vocabularies: ...
 
 
@@ -50,7 +61,7 @@ def _package(name: str, path: Path) -> Any:
         raise ValueError(f"{path} needs the package {name}: `pip install {name}`") from error
 
 
-class JsonPieces:
+class JsonPieces(Pieces):
     """The pieces of `tokenizer.json`, which the package tokenizers reads."""
 
     def __init__(self, path: Path) -> None:
@@ -86,8 +97,6 @@ class JsonPieces:
     def encode(self, text: str) -> list[int]:
         return self._ids(text, False)
 
-    encode_target = encode
-
     def _ids(self, text: str, adds_special: bool) -> list[int]:
         try:
             return self._tokenizer.encode(text, add_special_tokens=adds_special).ids
@@ -104,8 +113,6 @@ class JsonPieces:
     def token_id(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
 
-    target_id = token_id
-
     def languages(self) -> list[str]:
         added = self._tokenizer.get_added_tokens_decoder().values()
         return [token.content for token in added if LANGUAGE.fullmatch(token.content)]
@@ -115,10 +122,8 @@ class JsonPieces:
         return vocabulary, vocabulary
 
 
-class SentencePieces:
+class SentencePieces(Pieces):
     """A SentencePiece model whose ids are the model's ids."""
-
-    before: Sequence[int] = ()
 
     def __init__(self, path: Path) -> None:
         self._model = sentencepiece(path)
@@ -133,8 +138,6 @@ class SentencePieces:
         ids: list[int] = self._model.encode(text)
         return ids
 
-    encode_target = encode
-
     def decode(self, ids: Sequence[int], strips: bool = True) -> str:
         size = self._model.get_piece_size()
         text: str = self._model.decode([token for token in ids if token < size])
@@ -143,22 +146,14 @@ class SentencePieces:
     def token_id(self, token: str) -> int | None:
         return self._model.piece_to_id(token)
 
-    target_id = token_id
-
-    def languages(self) -> list[str]:
-        return []
-
     def vocabularies(self) -> Vocabularies:
         pieces = self._model.id_to_piece(list(range(self._model.get_piece_size())))
         vocabulary = {piece: i for i, piece in enumerate(pieces)}
         return vocabulary, vocabulary
 
 
-class MappedPieces:
+class MappedPieces(Pieces):
     """SentencePiece models, and a vocabulary that maps their pieces to ids."""
-
-    before: Sequence[int] = ()
-    frame: tuple[Sequence[int], Sequence[int]] = (), ()
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybeam.text.noise import noisy
+from examples.back_translation.noise import noisy
 
 WORDS = [f"w{i}" for i in range(2000)]
 TEXT = " ".join(WORDS)
