@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pybeam.export.builder import Builder, Value
-from pybeam.export.weights import Weights
+from pybeam.export.layers import Weights
 from pybeam.models.conformer.attention import RelativeAttention
 from pybeam.models.conformer.config import KERNEL, STRIDE
 from pybeam.models.conformer.model import ConformerTransformer

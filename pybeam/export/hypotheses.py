@@ -28,6 +28,13 @@ class Candidates(NamedTuple):
         return Candidates(*(op.GatherElements(one, index, axis=1) for one in self))
 
 
+class Split(NamedTuple):
+    """Which of the ranked candidates finish in this step, and which are the next beam: [B, N] bool."""
+
+    finishes: Value
+    goes_on: Value
+
+
 class Hypotheses(NamedTuple):
     """N hypotheses per source. A score of -inf stands for no hypothesis."""
 
@@ -62,23 +69,19 @@ class Hypotheses(NamedTuple):
 
     def followed_by(self, op: Builder, chosen: Candidates, is_one: Value) -> Hypotheses:
         """Continue these hypotheses with the candidates [B, M] where `is_one`."""
-        return chosen_ones(op, history(op, self.token, chosen.parent), chosen, is_one)
+        before = history(op, self.token, chosen.parent)
+        token = op.Where(chosen.is_held, PADDING, chosen.token)
+        return Hypotheses(
+            op.Concat(before, op.Unsqueeze(token, [2]), axis=2),
+            op.Where(is_one, chosen.score, -INF),
+            chosen.length,
+            chosen.has_ended,
+        )
 
 
 def history(op: Builder, token: Value, index: Value) -> Value:
     """Return lines `index` [B, M] of tokens [B, N, T]: [B, M, T]."""
     return op.GatherND(token, op.Unsqueeze(index, [2]), batch_dims=1)
-
-
-def chosen_ones(op: Builder, before: Value, chosen: Candidates, is_one: Value) -> Hypotheses:
-    """The hypotheses of candidates [B, M] whose earlier tokens are `before` [B, M, T]."""
-    token = op.Where(chosen.is_held, PADDING, chosen.token)
-    return Hypotheses(
-        op.Concat(before, op.Unsqueeze(token, [2]), axis=2),
-        op.Where(is_one, chosen.score, -INF),
-        chosen.length,
-        chosen.has_ended,
-    )
 
 
 def first(op: Builder, is_one: Value, num: Value) -> Value:

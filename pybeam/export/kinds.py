@@ -9,10 +9,10 @@ import torch
 
 from pybeam.arguments import ArgumentError
 from pybeam.export.builder import Recorded
-from pybeam.export.decoder import record_decoder, record_encoder
 from pybeam.export.rnn import record_rnn_decoder, record_rnn_encoder
 from pybeam.export.rules import check_algorithm
 from pybeam.export.search import record_search
+from pybeam.export.transformer import record_decoder, record_encoder
 from pybeam.models.conformer.model import ConformerTransformer
 from pybeam.models.ensemble import Ensemble
 from pybeam.models.onnx import DECODER, ENCODER, SEARCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pybeam.export.builder import BOOL, FLOAT, INT, INT32, Builder, Recorded, Value, value
-from pybeam.export.front import source_inputs
+from pybeam.export.layers import source_inputs
 from pybeam.models.linear import Linear
 from pybeam.models.rnn import LstmLayer, LstmStack, Rnn
 

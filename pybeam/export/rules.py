@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from pybeam.arguments import ArgumentError
 from pybeam.export.builder import DOUBLE, FLOAT, INT, Builder, Value
-from pybeam.export.finishing import FinishingRule, rule_of
-from pybeam.export.processing import Chain, Inputs
-from pybeam.export.ranking import FinalScores, StopRule, stop_at
+from pybeam.export.finishing import FinalScores, FinishingRule, StopRule, stop_at
+from pybeam.export.processors import Chain, Inputs
 from pybeam.limits import SourceLimit
 from pybeam.models.transformer.model import Transformer
 from pybeam.processors.base import perturbs
@@ -165,7 +164,7 @@ class Rules:
         )
         return cls(
             algorithm,
-            rule_of(algorithm, len(model.eos_ids)),
+            FinishingRule(algorithm.finishing, algorithm.regrows, len(model.eos_ids)),
             Margins.record(op, inputs, algorithm.pruning),
             Chain(inputs, model, algorithm.processors),
             stop,

@@ -7,18 +7,25 @@ rows see them, and those that no row sees are dropped.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 
-from pybeam.export.beams import Beams
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, Value, value
-from pybeam.export.candidates import Ranking
-from pybeam.export.finished import Finished
-from pybeam.export.finishing import Split
-from pybeam.export.front import source_inputs
-from pybeam.export.hypotheses import INF, PADDING, Hypotheses, count_of, first
-from pybeam.export.processing import Inputs
-from pybeam.export.ranking import Progress
+from pybeam.export.candidates import Finished, Ranking
+from pybeam.export.finishing import Progress
+from pybeam.export.hypotheses import (
+    DTYPES,
+    INF,
+    PADDING,
+    RANKS,
+    Hypotheses,
+    Split,
+    count_of,
+    first,
+)
+from pybeam.export.layers import source_inputs
+from pybeam.export.processors import Inputs
 from pybeam.export.rules import Rules, Sizes, facts_of
 from pybeam.export.transformer import Encoded, KeyValue, Network, Places
 from pybeam.models.transformer.model import Transformer
@@ -31,6 +38,69 @@ def with_settings(algorithm: Algorithm, model: Transformer) -> Algorithm:
     """Return the search of a decoder: with the settings of the model's folder, but a forced first token."""
     whole = applied(algorithm, model)
     return dataclasses.replace(whole, processors=tuple(map(plain, whole.processors)))
+
+
+class Beams(NamedTuple):
+    """The state between two steps, for K entries of each of B sources.
+
+    An entry is a row, which is alive, or a hypothesis that has ended and is held.
+    """
+
+    token: Value  # [B, K], the last one
+    seen: Value  # [B, K, U] bool, which earlier tokens of its source a row descends from
+    found: Value  # [B, 1], hypotheses that have finished
+    best: Value  # [B, 1], the best score among them
+    is_topped: Value  # [B, 1] bool, whether the best candidate of a step has ended
+    live: Hypotheses  # K of them
+    finished: Hypotheses  # in the order in which they finished, or best first
+    own: list[KeyValue]  # per layer, of U earlier tokens
+
+    @classmethod
+    def start(cls, op: Builder, network: Network, rules: Rules, batch: Value) -> Beams:
+        """Make the first beam. Every source has K rows, for the sake of the shape, but one score."""
+        model, width, num_layers = network.model, rules.width, len(network.model.decoder.layers)
+        live = Hypotheses.none(op, batch, width)
+        zero = op.Expand(0, op.sizes(batch, 1))
+        is_first = op.Equal(op.Add(live.length, op.range(width)), 0)
+        cache = op.Expand(0.0, op.sizes(network.num_heads, batch, 0, network.head_size))
+        return cls(
+            op.Expand(model.start_id, op.sizes(batch, width)),
+            op.Cast(op.Expand(0, op.sizes(batch, width, 0)), to=BOOL),
+            zero,
+            op.Expand(-INF, op.sizes(batch, 1)),
+            op.Cast(zero, to=BOOL),
+            live._replace(score=op.Where(is_first, 0.0, -INF)),
+            Hypotheses.none(op, batch, op.Mul(width, rules.num_kept)),
+            [KeyValue(cache, cache) for _ in range(num_layers)],
+        )
+
+    @classmethod
+    def inputs(cls, num_layers: int) -> Beams:
+        """Make the inputs of a graph that takes this state."""
+        dtypes = [INT, BOOL, INT, FLOAT, BOOL, *2 * DTYPES, *2 * num_layers * (FLOAT,)]
+        ranks = [2, 3, 2, 2, 2, *2 * RANKS, *2 * num_layers * (4,)]
+        return cls.of(
+            [
+                value(f"state.{i}", dtype, *(f"state.{i}.{axis}" for axis in range(rank)))
+                for i, (dtype, rank) in enumerate(zip(dtypes, ranks, strict=True))
+            ]
+        )
+
+    @classmethod
+    def of(cls, values: list[Value]) -> Beams:
+        """The state whose `values` these are."""
+        num, size = len(cls._fields) - 3, len(Hypotheses._fields)
+        live, finished = values[num : num + size], values[num + size : num + 2 * size]
+        caches = values[num + 2 * size :]
+        pairs = [KeyValue(*caches[i : i + 2]) for i in range(0, len(caches), 2)]
+        token, seen, found, best, is_topped = values[:num]
+        beams = Hypotheses(*live), Hypotheses(*finished)
+        return cls(token, seen, found, best, is_topped, *beams, pairs)
+
+    def values(self) -> list[Value]:
+        """All tensors, in order."""
+        caches = (one for pair in self.own for one in pair)
+        return [*self[:-3], *self.live, *self.finished, *caches]
 
 
 class Search:
@@ -84,7 +154,7 @@ class Search:
         )
         depth = self._ranking.depth(op, step)
         ranked = self._ranking.candidates(op, live, logits, places, step)
-        split = self._ranking.split(op, beams, ranked, depth)
+        split = self._ranking.split(op, ranked, depth, beams.found, beams.best)
         finishes = self._finished.kept(op, split.finishes, beams.found)
         index = first(op, split.goes_on, rules.width)
         chosen, is_one = ranked.at(op, index), op.GatherElements(split.goes_on, index, axis=1)

@@ -225,7 +225,7 @@ def test_what_cannot_be_loaded_is_refused(folder, tmp_path):
 @pytest.mark.parametrize("package", ["onnx_ir", "onnxruntime"])
 def test_missing_packages_are_named(original, folder, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    for module in ("builder", "decoder", "front", "kinds", "rnn", "search", "transformer"):
+    for module in ("builder", "kinds", "layers", "rnn", "search", "transformer"):
         monkeypatch.delitem(sys.modules, f"pybeam.export.{module}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'pybeam-search\[onnx\]'"):
         export_onnx(original, tmp_path) if package == "onnx_ir" else pybeam.load_model(folder)
