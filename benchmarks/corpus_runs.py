@@ -1,7 +1,7 @@
 """A corpus in parts: its throughput beside `Decoder.decode`, its memory, what a kill costs, its processes.
 
 The corpus is verses of the training set, again and again, each time with another number before them. In
-the case `processes` the column `model` is what `pybeam.corpus.plan` expects of "times the first".
+the case `processes` the column `model` is what `pybeam.corpus.executors` expects of "times the first".
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from benchmarks.setup import Setup
 from benchmarks.tasks import Task
 from benchmarks.turns import READY, in_turns
 from pybeam.corpus import Corpus, FinishedPart, Here, Job, Run
-from pybeam.corpus.plan import Plan, relative_seconds
-from pybeam.corpus.processes import Processes
+from pybeam.corpus.executors import Plan, Processes, relative_seconds
 from pybeam.corpus.run import Listener
 
 ALGORITHM = pybeam.fixed_beam(5, scoring=pybeam.scoring.power(1.0))

@@ -14,8 +14,7 @@ from pybeam.cli.options.corpus import PART_LINES, PART_RECORDINGS, CorpusOptions
 from pybeam.cli.options.errors import as_failures, as_usage_errors
 from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
-from pybeam.corpus.plan import Plan, best_plan, usable_cores
-from pybeam.corpus.processes import Processes
+from pybeam.corpus.executors import Plan, Processes, best_plan, usable_cores
 from pybeam.corpus.run import Listener, Summary
 
 # options that change no result, or that the manifest knows from elsewhere

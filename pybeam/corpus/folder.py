@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pybeam.corpus.errors import CorpusError
+from pybeam.corpus.parts import CorpusError
 
 UNFINISHED = ".unfinished"
 PART_DIGITS = 5

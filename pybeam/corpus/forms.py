@@ -32,78 +32,71 @@ class Form:
         return ".jsonl" if self.is_json else ".txt"
 
 
-def _text(hypothesis: Hypothesis, decode: Decode) -> str:
+def _one_line(text: str) -> str:
     """Put a text on one line, even if its tokens contain line ends."""
-    return " ".join(decode(hypothesis.tokens).split("\n"))
+    return " ".join(text.split("\n"))
 
 
-def best_line(decode: Decode, has_score: bool) -> Format:
+def best_line(decode: Decode, has_score: bool, result: Result) -> str:
     """Format the best translation or ``score <tab> translation``. A failed source is an empty line."""
-
-    def format_result(result: Result) -> str:
-        if not result.hypotheses:
-            return "\n"
-        best = result.hypotheses[0]
-        text = _text(best, decode)
-        return f"{best.final_score:.4f}\t{text}\n" if has_score else f"{text}\n"
-
-    return format_result
+    if not result.hypotheses:
+        return "\n"
+    best = result.hypotheses[0]
+    text = _one_line(decode(best.tokens))
+    return f"{best.final_score:.4f}\t{text}\n" if has_score else f"{text}\n"
 
 
-def joined_line(decode: Decode) -> Format:
+def joined_line(decode: Decode, result: Result) -> str:
     """Format the text that a line's hypotheses make in its template, which is the result's id."""
-
-    def format_result(result: Result) -> str:
-        if result.id is None or result.error is not None:
-            return "\n"
-        texts = [decode(hypothesis.tokens) for hypothesis in result.hypotheses]
-        return " ".join(result.id.fill(texts[: len(result.id.texts)]).split("\n")) + "\n"
-
-    return format_result
+    if result.id is None or result.error is not None:
+        return "\n"
+    texts = [decode(hypothesis.tokens) for hypothesis in result.hypotheses]
+    return _one_line(result.id.fill(texts[: len(result.id.texts)])) + "\n"
 
 
-def n_best_lines(decode: Decode) -> Format:
+def n_best_lines(decode: Decode, result: Result) -> str:
     """Format ``line ||| text ||| score`` per hypothesis, with lines counted from 0, as Moses does."""
-
-    def format_result(result: Result) -> str:
-        return "".join(
-            f"{result.index} ||| {_text(hypothesis, decode)} ||| {hypothesis.final_score:.4f}\n"
-            for hypothesis in result.hypotheses
-        )
-
-    return format_result
+    return "".join(
+        f"{result.index} ||| {_one_line(decode(one.tokens))} ||| {one.final_score:.4f}\n"
+        for one in result.hypotheses
+    )
 
 
-def json_line(decode: Decode, pieces: Pieces | None = None) -> Format:
+def score_line(result: Result) -> str:
+    """Format the final score, or an empty line for a pair that failed."""
+    return f"{result.hypotheses[0].final_score:.4f}\n" if result.hypotheses else "\n"
+
+
+def _json_line(result: Result, record: dict[str, Any]) -> str:
+    record = {"index": result.index, **record}
+    if result.error is not None:
+        record["error"] = str(result.error)
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def json_line(decode: Decode, pieces: Pieces | None, result: Result) -> str:
     """Format one JSON object per result, with attention if the hypotheses have it.
 
     `pieces` are the texts of source ids and of target ids. An id without a text is written as a number.
     """
-
-    def format_result(result: Result) -> str:
-        record: dict[str, Any] = {
-            "index": result.index,
-            "hypotheses": [
-                {
-                    "text": decode(hypothesis.tokens),
-                    "score": hypothesis.score,
-                    "final_score": hypothesis.final_score,
-                    "ended": hypothesis.ended,
-                    **_alignment(hypothesis, pieces),
-                }
-                for hypothesis in result.hypotheses
-            ],
-            "stop_reason": result.stop_reason,
-            "steps": result.steps,
-            "expansions": result.expansions,
-        }
-        if pieces is not None and result.id is not None:
-            record["source"] = [pieces[0].get(token, str(token)) for token in result.id]
-        if result.error is not None:
-            record["error"] = str(result.error)
-        return json.dumps(record, ensure_ascii=False) + "\n"
-
-    return format_result
+    record: dict[str, Any] = {
+        "hypotheses": [
+            {
+                "text": decode(one.tokens),
+                "score": one.score,
+                "final_score": one.final_score,
+                "ended": one.ended,
+                **_alignment(one, pieces),
+            }
+            for one in result.hypotheses
+        ],
+        "stop_reason": result.stop_reason,
+        "steps": result.steps,
+        "expansions": result.expansions,
+    }
+    if pieces is not None and result.id is not None:
+        record["source"] = [pieces[0].get(token, str(token)) for token in result.id]
+    return _json_line(result, record)
 
 
 def _alignment(hypothesis: Hypothesis, pieces: Pieces | None) -> dict[str, Any]:
@@ -116,58 +109,37 @@ def _alignment(hypothesis: Hypothesis, pieces: Pieces | None) -> dict[str, Any]:
     }
 
 
-def items_json_line(decode: Decode) -> Format:
+def items_json_line(decode: Decode, result: Result) -> str:
     """Format one JSON object per query, with the items of every hypothesis.
 
     `has_all_items` says that the catalogue has no others.
     """
-
-    def format_result(result: Result) -> str:
-        record: dict[str, Any] = {
-            "index": result.index,
-            "hypotheses": [
-                {
-                    "items": list(hypothesis.items or ()),
-                    "text": decode(hypothesis.tokens),
-                    "score": hypothesis.score,
-                    "final_score": hypothesis.final_score,
-                }
-                for hypothesis in result.hypotheses
-            ],
-            "has_all_items": result.has_all_items,
+    hypotheses = [
+        {
+            "items": list(one.items or ()),
+            "text": decode(one.tokens),
+            "score": one.score,
+            "final_score": one.final_score,
         }
-        if result.error is not None:
-            record["error"] = str(result.error)
-        return json.dumps(record, ensure_ascii=False) + "\n"
-
-    return format_result
+        for one in result.hypotheses
+    ]
+    return _json_line(result, {"hypotheses": hypotheses, "has_all_items": result.has_all_items})
 
 
-def score_line(result: Result) -> str:
-    """Format the final score, or an empty line for a pair that failed."""
-    return f"{result.hypotheses[0].final_score:.4f}\n" if result.hypotheses else "\n"
-
-
-def score_json_line(decode: Decode) -> Format:
+def score_json_line(decode: Decode, result: Result) -> str:
     """Format one JSON object per pair, with a log-probability for every token and for EOS.
 
     Minus infinity is null, because JSON has no number for it.
     """
-
-    def format_result(result: Result) -> str:
-        record: dict[str, Any] = {"index": result.index}
-        for hypothesis in result.hypotheses:
-            record |= {
-                "text": decode(hypothesis.tokens),
-                "score": _finite(hypothesis.score),
-                "final_score": _finite(hypothesis.final_score),
-                "log_probs": [_finite(value) for value in hypothesis.log_probs or []],
-            }
-        if result.error is not None:
-            record["error"] = str(result.error)
-        return json.dumps(record, ensure_ascii=False) + "\n"
-
-    return format_result
+    record: dict[str, Any] = {}
+    for one in result.hypotheses:
+        record |= {
+            "text": decode(one.tokens),
+            "score": _finite(one.score),
+            "final_score": _finite(one.final_score),
+            "log_probs": [_finite(value) for value in one.log_probs or []],
+        }
+    return _json_line(result, record)
 
 
 def _finite(value: float) -> float | None:

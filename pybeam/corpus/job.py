@@ -13,8 +13,8 @@ import torch
 
 from pybeam.arguments import whole
 from pybeam.contracts import MAX_THREADS
-from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.forms import Form
+from pybeam.corpus.parts import CorpusError
 from pybeam.corpus.tasks import Task, Translate
 from pybeam.corpus.worker import Worker
 from pybeam.decoder import Decoder
@@ -126,18 +126,9 @@ class Job:
         """Return all that may change a result, by name."""
         if self.options is not None:
             return dict(self.options)
-        names = (
-            "algorithm",
-            "task",
-            "form",
-            "device",
-            "dtype",
-            "cross_cache_dtype",
-            "backend",
-            "without",
-        )
-        languages = ("source_lang", "target_lang")
-        return {name: str(getattr(self, name)) for name in (*names, *languages)}
+        names = ("algorithm", "task", "form", "device", "dtype", "cross_cache_dtype", "backend")
+        names += ("without", "source_lang", "target_lang")
+        return {name: str(getattr(self, name)) for name in names}
 
     def model_checksums(self) -> dict[str, str]:
         """Return a checksum for every file of the models, by its name and the model's place.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pybeam.corpus.errors import CorpusError
+from pybeam.corpus.parts import CorpusError
 
 FORMAT = 1
 REMEDY = (

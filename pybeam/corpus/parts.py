@@ -12,6 +12,18 @@ from itertools import islice
 LINE_BYTES = 16
 
 
+class CorpusError(ValueError):
+    """The input, the output folder or what is asked for keeps a run from going on. It says what to do.
+
+    Attributes:
+        path: the input file that cannot be read to its end; None: it is something else.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 @dataclass(frozen=True)
 class Unreadable:
     """The mark in a line's place if its file holds no text there, such as JSON without the field."""
@@ -35,6 +47,11 @@ class Part:
     def num_lines(self) -> int:
         """The number of lines."""
         return len(self.lines)
+
+    @property
+    def span(self) -> str:
+        """Its lines as people count them."""
+        return f"lines {self.first_line + 1:,} to {self.first_line + self.num_lines:,}"
 
     @property
     def num_bytes(self) -> int:
@@ -73,13 +90,8 @@ class Counts:
     stop_reasons: Counter[str] = field(default_factory=Counter)
 
     def __iadd__(self, other: Counts) -> Counts:
-        self.lines += other.lines
-        self.tokens += other.tokens
-        self.steps += other.steps
-        self.expansions += other.expansions
-        self.failed += other.failed
-        self.warned += other.warned
-        self.stop_reasons += other.stop_reasons
+        for name, number in vars(other).items():
+            setattr(self, name, getattr(self, name) + number)
         return self
 
 

@@ -12,9 +12,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import InputFile
-from pybeam.corpus.parts import Line, Unreadable
+from pybeam.corpus.parts import CorpusError, Line, Unreadable
 
 BOM = b"\xef\xbb\xbf"
 # rows of a Parquet file that are in memory at once
@@ -27,19 +26,8 @@ MAX_LINE_BYTES = 1 << 26
 SKIPPED_BYTES = 1 << 20
 # of files that a folder of recordings may hold
 SOUNDS = (
-    ".wav",
-    ".mp3",
-    ".flac",
-    ".ogg",
-    ".oga",
-    ".opus",
-    ".m4a",
-    ".aac",
-    ".wma",
-    ".webm",
-    ".mp4",
-    ".mkv",
-    ".mov",
+    *(".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a"),
+    *(".aac", ".wma", ".webm", ".mp4", ".mkv", ".mov"),
 )
 INSTALL = "install it with `pip install 'pybeam-search[corpus]'`"
 

@@ -10,12 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from pybeam import __version__
-from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.executors import Executor
 from pybeam.corpus.folder import Folder, checksum_of
 from pybeam.corpus.job import Job
 from pybeam.corpus.manifest import Manifest, PartEntry
-from pybeam.corpus.parts import Counts, FinishedPart, Part, parts_of
+from pybeam.corpus.parts import CorpusError, Counts, FinishedPart, Part, parts_of
 from pybeam.corpus.readers import Corpus
 
 
@@ -212,8 +211,7 @@ class Run:
 
     def _check_unchanged(self, part: Part, checksum: str) -> None:
         if part.checksum != checksum:
-            last = part.first_line + part.num_lines
-            raise _changed(f"its lines {part.first_line + 1:,} to {last:,} are others")
+            raise _changed(f"its {part.span} are others")
 
     def _write(self, manifest: Manifest, part: FinishedPart) -> None:
         errors = None

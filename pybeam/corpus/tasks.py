@@ -6,6 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -68,10 +69,11 @@ class Task(ABC):
         """Return the function that writes results."""
         decode = tokenizer.decode
         if form.is_json:
-            return forms.json_line(decode, _pieces(directory) if form.has_alignment else None)
+            pieces = _pieces(directory) if form.has_alignment else None
+            return partial(forms.json_line, decode, pieces)
         if writes_many(algorithm):
-            return forms.n_best_lines(decode)
-        return forms.best_line(decode, form.has_scores)
+            return partial(forms.n_best_lines, decode)
+        return partial(forms.best_line, decode, form.has_scores)
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Translate(Task):
                 "protected texts or long sources that are split, which put a line together from several "
                 "translations; leave one of them out"
             )
-        return forms.joined_line(tokenizer.decode)
+        return partial(forms.joined_line, tokenizer.decode)
 
     def _limit(self, of_model: int | None) -> int | None:
         own = self.max_source_length
@@ -176,7 +178,9 @@ class Score(Task):
     def format(
         self, form: Form, directory: str, tokenizer: Tokenizer, algorithm: Algorithm
     ) -> Format:
-        return forms.score_json_line(tokenizer.decode) if form.is_json else forms.score_line
+        return (
+            partial(forms.score_json_line, tokenizer.decode) if form.is_json else forms.score_line
+        )
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,7 @@ class Retrieve(Task):
     def format(
         self, form: Form, directory: str, tokenizer: Tokenizer, algorithm: Algorithm
     ) -> Format:
-        return forms.items_json_line(tokenizer.decode)
+        return partial(forms.items_json_line, tokenizer.decode)
 
 
 def writes_many(algorithm: Algorithm) -> bool:

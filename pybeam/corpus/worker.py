@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from collections.abc import Iterable, Iterator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
 from pybeam.corpus.forms import Format
-from pybeam.corpus.memo import Memo
 from pybeam.corpus.parts import Counts, FinishedPart, Line, Part
 from pybeam.corpus.tasks import Joined, MakeRequest
 from pybeam.decoder import Decoder
 from pybeam.request import Request, Result
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Asker = TypeVar("Asker")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,50 @@ class _Gathering:
             expansions=sum(one.expansions for one in done),
             error=error,
         )
+
+
+class Memo(Generic[Key, Value, Asker]):
+    """Remember the values of the keys that were used last. Threads may share it.
+
+    Args:
+        capacity: so many values are remembered.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._askers: dict[Key, list[Asker]] = {}
+        self._changing = threading.Lock()
+
+    def ask(self, key: Key, asker: Asker) -> tuple[Value | None, bool]:
+        """Return the value if it is known, and whether the asker is the one to find it.
+
+        With neither, `tell` will name this asker.
+        """
+        with self._changing:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key], False
+            is_first = key not in self._askers
+            if is_first:
+                self._askers[key] = []
+            else:
+                self._askers[key].append(asker)
+            return None, is_first
+
+    def tell(self, key: Key, value: Value, *, keeps: bool = True) -> list[Asker]:
+        """Say what was found; returns those who wait for it. `keeps`: whether to remember it."""
+        with self._changing:
+            if keeps:
+                self._values[key] = value
+                if len(self._values) > self._capacity:
+                    self._values.popitem(last=False)
+            return self._askers.pop(key, [])
+
+    def give_up(self) -> None:
+        """Forget all searches: nothing more will be found for those who wait."""
+        with self._changing:
+            self._askers.clear()
 
 
 class _Found(NamedTuple):

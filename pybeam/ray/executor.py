@@ -160,10 +160,7 @@ class _Crew:
         if self._losses[key] == MAX_LOSSES:
             what = "processes on the cluster do not start"
             if part is not None:
-                last = part.first_line + part.num_lines
-                what = (
-                    f"lines {part.first_line + 1:,} to {last:,} end each process that decodes them"
-                )
+                what = f"{part.span} end each process that decodes them"
             raise CorpusError(f"{what}: {error}") from error
         if part is not None:
             self._waiting.appendleft(part)

@@ -11,9 +11,8 @@ import pytest
 
 import pybeam
 from pybeam.corpus import Corpus, CorpusError, Form, Here, Job, Part, Score, Unreadable, parts_of
-from pybeam.corpus.memo import Memo
-from pybeam.corpus.plan import Plan, best_plan, relative_seconds
-from pybeam.corpus.processes import Processes
+from pybeam.corpus.executors import Plan, Processes, best_plan, relative_seconds
+from pybeam.corpus.worker import Memo
 from support.corpus_runs import BROKEN, CORPUS, write_corpus
 from support.paths import MODEL
 

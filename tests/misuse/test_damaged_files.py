@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 import pybeam
 from fuzz.corpus import manifest, save_manifest, valid
 from fuzz.files import USES, convert, decode, read_texts, transcribe
-from pybeam.corpus.errors import CorpusError
 from pybeam.corpus.manifest import Manifest
+from pybeam.corpus.parts import CorpusError
 from pybeam.corpus.readers import Corpus
 
 PREPROCESSOR, GENERATION = "preprocessor_config.json", "generation_config.json"
