@@ -19,7 +19,7 @@ from pybeam.backends import triton as triton_backend
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
 from pybeam.search.algorithms import Algorithm
-from pybeam.triton_kernels import attention_variants
+from pybeam.triton_kernels.attention import variants
 from tests.support.aot import recording
 
 META = torch.device("meta")
@@ -120,9 +120,9 @@ def step_kernels(
 @contextmanager
 def many_multiprocessors() -> Iterator[None]:
     """Split trees as on a GPU."""
-    known = attention_variants.num_multiprocessors
-    attention_variants.num_multiprocessors = lambda device: MULTIPROCESSORS
+    known = variants.num_multiprocessors
+    variants.num_multiprocessors = lambda device: MULTIPROCESSORS
     try:
         yield
     finally:
-        attention_variants.num_multiprocessors = known
+        variants.num_multiprocessors = known

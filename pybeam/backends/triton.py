@@ -15,48 +15,40 @@ from pybeam.backends import defaults, torch_beams
 from pybeam.backends import torch_layers as layers
 from pybeam.backends.arrays import (
     Beams,
-    CatalogueArrays,
-    CommitRules,
     Drafts,
     DraftTokens,
     NewLines,
-    PlanRules,
     RowArrays,
     SelectInputs,
     TreeArrays,
 )
 from pybeam.backends.tensor_beams import BeamFunctions, TensorBeams
-from pybeam.contracts import ColumnRules, Survivors
-from pybeam.triton_kernels import beam_commit as commit_kernels
-from pybeam.triton_kernels import beam_read as read_kernels
-from pybeam.triton_kernels import catalogue as catalogue_kernels
-from pybeam.triton_kernels import draft_commit as draft_kernels
-from pybeam.triton_kernels import tree_release as release_kernels
-from pybeam.triton_kernels.backtrace import backtrace as backtrace
-from pybeam.triton_kernels.edits import edit_logits as edit_logits
+from pybeam.triton_kernels.attention import tree_attention as tree_attention
+from pybeam.triton_kernels.beam import beam_commit, beam_report, read_beams
+from pybeam.triton_kernels.beam import beam_plan as beam_plan
+from pybeam.triton_kernels.draft import draft_commit as draft_commit
 from pybeam.triton_kernels.float8 import rounded_rows as rounded_rows
-from pybeam.triton_kernels.gumbel import perturb as perturb
-from pybeam.triton_kernels.gumbel import restore_log_probs as restore_log_probs
 from pybeam.triton_kernels.layers import add_norm as add_norm
 from pybeam.triton_kernels.layers import gated as gated
 from pybeam.triton_kernels.layers import rms_norm as rms_norm
 from pybeam.triton_kernels.layers import rotary as rotary
-from pybeam.triton_kernels.log_softmax import log_softmax as log_softmax_kernel
+from pybeam.triton_kernels.logits.catalogue import catalogue_child as catalogue_child
+from pybeam.triton_kernels.logits.catalogue import catalogue_columns as catalogue_columns
+from pybeam.triton_kernels.logits.edits import edit_logits as edit_logits
+from pybeam.triton_kernels.logits.gumbel import perturb as perturb
+from pybeam.triton_kernels.logits.gumbel import restore_log_probs as restore_log_probs
+from pybeam.triton_kernels.logits.log_softmax import log_softmax as log_softmax_kernel
 from pybeam.triton_kernels.rows import gather_rows as gather_rows
 from pybeam.triton_kernels.rows import scatter_rows as scatter_rows
 from pybeam.triton_kernels.select import select as select
-from pybeam.triton_kernels.tree_append import tree_append
-from pybeam.triton_kernels.tree_attention import tree_attention as tree_attention
+from pybeam.triton_kernels.tree import backtrace as backtrace
+from pybeam.triton_kernels.tree import tree_append, tree_release
 
 
 def log_softmax(logits: Tensor) -> Tensor:
     # in float64 nothing is rounded to float32
     own = defaults.log_softmax if logits.dtype == torch.float64 else log_softmax_kernel
     return own(logits)
-
-
-def beam_plan(beams: Beams, slot: Tensor, rules: PlanRules) -> tuple[Tensor, Tensor]:
-    return read_kernels.beam_plan(beams.ints, slot, rules)
 
 
 def beam_read(
@@ -77,38 +69,8 @@ def beam_read(
         forced=ints(num_beams),
         ban_eos=beams.is_alive.new_empty(num_beams),
     )
-    read_kernels.beam_read(tree, beams, slot, rows, inputs, refills)
+    read_beams(tree, beams, slot, rows, inputs, refills)
     return rows, inputs
-
-
-def tree_release(tree: TreeArrays, slot: Tensor) -> None:
-    release_kernels.tree_release(
-        tree.num_nodes,
-        tree.num_live,
-        tree.path_length,
-        tree.num_free,
-        tree.page,
-        tree.num_pages,
-        tree.free_page,
-        tree.num_free_pages,
-        slot,
-    )
-
-
-def beam_commit(
-    tree: TreeArrays,
-    beams: Beams,
-    slot: Tensor,
-    live: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    rules: CommitRules,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return commit_kernels.commit_and_report(tree, beams, slot, live, survivors, eos_token, *rules)
-
-
-def beam_report(tree: TreeArrays, beams: Beams, slot: Tensor) -> Tensor:
-    return read_kernels.beam_report(tree, beams.ints, slot)
 
 
 BEAM_FUNCTIONS = BeamFunctions(
@@ -135,30 +97,8 @@ def draft_open(
 ) -> None:
     BEAM_FUNCTIONS.open(tree, beams, slot, lines, tokens.start_id)
     drafts.ints[slot.long()] = draft_ints
-    numbers = tokens.eos_id, tokens.vocab_size
-    draft_kernels.draft_commit(tree, beams, drafts, slot, None, None, *numbers)
+    draft_commit(tree, beams, drafts, slot, None, None, tokens)
 
-
-def draft_commit(
-    tree: TreeArrays,
-    beams: Beams,
-    drafts: Drafts,
-    slot: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    tokens: DraftTokens,
-) -> None:
-    numbers = tokens.eos_id, tokens.vocab_size
-    draft_kernels.draft_commit(tree, beams, drafts, slot, survivors, eos_token, *numbers)
-
-
-def catalogue_columns(
-    arrays: CatalogueArrays, logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
-) -> Tensor:
-    return catalogue_kernels.catalogue_columns(arrays, logits, node, line, *rules)
-
-
-catalogue_child = catalogue_kernels.catalogue_child
 
 layer_program = causal_program = defaults.no_program
 adds_in_products = False

@@ -13,7 +13,7 @@ import pybeam.triton_kernels
 from pybeam.triton_kernels import dependent_launch
 from support.dependent_launches import events_by_kernel
 
-FILES = sorted(Path(pybeam.triton_kernels.__path__[0]).glob("*.py"))
+FILES = sorted(Path(pybeam.triton_kernels.__path__[0]).rglob("*.py"))
 
 
 def kernels_of(text: str) -> dict[str, tuple[list[str], str]]:

@@ -9,7 +9,8 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.catalogue import catalogue_child, catalogue_columns
+from pybeam.contracts import ColumnRules
+from pybeam.triton_kernels.logits.catalogue import catalogue_child, catalogue_columns
 from support.aot import CAPABILITIES_TO_TEST, assemble, distinct, recorded
 
 
@@ -29,9 +30,12 @@ def launches():
     arrays, node = (ints(500), ints(101), ints(2, 32)), ints(70)
     yield from recorded(lambda: catalogue_child(arrays, node, node))
     for dtype, eos_first, normalise in VARIANTS:
-        logits, rules = torch.zeros(70, 1000, dtype=dtype), (1, eos_first, 256, normalise)
+        logits, rules = (
+            torch.zeros(70, 1000, dtype=dtype),
+            ColumnRules(1, eos_first, 256, normalise),
+        )
         yield from recorded(
-            lambda logits=logits, rules=rules: catalogue_columns(arrays, logits, node, node, *rules)
+            lambda logits=logits, rules=rules: catalogue_columns(arrays, logits, node, node, rules)
         )
 
 

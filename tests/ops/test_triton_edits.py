@@ -19,7 +19,7 @@ def test_in_the_interpreter():
 
 def edit_launches(num_tokens: int) -> list[aot.Launch]:
     from pybeam.contracts import EDIT_WORDS
-    from pybeam.triton_kernels.edits import edit_logits
+    from pybeam.triton_kernels.logits.edits import edit_logits
 
     lines, history = torch.zeros(3, EDIT_WORDS, dtype=torch.int64), ints(5, num_tokens)
     given = lines, history, ints(4, 0), *(ints(size) for size in (5, 5, 4, 4)), (2,)
@@ -27,7 +27,7 @@ def edit_launches(num_tokens: int) -> list[aot.Launch]:
 
 
 def log_softmax_launches() -> list[aot.Launch]:
-    from pybeam.triton_kernels.log_softmax import log_softmax
+    from pybeam.triton_kernels.logits.log_softmax import log_softmax
 
     return aot.recorded(lambda: log_softmax(torch.zeros(5, 90, dtype=torch.bfloat16)))
 

@@ -9,7 +9,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.gumbel import perturb, restore_log_probs
+from pybeam.triton_kernels.logits.gumbel import perturb, restore_log_probs
 from support.aot import CAPABILITIES_TO_TEST, assemble, recorded
 
 

@@ -11,7 +11,7 @@ from support.triton_process import run_in_interpreter
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from pybeam.triton_kernels.attention_variants import variant_of
+from pybeam.triton_kernels.attention.variants import variant_of
 from support.aot import CAPABILITIES_TO_TEST, Launch, assemble, distinct
 from support.triton_launches import attention_launch
 

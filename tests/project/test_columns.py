@@ -74,7 +74,7 @@ def test_same_names_in_the_same_order(owner, enum, names):
     ],
 )
 def test_the_same_numbers_in_triton(prefix, names):
-    beam_columns = pytest.importorskip("pybeam.triton_kernels.beam_columns")
+    beam_columns = pytest.importorskip("pybeam.triton_kernels.beam.columns")
     for number, name in enumerate(names):
         assert getattr(beam_columns, f"{prefix}_{name.upper()}").value == number
     totals = dict(
@@ -107,7 +107,7 @@ def test_same_sizes(name, value):
 
 
 def test_drafts_have_the_same_prices_in_triton():
-    accept = pytest.importorskip("pybeam.triton_kernels.draft_accept")
+    accept = pytest.importorskip("pybeam.triton_kernels.draft.accept")
     constants = (accept.STEP, accept.MOST_NGRAM, accept.ALLOWANCE, accept.MOST_CREDIT)
     ours = (arrays.STEP, arrays.MOST_NGRAM, torch_drafts.ALLOWANCE, torch_drafts.MOST_CREDIT)
     assert tuple(constant.value for constant in constants) == ours

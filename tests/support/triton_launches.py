@@ -5,13 +5,20 @@ from __future__ import annotations
 import torch
 
 from pybeam.backends import triton as kernels
-from pybeam.backends.arrays import Beams, CommitRules, Drafts, PlanRules, tree_survivors
+from pybeam.backends.arrays import (
+    Beams,
+    CommitRules,
+    Drafts,
+    DraftTokens,
+    PlanRules,
+    tree_survivors,
+)
 from pybeam.contracts import Cells, Distances, Finishing, NewNodes, Paths, Survivors
 from pybeam.kvcache.token_tree import TokenTree
-from pybeam.triton_kernels.backtrace import backtrace
-from pybeam.triton_kernels.draft_commit import draft_commit
+from pybeam.triton_kernels.attention import tree_attention
+from pybeam.triton_kernels.draft import draft_commit
 from pybeam.triton_kernels.rows import gather_rows, scatter_rows
-from pybeam.triton_kernels.tree_attention import tree_attention
+from pybeam.triton_kernels.tree import backtrace
 
 from .aot import Launch, recorded
 from .beam_arrays import EOS, VOCAB
@@ -136,9 +143,9 @@ def draft_launches(width: int, opens: bool) -> list[Launch]:
     tree, beams = beams_of(width)
     drafts = Drafts.empty(torch.device("cpu")).reserved(4, 9)
     survivors = tree_survivors(ints(9, 1), ints(9, 1), ints(9, 1).float())
-    given = None if opens else survivors
+    given, tokens = None if opens else survivors, DraftTokens(0, EOS, VOCAB)
     slot = torch.arange(3).int()
-    return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, EOS, VOCAB))
+    return recorded(lambda: draft_commit(tree.arrays, beams, drafts, slot, given, None, tokens))
 
 
 def commit_launches(

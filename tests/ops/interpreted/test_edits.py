@@ -11,7 +11,7 @@ import torch
 from pybeam import backends, processors
 from pybeam.backends import defaults
 from pybeam.processors.chain import ProcessorChain
-from pybeam.triton_kernels import edits
+from pybeam.triton_kernels.logits import edits
 from support.processor_rows import EOS, START, processed, random_histories, rows_of
 
 VOCAB_SIZE = 30

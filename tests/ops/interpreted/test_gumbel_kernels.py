@@ -11,7 +11,7 @@ from pybeam.backends import load
 from pybeam.contracts import Survivors
 from pybeam.processors import gumbel
 from pybeam.processors.chain import restore_log_probs
-from pybeam.triton_kernels import gumbel as kernels
+from pybeam.triton_kernels.logits import gumbel as kernels
 from support.processor_rows import rows_of
 
 HISTORIES = [[0], [0, 3], [0, 3, 2, 4], [0, 1], [0, 2, 2, 2, 2]]

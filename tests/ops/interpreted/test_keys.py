@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.keys import keep_largest, key_of
+from pybeam.triton_kernels.select.keys import keep_largest, key_of
 from support.select_cases import INF
 from support.triton_process import is_interpreting
 

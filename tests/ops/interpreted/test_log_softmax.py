@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pybeam.backends.defaults import log_softmax as of_torch
-from pybeam.triton_kernels import log_softmax as kernels
+from pybeam.triton_kernels.logits import log_softmax as kernels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

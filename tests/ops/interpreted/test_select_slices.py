@@ -7,8 +7,9 @@ import torch
 import triton.language as tl
 
 from pybeam import ops
-from pybeam.contracts import Finishing
-from pybeam.triton_kernels import select, select_row
+from pybeam.contracts import Finishing, SelectOptions
+from pybeam.triton_kernels import select
+from pybeam.triton_kernels.select import row
 from support import triton_process
 from support.asserts import assert_same_survivors
 from support.select_cases import INF, OPTIONS, ints, random_case
@@ -128,7 +129,7 @@ def test_a_banned_token_that_is_the_best(num_slices, device):
 def test_small_chunks(device, finishing, monkeypatch):
     """Entries, beams and candidates that fill several blocks, though they are few."""
     if triton_process.is_interpreting():
-        monkeypatch.setattr(select_row, "ENTRIES", tl.constexpr(4))
+        monkeypatch.setattr(row, "ENTRIES", tl.constexpr(4))
     case = random_case(7, 40, (3, 0, 1, 0, 2, 300, 2), (3, 1, 9, 2, 2, 4, 2), held=0.95)
     check(case, device, finishing=finishing)
     case = random_case(8, 40, (3, 0, 1, 0, 2, 5), (3, 1, 9, 2, 2, 4), held=0.4, options=OPTIONS)
@@ -184,11 +185,13 @@ def test_equal_candidates_of_a_wide_beam(device):
 
 
 def test_lists_fit_the_widest_beams():
+    def lists(capacity: int, num_eos: int, finishing: Finishing) -> select.Lists:
+        return select.lists_for(SelectOptions(capacity, range(num_eos), finishing))
+
     for num_eos in (1, 8):
-        lists = select.lists_for(Finishing.REFILL, 2 * 4096, range(num_eos))
-        assert lists == (8192, 16384, 32)
-        assert select.lists_for(Finishing.NONE, 4096, range(num_eos)) == lists
-    assert select.lists_for(Finishing.REFILL, 256, [2]) == select.NARROW
-    assert select.lists_for(Finishing.HELD, 128, range(8)) == select.NARROW
+        assert lists(2 * 4096, num_eos, Finishing.REFILL) == (8192, 16384, 32)
+        assert lists(4096, num_eos, Finishing.NONE) == (8192, 16384, 32)
+    assert lists(256, 1, Finishing.REFILL) == select.NARROW
+    assert lists(128, 8, Finishing.HELD) == select.NARROW
     # the tokens that end a hypothesis may rank before the best 512
-    assert select.lists_for(Finishing.NONE, 512, [2]).size == 1024
+    assert lists(512, 1, Finishing.NONE).size == 1024

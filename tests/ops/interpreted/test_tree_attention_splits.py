@@ -10,7 +10,7 @@ import torch
 
 from pybeam.backends import reference, triton
 from pybeam.contracts import Cells, Paths
-from pybeam.triton_kernels import counters, tree_attention
+from pybeam.triton_kernels import attention, counters
 from support.asserts import assert_close
 
 
@@ -18,7 +18,7 @@ from support.asserts import assert_close
 def held_counters(device, monkeypatch):
     """The counters of all launches of a test, which must be zero again when it ends."""
     held = torch.zeros(4096, dtype=torch.int32, device=device)
-    monkeypatch.setattr(tree_attention, "counters", lambda num, _: held)
+    monkeypatch.setattr(attention, "counters", lambda num, _: held)
     yield held
     assert not bool(held.any())
 

@@ -1,9 +1,7 @@
 """`backtrace`: one program per hypothesis walks from its node to the root."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 
@@ -57,26 +55,3 @@ def backtrace_kernel(
         o_column = start + tl.arange(0, BLOCK)
         m_column = (o_column >= length) & (o_column < capacity)
         tl.store(p_tokens_out + o_column, -1, mask=m_column)
-
-
-def backtrace(
-    token: Tensor, parent: Tensor, slot: Tensor, node: Tensor, capacity: int
-) -> tuple[Tensor, Tensor]:
-    """`pybeam.ops.backtrace`."""
-    num = slot.numel()
-    tokens = torch.empty(num, capacity, dtype=torch.int32, device=token.device)
-    length = torch.empty(num, dtype=torch.int32, device=token.device)
-    if num:
-        backtrace_kernel[(num,)](
-            token.contiguous(),
-            parent.contiguous(),
-            slot.contiguous(),
-            node.contiguous(),
-            tokens,
-            length,
-            *token.shape,
-            capacity,
-            BLOCK=128,
-            num_warps=1,
-        )
-    return tokens, length

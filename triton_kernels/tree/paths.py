@@ -8,11 +8,11 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Survivors
+from pybeam.triton_kernels.arithmetic import exclusive_sum
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree_survivors import (
+from pybeam.triton_kernels.tree.survivors import (
     LISTS,
     NUMBERS,
-    exclusive_sum,
     store_lists,
     survivors_of,
 )

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.arithmetic import exp_shifted
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.select_slice import exp_shifted
 
 BLOCK = 4096
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.attention_scores import finite_or_zero
+from pybeam.triton_kernels.attention.scores import finite_or_zero
 
 BLOCK_SOURCES = tl.constexpr(128)
 

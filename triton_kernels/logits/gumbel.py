@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.triton_kernels.arithmetic import expm1, log1p
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
 
 BLOCK = 1024
@@ -35,22 +36,6 @@ def mixed32(x):
     x = (x ^ ((x >> 16) & 0xFFFF)) * FIRST_MIX32
     x = (x ^ ((x >> 15) & 0x1FFFF)) * SECOND_MIX32
     return x ^ ((x >> 16) & 0xFFFF)
-
-
-@triton.jit
-def log1p(x):
-    """Compute ``log(1 + x)``, exact where 1 + x is not. See Kahan's remark in Goldberg 1991."""
-    total = 1.0 + x
-    is_lost = total == 1.0
-    return tl.where(is_lost, x, tl.log(total) * (x / tl.where(is_lost, 1.0, total - 1.0)))
-
-
-@triton.jit
-def expm1(x):
-    """Compute ``exp(x) - 1`` for x >= -log(2), exact where exp(x) is near 1, by the same trick."""
-    power = tl.exp(x)
-    near = power == 1.0
-    return tl.where(near, x, (power - 1.0) * (x / tl.where(near, 1.0, tl.log(power))))
 
 
 @triton.jit

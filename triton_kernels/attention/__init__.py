@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from pybeam.contracts import Cells, Distances, NewNodes
-from pybeam.triton_kernels.attention_kernel import tree_attention_kernel
-from pybeam.triton_kernels.attention_variants import splits_of, variant_of
+from pybeam.triton_kernels.attention.kernel import tree_attention_kernel
+from pybeam.triton_kernels.attention.variants import splits_of, variant_of
 from pybeam.triton_kernels.counters import counters
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

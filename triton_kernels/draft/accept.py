@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.beam_columns import (
+from pybeam.triton_kernels.beam.columns import (
     DRAFT_BLOCK,
     DRAFT_CREDIT,
     DRAFT_FEEDS_ALL,
@@ -42,7 +42,7 @@ from pybeam.triton_kernels.beam_columns import (
     STOP_RUNNING,
     STOP_WIDTH,
 )
-from pybeam.triton_kernels.beam_finish import final_score, lines_of
+from pybeam.triton_kernels.beam.finish import final_score, lines_of
 
 # as in `pybeam.backends.torch_drafts`, in hundredths of a step
 STEP, ALLOWANCE, MOST_CREDIT = tl.constexpr(100), tl.constexpr(2), tl.constexpr(200)

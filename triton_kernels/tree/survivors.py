@@ -21,11 +21,6 @@ LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit
-def exclusive_sum(b_count):
-    return tl.cumsum(b_count, 0) - b_count
-
-
-@triton.jit
 def survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr):
     """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
     i_source = tl.program_id(0)

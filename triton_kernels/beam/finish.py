@@ -8,7 +8,8 @@ final score differs only where such a number lies at the border between two floa
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.beam_columns import (
+from pybeam.triton_kernels.arithmetic import exclusive_sum
+from pybeam.triton_kernels.beam.columns import (
     FINISHED_EOS,
     FINISHED_FINAL,
     FINISHED_LENGTH,
@@ -30,7 +31,6 @@ from pybeam.triton_kernels.beam_columns import (
     NUM_FLOATS,
     NUM_INTS,
 )
-from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 # final scores that one hypothesis is compared with at a time
 TILE_FINALS = tl.constexpr(16)

@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from pybeam import contracts
+from pybeam.triton_kernels.arithmetic import log1p
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.gumbel import log1p
-from pybeam.triton_kernels.select_options import MAX_EOS, ends
+from pybeam.triton_kernels.select.options import MAX_EOS, ends
 
 WORDS = tl.constexpr(contracts.EDIT_WORDS)
 REPETITION = tl.constexpr(int(contracts.Edit.REPETITION))

@@ -2,10 +2,9 @@
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from pybeam.triton_kernels.arithmetic import exclusive_sum
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 
 @begins_early
@@ -56,35 +55,3 @@ def release_kernel(
         tl.store(p_num_pages + b_slot, 0, mask=m_slot)
     tl.debug_barrier()
     tl.store(p_num_free_pages, tl.minimum(num_free_pages, max_free_pages))
-
-
-def tree_release(
-    num_nodes: Tensor,
-    num_live: Tensor,
-    path_length: Tensor,
-    num_free: Tensor,
-    page: Tensor,
-    num_pages: Tensor,
-    free_page: Tensor,
-    num_free_pages: Tensor,
-    slot: Tensor,
-) -> None:
-    """`pybeam.kvcache.token_tree.TokenTree.release`."""
-    if slot.numel() == 0:
-        return
-    release_kernel[(1,)](
-        num_nodes,
-        num_live,
-        path_length,
-        num_free,
-        page,
-        num_pages,
-        free_page,
-        num_free_pages,
-        slot.contiguous(),
-        slot.numel(),
-        *page.shape,
-        free_page.shape[0],
-        BLOCK=64,
-        BLOCK_PAGES=16,
-    )

@@ -1,23 +1,15 @@
-"""`draft_commit`: outputs that are final are appended, and the next rows guessed, one program per source.
-
-It takes two launches, because the pages that a source gets depend on those that earlier sources take. The
-first accepts, stops and guesses, and counts pages. The second takes the pages and writes the rows. It alone
-changes how many rows a source has, because in the first every source counts the rows before its own.
-"""
-
-from typing import Any
+"""The kernels of `draft_commit`."""
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from pybeam.contracts import Survivors
-from pybeam.triton_kernels.beam_columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
-from pybeam.triton_kernels.beam_read import count_before
+from pybeam.triton_kernels.beam.columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
+from pybeam.triton_kernels.beam.read import count_before
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.draft_accept import accept, guess_rows
-from pybeam.triton_kernels.tree_append import take_pages
-from pybeam.triton_kernels.tree_survivors import LISTS, PAGE_CELLS
+from pybeam.triton_kernels.draft.accept import accept, guess_rows
+from pybeam.triton_kernels.tree.append import take_pages
+from pybeam.triton_kernels.tree.survivors import LISTS, PAGE_CELLS
 
 SIZES = ["num_slots", "max_nodes", "max_rows", "max_live", "max_pages", "max_finished"]
 
@@ -197,67 +189,3 @@ def rows_kernel(
     if num_rows > 0:
         tl.store(tree.num_nodes + i_slot, end)
         tl.store(tree.num_live + i_slot, end)
-
-
-# the last parameters are those of `DraftTokens` without the start token
-def draft_commit(
-    tree: Any,
-    beams: Any,
-    drafts: Any,
-    slot: Tensor,
-    survivors: Survivors | None,
-    eos_token: Tensor | None,
-    eos_id: int,
-    vocab_size: int,
-) -> None:
-    """See `pybeam.backends.Backend.draft_commit`; None for survivors: the sources have just been opened."""
-    num_sources = slot.numel()
-    opens = survivors is None
-    if num_sources == 0 or (survivors is not None and survivors.token.numel() == 0):
-        return
-    slot = slot.contiguous()
-    next_rows, needed = slot.new_empty(num_sources), slot.new_empty(num_sources + 1)
-    if survivors is None:
-        survivors = Survivors(*[slot] * len(Survivors._fields))
-    survivors = Survivors(*[x.contiguous() for x in survivors])
-    max_rows = beams.score.shape[1]
-    block_rows = max(16, triton.next_power_of_2(max_rows))
-    sizes = (
-        beams.ints.shape[0],
-        tree.token.shape[1],
-        max_rows,
-        tree.live_cell.shape[1],
-        tree.page.shape[1],
-        beams.finished_ints.shape[1],
-    )
-    accept_kernel[(num_sources,)](
-        tree,
-        beams,
-        drafts,
-        *survivors,
-        (survivors.token if eos_token is None else eos_token).contiguous(),
-        slot,
-        next_rows,
-        needed,
-        num_sources,
-        survivors.token.numel(),
-        eos_id,
-        vocab_size,
-        *sizes,
-        beams.prefix.shape[1],
-        drafts.guess.shape[1],
-        OPENS=opens,
-        BLOCK_ROWS=block_rows,
-        num_warps=1,
-    )
-    rows_kernel[(num_sources,)](
-        tree,
-        beams,
-        slot,
-        next_rows,
-        needed,
-        *sizes,
-        MASK_WORDS=tree.live_mask.shape[2],
-        BLOCK_ROWS=block_rows,
-        num_warps=1,
-    )

@@ -5,8 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pybeam.contracts import ColumnRules
+from pybeam.triton_kernels.arithmetic import exp_shifted
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.select_slice import exp_shifted
 
 # halvings after which a search among any number of edges has ended
 HALVINGS = tl.constexpr(32)
@@ -140,19 +141,12 @@ def catalogue_child(arrays: tuple[Tensor, ...], node: Tensor, given: Tensor) -> 
     return out
 
 
-# the parameters are those of the kernel
 def catalogue_columns(
-    arrays: tuple[Tensor, ...],
-    logits: Tensor,
-    node: Tensor,
-    line: Tensor,
-    eos_id: int,
-    eos_first: bool,
-    num_columns: int,
-    normalise: int,
+    arrays: tuple[Tensor, ...], logits: Tensor, node: Tensor, line: Tensor, rules: ColumnRules
 ) -> Tensor:
     """See `pybeam.backends.Backend.catalogue_columns`."""
     token, first, words = arrays
+    eos_id, eos_first, num_columns, normalise = rules
     if num_columns == 0:
         inner = node.long().clamp(-1, first.numel() - 2)
         count = torch.where(inner == node, first[inner + 1] - first[inner.clamp(min=0)], 0)

@@ -9,17 +9,11 @@ the best delegates hold the n best logits of the row (value descending, then tok
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.keys import LAST, key_of
+from pybeam.triton_kernels.arithmetic import exp_shifted
+from pybeam.triton_kernels.select.keys import LAST, key_of
 
 LANES = tl.constexpr(128)
 DEPTH = tl.constexpr(4)  # packs of one lane in one tile
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def exp_shifted(b_x, b_peak):
-    """Compute exp(x - peak), 0 if the peak is -inf."""
-    return tl.exp2((b_x - tl.where(b_peak == -float("inf"), 0.0, b_peak)) * LOG2_E)
 
 
 @triton.jit

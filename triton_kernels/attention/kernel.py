@@ -12,18 +12,18 @@ In a step of a decoder, the same launch writes the keys and values of new nodes 
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
-from pybeam.triton_kernels.attention_tiles import (
+from pybeam.triton_kernels.attention.new_nodes import is_new, lines_of, write_nodes
+from pybeam.triton_kernels.attention.paths import add_paths
+from pybeam.triton_kernels.attention.scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention.tiles import (
     add_weighted,
     first_tile,
     merge,
     sees,
     source_of,
 )
-from pybeam.triton_kernels.attention_variants import MIN_BLOCKS
+from pybeam.triton_kernels.attention.variants import MIN_BLOCKS
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.new_nodes import is_new, lines_of, write_nodes
-from pybeam.triton_kernels.path_attention import add_paths
 
 
 @begins_early

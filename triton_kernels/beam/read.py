@@ -1,12 +1,10 @@
-"""`beam_plan`, `beam_read` and `beam_report`: who moves, what a step needs of them, what the host needs."""
-
-from typing import Any
+"""The kernels of `beam_read` and `beam_report`: what a step needs of beams, and what the host needs."""
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from pybeam.triton_kernels.beam_columns import (
+from pybeam.triton_kernels.arithmetic import exclusive_sum
+from pybeam.triton_kernels.beam.columns import (
     FLOAT_BEST_FINISHED,
     FLOAT_LOCAL_MARGIN,
     FLOAT_MARGIN,
@@ -18,109 +16,17 @@ from pybeam.triton_kernels.beam_columns import (
     INT_NUM_FOUND,
     INT_NUM_ROWS,
     INT_PREFIX_LENGTH,
-    INT_REASON,
     INT_SCORED_FROM,
     INT_WAITED,
     INT_WIDTH,
     NUM_FLOATS,
     NUM_INTS,
-    STOP_RUNNING,
 )
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree_survivors import exclusive_sum
 
 # the first columns
 NUM_REPORTED = INT_WAITED
 BLOCK_SOURCES = tl.constexpr(128)
-# sources that one is compared with at a time
-TILE_SOURCES = tl.constexpr(32)
-BLOCK_REPORTED = 32
-MAX_KEY = tl.constexpr(2**31 - 1)
-MIN_KEY = tl.constexpr(-(2**31))
-# entries of a beam that one warp reads
-WARP_ENTRIES = 256
-
-
-@begins_early
-@triton.jit(
-    do_not_specialize=["num_sources", "most_rows", "max_wait"],
-    do_not_specialize_on_alignment=[
-        "p_slot",
-        "p_key",
-        "p_rows",
-        "p_waited",
-        "p_moved",
-        "p_moved_rows",
-    ],
-)
-def plan_kernel(
-    p_ints,
-    p_slot,
-    p_key,
-    p_rows,
-    p_waited,
-    p_moved,
-    p_moved_rows,
-    num_sources,
-    most_rows,
-    max_wait,
-    ORDER: tl.constexpr,
-    ONLY_LEAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One program for all sources. The rows of those that come first are counted, not sorted."""
-    await_kernels()
-    o_source = tl.arange(0, BLOCK)
-    least = MAX_KEY
-    if ONLY_LEAST:
-        for start in range(0, num_sources, BLOCK):
-            m_source = start + o_source < num_sources
-            i_slot = tl.load(p_slot + start + o_source, mask=m_source, other=0).to(tl.int64)
-            p_line = p_ints + i_slot * NUM_INTS
-            reason = tl.load(p_line + INT_REASON, mask=m_source, other=0)
-            num_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_source, other=0)
-            depth = tl.load(p_line + INT_DEPTH, mask=m_source, other=0)
-            b_depth = tl.where((reason == STOP_RUNNING) & (num_rows > 0), depth, MAX_KEY)
-            least = tl.minimum(least, tl.min(b_depth, 0))
-    for start in range(0, num_sources, BLOCK):
-        m_source = start + o_source < num_sources
-        i_slot = tl.load(p_slot + start + o_source, mask=m_source, other=0).to(tl.int64)
-        p_line = p_ints + i_slot * NUM_INTS
-        reason = tl.load(p_line + INT_REASON, mask=m_source, other=0)
-        num_rows = tl.load(p_line + INT_NUM_ROWS, mask=m_source, other=0)
-        depth = tl.load(p_line + INT_DEPTH, mask=m_source, other=0)
-        waited = tl.load(p_line + INT_WAITED, mask=m_source, other=0)
-        num_rows = tl.where(reason == STOP_RUNNING, num_rows, 0)
-        is_due = num_rows > 0
-        if ONLY_LEAST:
-            is_due &= (depth == least) | (waited >= max_wait)
-        b_key = -waited if ORDER == 0 else ORDER * depth
-        b_key = tl.where(waited >= max_wait, MIN_KEY, b_key)
-        tl.store(p_key + start + o_source, tl.where(is_due, b_key, MAX_KEY), mask=m_source)
-        tl.store(p_rows + start + o_source, num_rows, mask=m_source)
-        tl.store(p_waited + start + o_source, waited, mask=m_source)
-    # every thread sees all keys
-    tl.debug_barrier()
-    for start in range(0, num_sources, BLOCK):
-        o_one = start + o_source
-        m_source = o_one < num_sources
-        b_key = tl.load(p_key + o_one, mask=m_source, other=MAX_KEY)
-        num_rows = tl.load(p_rows + o_one, mask=m_source, other=0)
-        b_before = tl.zeros([BLOCK], tl.int32)
-        for other in range(0, num_sources, TILE_SOURCES):
-            o_other = other + tl.arange(0, TILE_SOURCES)
-            b_other = tl.load(p_key + o_other, mask=o_other < num_sources, other=MAX_KEY)[None, :]
-            b_rows = tl.load(p_rows + o_other, mask=o_other < num_sources, other=0)[None, :]
-            is_tied = (b_other == b_key[:, None]) & (o_other[None, :] < o_one[:, None])
-            is_before = (b_other < b_key[:, None]) | is_tied
-            b_before += tl.sum(tl.where(is_before, b_rows, 0), 1)
-        moves = (b_key < MAX_KEY) & (b_before + num_rows <= most_rows)
-        slot = tl.load(p_slot + o_one, mask=m_source, other=0)
-        tl.store(p_moved + o_one, tl.where(moves, slot, 0), mask=m_source)
-        tl.store(p_moved_rows + o_one, tl.where(moves, num_rows, 0), mask=m_source)
-        waited = tl.load(p_waited + o_one, mask=m_source, other=0)
-        p_line = p_ints + slot.to(tl.int64) * NUM_INTS
-        tl.store(p_line + INT_WAITED, tl.where(moves, 0, waited + 1), mask=m_source)
 
 
 @triton.jit
@@ -322,67 +228,3 @@ def report_kernel(
         tl.store(p_line + column, number, mask=m_source)
     num_pages = tl.load(p_num_pages + i_slot, mask=m_source)
     tl.store(p_line + NUM_REPORTED, num_pages, mask=m_source)
-
-
-def beam_plan(ints: Tensor, slot: Tensor, rules: Any) -> tuple[Tensor, Tensor]:
-    """See `pybeam.backends.Backend.beam_plan`; `rules` are `PlanRules`."""
-    num_sources = slot.numel()
-    scratch, out = slot.new_empty(3, num_sources), slot.new_empty(2, num_sources)
-    if num_sources:
-        block = min(BLOCK_SOURCES.value, max(16, triton.next_power_of_2(num_sources)))
-        plan_kernel[(1,)](
-            ints,
-            slot.contiguous(),
-            *scratch,
-            *out,
-            num_sources,
-            rules.most_rows,
-            rules.max_wait,
-            ORDER=int(rules.order),
-            ONLY_LEAST=bool(rules.only_least),
-            BLOCK=block,
-        )
-    moved, num_rows = out
-    return moved, num_rows
-
-
-def beam_read(tree: Any, beams: Any, slot: Tensor, rows: Any, entries: Any, refills: bool) -> None:
-    """See `pybeam.backends.Backend.beam_read`; `rows` and `entries` are empty arrays of its results."""
-    num_sources, max_entries = slot.numel(), beams.score.shape[1]
-    block = max(16, triton.next_power_of_2(max_entries))
-    read_kernel[(max(1, num_sources),)](
-        tree,
-        beams,
-        rows,
-        entries,
-        slot.contiguous(),
-        num_sources,
-        beams.ints.shape[0],
-        rows.token.numel(),
-        entries.score.numel(),
-        tree.token.shape[1],
-        max_entries,
-        beams.prefix.shape[1],
-        beams.early_width.shape[1],
-        REFILLS=bool(refills),
-        BLOCK_ENTRIES=block,
-        BLOCK_PADDING=64,
-        num_warps=min(16, triton.cdiv(block, WARP_ENTRIES)),
-    )
-
-
-def beam_report(tree: Any, ints: Tensor, slot: Tensor) -> Tensor:
-    """See `pybeam.backends.Backend.beam_report`."""
-    num_sources = slot.numel()
-    report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
-    report_kernel[(max(1, triton.cdiv(num_sources, BLOCK_REPORTED)),)](
-        report,
-        ints,
-        tree.num_pages,
-        tree.num_free_pages,
-        slot.contiguous(),
-        num_sources,
-        BLOCK=BLOCK_REPORTED,
-        num_warps=1,
-    )
-    return report

@@ -7,15 +7,11 @@ Where the best hypotheses are kept, those that have finished before and those th
 list. Their ranks in it, found by counting, are their places.
 """
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from pybeam.contracts import Finishing, Survivors
-from pybeam.triton_kernels.beam_columns import (
+from pybeam.triton_kernels.beam.columns import (
     FLOAT_BEST_FINISHED,
     INT_DEPTH,
     INT_EXPANSIONS,
@@ -32,26 +28,23 @@ from pybeam.triton_kernels.beam_columns import (
     STOP_ERROR,
     STOP_MAX_LENGTH,
 )
-from pybeam.triton_kernels.beam_finish import (
+from pybeam.triton_kernels.beam.finish import (
     endings,
     finish_ranks,
     is_cut,
     keep_best,
     lines_of,
 )
-from pybeam.triton_kernels.beam_read import NUM_REPORTED, beam_report
-from pybeam.triton_kernels.beam_stop import decide
+from pybeam.triton_kernels.beam.read import NUM_REPORTED
+from pybeam.triton_kernels.beam.stop import decide
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree_append import (
+from pybeam.triton_kernels.tree.append import (
     append_nodes,
-    begin_append,
     take_pages,
 )
-from pybeam.triton_kernels.tree_survivors import LISTS, NUMBERS, survivors_of
+from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, survivors_of
 
 HELD = tl.constexpr(int(Finishing.HELD))
-# survivors that finish are read a few at a time, one by each thread
-WARP_SIZE = 32
 
 
 @triton.jit
@@ -329,55 +322,3 @@ def commit_kernel(
     # what one thread wrote all can read
     tl.debug_barrier()
     report_line(tree, beams.ints, p_live, p_report, i_source)
-
-
-# the last parameters are those of `CommitRules`
-def commit_and_report(
-    tree: Any,
-    beams: Any,
-    slot: Tensor,
-    live: Tensor,
-    survivors: Survivors,
-    eos_token: Tensor | None,
-    eos_id: int,
-    finishing: int,
-    keeps_best: bool,
-    top: int,
-    certificate: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See `pybeam.backends.Backend.beam_commit`; `tree` is a `TreeArrays`, `beams` are `Beams`.
-
-    The third result is the report on the slots `live` [A]. Where `slot` is another one, the live one stays as
-    it is, so a program can report on what it has itself committed.
-    """
-    num_sources, max_rows = slot.numel(), beams.score.shape[1]
-    source, target = slot.new_empty(2, num_sources * max_rows)
-    if num_sources == 0:
-        return source, target, beam_report(tree, beams.ints, live)
-    report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
-    append = begin_append(tree, slot, survivors, eos_id)
-    max_finished = beams.finished_ints.shape[1]
-    num_scratch = max_finished + survivors.token.shape[1] if keeps_best else 0
-    scratch = (num_sources, num_scratch, NUM_FINISHED.value)
-    commit_kernel[(num_sources,)](
-        *append.arguments,
-        beams,
-        (survivors.token if eos_token is None else eos_token).contiguous(),
-        slot.new_empty(scratch),
-        slot.new_empty(scratch, dtype=torch.float32),
-        source,
-        target,
-        live.contiguous(),
-        report,
-        max_finished,
-        num_scratch,
-        FINISHING=int(finishing),
-        KEEPS_BEST=bool(keeps_best),
-        TOP=int(top),
-        CERTIFICATE=int(certificate),
-        MASK_WORDS=append.mask_words,
-        BLOCK_ROWS=append.block_rows,
-        CHUNK=min(append.block_rows, WARP_SIZE * append.num_warps),
-        num_warps=append.num_warps,
-    )
-    return source, target, report

@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.keys import EMPTY, LAST, index_of, keep_largest, key_of, sort_keys
-from pybeam.triton_kernels.select_options import ends
-from pybeam.triton_kernels.select_slice import DEPTH, LANES
+from pybeam.triton_kernels.select.keys import EMPTY, LAST, index_of, keep_largest, key_of, sort_keys
+from pybeam.triton_kernels.select.options import ends
+from pybeam.triton_kernels.select.slice import DEPTH, LANES
 
 ENTRIES = tl.constexpr(1024)
 BLOCK = tl.constexpr(

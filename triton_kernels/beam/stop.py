@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from pybeam.contracts import Certificate, Finishing, Top
-from pybeam.triton_kernels.beam_columns import (
+from pybeam.triton_kernels.beam.columns import (
     FINISHED_FINAL,
     FLOAT_BEST_FINISHED,
     FLOAT_CUT_LENGTH_OFFSET,
@@ -28,7 +28,7 @@ from pybeam.triton_kernels.beam_columns import (
     STOP_TOP_FINISHED,
     STOP_WIDTH,
 )
-from pybeam.triton_kernels.beam_finish import (
+from pybeam.triton_kernels.beam.finish import (
     copy_finished,
     endings,
     final_score,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+from pybeam.triton_kernels.arithmetic import LOG2_E
 
 
 @triton.jit

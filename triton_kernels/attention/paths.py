@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.attention_scores import finite_or_zero, logits_of
-from pybeam.triton_kernels.new_nodes import is_new, lines_of
+from pybeam.triton_kernels.attention.new_nodes import is_new, lines_of
+from pybeam.triton_kernels.attention.scores import finite_or_zero, logits_of
 
 
 @triton.jit

@@ -3,8 +3,15 @@
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.keys import EMPTY, index_of, keep_largest, key_of, sort_keys, value_of
-from pybeam.triton_kernels.select_options import (
+from pybeam.triton_kernels.select.keys import (
+    EMPTY,
+    index_of,
+    keep_largest,
+    key_of,
+    sort_keys,
+    value_of,
+)
+from pybeam.triton_kernels.select.options import (
     BEST_FINISHED,
     FORCED,
     HELD,
@@ -18,7 +25,7 @@ from pybeam.triton_kernels.select_options import (
     load_given,
     num_eos,
 )
-from pybeam.triton_kernels.select_row import BLOCK
+from pybeam.triton_kernels.select.row import BLOCK
 
 
 @triton.jit

@@ -1,0 +1,131 @@
+"""`beam_plan`, `beam_read`, `beam_commit` and `beam_report`: what a step does to beams, beside `select`."""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from pybeam.contracts import Survivors
+from pybeam.triton_kernels.beam.columns import NUM_FINISHED
+from pybeam.triton_kernels.beam.commit import commit_kernel
+from pybeam.triton_kernels.beam.plan import plan_kernel
+from pybeam.triton_kernels.beam.read import BLOCK_SOURCES, NUM_REPORTED, read_kernel, report_kernel
+from pybeam.triton_kernels.tree import begin_append
+
+BLOCK_REPORTED = 32
+# entries of a beam that one warp reads
+WARP_ENTRIES = 256
+# survivors that finish are read a few at a time, one by each thread
+WARP_SIZE = 32
+
+
+def beam_plan(beams: Any, slot: Tensor, rules: Any) -> tuple[Tensor, Tensor]:
+    """See `pybeam.backends.Backend.beam_plan`; `beams` are `Beams`, `rules` `PlanRules`."""
+    num_sources = slot.numel()
+    scratch, out = slot.new_empty(3, num_sources), slot.new_empty(2, num_sources)
+    if num_sources:
+        block = min(BLOCK_SOURCES.value, max(16, triton.next_power_of_2(num_sources)))
+        plan_kernel[(1,)](
+            beams.ints,
+            slot.contiguous(),
+            *scratch,
+            *out,
+            num_sources,
+            rules.most_rows,
+            rules.max_wait,
+            ORDER=int(rules.order),
+            ONLY_LEAST=bool(rules.only_least),
+            BLOCK=block,
+        )
+    moved, num_rows = out
+    return moved, num_rows
+
+
+def read_beams(tree: Any, beams: Any, slot: Tensor, rows: Any, entries: Any, refills: bool) -> None:
+    """Fill empty arrays of rows (a `RowArrays`) and of entries (`SelectInputs`) for beams in these slots."""
+    num_sources, max_entries = slot.numel(), beams.score.shape[1]
+    block = max(16, triton.next_power_of_2(max_entries))
+    read_kernel[(max(1, num_sources),)](
+        tree,
+        beams,
+        rows,
+        entries,
+        slot.contiguous(),
+        num_sources,
+        beams.ints.shape[0],
+        rows.token.numel(),
+        entries.score.numel(),
+        tree.token.shape[1],
+        max_entries,
+        beams.prefix.shape[1],
+        beams.early_width.shape[1],
+        REFILLS=bool(refills),
+        BLOCK_ENTRIES=block,
+        BLOCK_PADDING=64,
+        num_warps=min(16, triton.cdiv(block, WARP_ENTRIES)),
+    )
+
+
+def beam_report(tree: Any, beams: Any, slot: Tensor) -> Tensor:
+    """Return what the host must know of these slots; see `pybeam.backends.beam_program`."""
+    num_sources = slot.numel()
+    report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
+    report_kernel[(max(1, triton.cdiv(num_sources, BLOCK_REPORTED)),)](
+        report,
+        beams.ints,
+        tree.num_pages,
+        tree.num_free_pages,
+        slot.contiguous(),
+        num_sources,
+        BLOCK=BLOCK_REPORTED,
+        num_warps=1,
+    )
+    return report
+
+
+def beam_commit(
+    tree: Any,
+    beams: Any,
+    slot: Tensor,
+    live: Tensor,
+    survivors: Survivors,
+    eos_token: Tensor | None,
+    rules: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Make the next beams of survivors; `rules` are `CommitRules`. See `BeamFunctions.commit`.
+
+    The third result is the report on the slots `live` [A]. Where `slot` is another one, the live one stays as
+    it is, so a program can report on what it has itself committed.
+    """
+    num_sources, max_rows = slot.numel(), beams.score.shape[1]
+    source, target = slot.new_empty(2, num_sources * max_rows)
+    if num_sources == 0:
+        return source, target, beam_report(tree, beams, live)
+    report = slot.new_empty(1 + (NUM_REPORTED.value + 1) * num_sources)
+    append = begin_append(tree, slot, survivors, rules.eos_id)
+    max_finished = beams.finished_ints.shape[1]
+    num_scratch = max_finished + survivors.token.shape[1] if rules.keeps_best else 0
+    scratch = (num_sources, num_scratch, NUM_FINISHED.value)
+    commit_kernel[(num_sources,)](
+        *append.arguments,
+        beams,
+        (survivors.token if eos_token is None else eos_token).contiguous(),
+        slot.new_empty(scratch),
+        slot.new_empty(scratch, dtype=torch.float32),
+        source,
+        target,
+        live.contiguous(),
+        report,
+        max_finished,
+        num_scratch,
+        FINISHING=int(rules.finishing),
+        KEEPS_BEST=bool(rules.keeps_best),
+        TOP=int(rules.top),
+        CERTIFICATE=int(rules.certificate),
+        MASK_WORDS=append.mask_words,
+        BLOCK_ROWS=append.block_rows,
+        CHUNK=min(append.block_rows, WARP_SIZE * append.num_warps),
+        num_warps=append.num_warps,
+    )
+    return source, target, report
