@@ -27,7 +27,7 @@ demo test test-all test-ray test-oldest edge docs sanitize fuzz soak mutate: exp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench stale docs docs-links docs-look \
+.PHONY: help demo test test-all test-ray test-oldest edge build wheel wheel-test release-check data bench bench-kernels stale docs docs-links docs-look \
         lint fmt clean launches gpu-build gpu-pack gpu-test gpu-bench gpu-e2e gpu-profile
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "make release-check  say what a release still lacks; CHECKS=\"NAME ...\" for some of the checks alone"
 	@echo "make data      download the public corpora of the benchmarks into .data; FROM=\"FILE ...\" takes files instead"
 	@echo "make bench     measure speed beside CTranslate2 and transformers (an hour); needs make data"
+	@echo "make bench-kernels  measure every kernel beside torch's, with one thread; ONLY=\"-k select\" some of them"
 	@echo "make stale     list the measurements that are older than the code that they measure"
 	@echo "make docs      run every example and notebook of the documentation, build its site in docs/_build/html and"
 	@echo "               check its links;"
@@ -112,6 +113,9 @@ bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks one-request
 	@$(BIN)/python -m benchmarks e2e
 	@$(BIN)/python -m benchmarks.plots
+
+bench-kernels: build $(VENV)/.extra-bench
+	@$(BIN)/python -m pytest benchmarks/kernels --benchmark-only --journal $(or $(OUT),benchmarks/results) $(ONLY)
 
 # All warnings are errors; -n: a link to a name that does not exist is one.
 SPHINX = $(BIN)/python -m sphinx -q -n -W --keep-going

@@ -50,9 +50,6 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "transcription": ("transcription", "transcription", ()),
     "t5": ("wrapped", "t5", ()),
     "profile": ("phases", "profile", ()),
-    "select": ("kernels", "select", ()),
-    "processors": ("kernels", "processors", ()),
-    "linear": ("linear", "linear", ()),
     "service": ("service", "service", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
@@ -64,8 +61,6 @@ README = (
     *("fixed-5", "variable-5", "variable-50", "reduced-5", "widened-fixed-5"),
     *("int8-5", "int8-variable-50", "widened-int8-5"),
 )
-# one thread tells a kernel's own speed
-THREADS = {"select": 1, "processors": 1, "linear": 1}
 # what ends in time even if nobody says when
 MINUTES = {"service": 12.0}
 
@@ -123,7 +118,7 @@ def _setup(name: str, options: argparse.Namespace, folder: Path, keeps: bool = T
     size = sizes.TINY if options.dry_run else size
     if options.dtype:
         size = dataclasses.replace(size, dtype=options.dtype)
-    threads = options.threads or THREADS.get(name, 2)
+    threads = options.threads or 2
     settings = {
         "command": command_line(sys.argv[1:]),
         "device": options.device,
@@ -204,7 +199,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lines", type=int, help="so many lines (sources) instead of the case's")
     parser.add_argument("--repeats", type=int, help="instead of the case's")
     parser.add_argument("--minutes", type=float, help="end after so long; all once, then again")
-    parser.add_argument("--threads", type=int, help="default: 2, for kernels 1")
+    parser.add_argument("--threads", type=int, help="default: 2")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", help="default: float32, on a GPU bfloat16")
     parser.add_argument("--dry-run", action="store_true", help="next to nothing, to try it out")

@@ -15,13 +15,10 @@ torch's product of two square matrices of the same type.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
-import torch
 from torch import Tensor
 
 import pybeam
+from benchmarks import limits
 from benchmarks.meter import GIGA
 from benchmarks.setup import Setup
 from benchmarks.step_time import StepTime
@@ -37,7 +34,6 @@ SOURCE_LENGTH = 32
 LENGTHS = (8, 72)
 # of which the fastest counts
 REPEATS, CALLS = 5, 10
-SIDE = 512
 
 
 def tasks(setup: Setup) -> list[list[Task]]:
@@ -78,8 +74,8 @@ class OneRow:
         cells *= sum(LENGTHS) // 2 + SOURCE_LENGTH
         multiplies = flops_of(model.config)[0] // 2 + cells
         num_bytes = weights + 4 * cells
-        self._bandwidth = max(self._bandwidth, num_bytes / _least(_reading(num_bytes)))
-        self._rate = max(self._rate, SIDE**3 / _least(_product(self._dtype)))
+        self._bandwidth = max(self._bandwidth, limits.bandwidth(num_bytes))
+        self._rate = max(self._rate, limits.multiply_rate(self._dtype))
         explained = max(num_bytes / self._bandwidth, multiplies / self._rate)
         return {
             "weights MB": weights / 1e6,
@@ -110,22 +106,3 @@ def weight_bytes(model: Model) -> int:
         for value in vars(product).values()
         if isinstance(value, Tensor)
     )
-
-
-def _reading(num_bytes: int) -> Callable[[], object]:
-    return torch.ones(num_bytes // 4).sum
-
-
-def _product(dtype: str) -> Callable[[], object]:
-    ones = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
-    return lambda: (torch._int_mm if dtype == "int8" else torch.mm)(ones, ones)
-
-
-def _least(run: Callable[[], object], times: int = 50) -> float:
-    """Seconds of the fastest run."""
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

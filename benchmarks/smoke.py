@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--encoder-layers", "3", "--decoder-layers", "3"),
     ),
 }
+# every kernel of a CPU; the command `gpu` tries those of a GPU
+KERNELS = ("--benchmark-only", "--benchmark-max-time=0.001", "--tiny", "-q")
 # they take longest, so they begin first
 LONGEST = ("service", "e2e", "huggingface")
 # they wait as often as they compute
@@ -73,9 +75,11 @@ def _jobs(benchmarks: Iterable[str], data: Path) -> dict[str, list[str]]:
     options = ("--dry-run", "--repeats", "1", "--threads", "1", "--data", str(data))
     order = sorted(benchmarks, key=lambda name: name not in LONGEST)
     commands = {f"benchmarks.{name}": arguments for name, arguments in COMMANDS.items()}
-    return {name: ["benchmarks", name, *options] for name in order} | {
-        module: [module, *arguments] for module, arguments in commands.items()
-    }
+    return (
+        {name: ["benchmarks", name, *options] for name in order}
+        | {module: [module, *arguments] for module, arguments in commands.items()}
+        | {"kernels": ["pytest", str(ROOT / "benchmarks/kernels"), *KERNELS]}
+    )
 
 
 def _be_ready_to_fork() -> None:

@@ -28,11 +28,11 @@ class Expected(NamedTuple):
     def columns(self, us: float) -> dict[str, float]:
         """Columns of a row that took so many microseconds."""
         return {
-            "limit µs": _significant(self.limit),
-            "least µs": _significant(self.least),
-            "most µs": _significant(self.most),
-            "of limit": _significant(self.limit / us),
-            "times forecast": _significant(2 * us / (self.least + self.most)),
+            "limit µs": significant(self.limit),
+            "least µs": significant(self.least),
+            "most µs": significant(self.most),
+            "of limit": significant(self.limit / us),
+            "times forecast": significant(2 * us / (self.least + self.most)),
         }
 
     def times(self, number: float) -> Expected:
@@ -96,5 +96,6 @@ def network_of(config) -> Network:
     )
 
 
-def _significant(number: float) -> float:
+def significant(number: float) -> float:
+    """Three digits of it."""
     return float(f"{number:.3g}")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 
 import pybeam
-from benchmarks.gpu import bench_norm, bench_rows, bench_select, bench_tree_attention
-from benchmarks.gpu.bench_step import ALGORITHMS, LONGEST, SOURCE_TOKENS
 from benchmarks.gpu.count_kernels import META, many_multiprocessors
 from benchmarks.gpu.one_step import OneStep
-from benchmarks.gpu.timing import Graphed
-from pybeam import backends
+from benchmarks.kernels.bench_step import ALGORITHMS, LONGEST, SOURCE_TOKENS, Step
+from benchmarks.kernels.kernel import all_kernels
 from pybeam.backends import triton as triton_backend
 from pybeam.models.base import Model
 from tests.support.aot import Launch, distinct, recording
@@ -40,42 +37,14 @@ SEARCHES: dict[str, Callable[[int], pybeam.Algorithm]] = {
 }
 
 
-class Recorder:
-    """In place of a timer and a journal: calls everything once, on tensors without memory."""
-
-    device = META
-    is_over = False
-    own_rows: tuple[dict, ...] = ()
-
-    def graph_of(self, calls, before=None) -> Graphed:
-        calls[0]()
-        return Graphed(1.0, None)
-
-    def graphed_us(self, calls, before=None) -> float:
-        return self.graph_of(calls).us
-
-    eager_us = graphed_us
-
-    def measure(self, row, time_it, num_bytes=None, *, check=None, expected=None) -> None:
-        time_it()
-
-    def add(self, row) -> None:
-        """Rows are not kept."""
-
-    def say(self, line) -> None:
-        """Nobody is told."""
-
-
-def of_benchmarks(record: Recorder, tiny: bool) -> None:
+def of_benchmarks(is_tiny: bool = False) -> None:
     """Make every call of the microbenchmarks but those of a whole step."""
-    names = ["triton"]
-    # it is loaded by name only where there is a GPU
-    with patch.object(backends, "load", lambda name: triton_backend):
-        bench_select.measure_first(record, record, names, tiny)
-        bench_tree_attention.measure(record, record, names, tiny)
-        bench_norm.measure(record, record, names, tiny)
-        bench_rows.measure(record, record, names, tiny)
-        bench_select.measure(record, record, names, tiny)
+    for kernel in all_kernels():
+        if kernel is Step or kernel.cases.cuda is None:
+            continue
+        for case in kernel.cases.tiny if is_tiny else [*kernel.cases.cuda, *kernel.late]:
+            inputs = kernel(META, case.dtype, *case.size)
+            inputs.ours(triton_backend, *inputs.copies[0])
 
 
 def of_steps(model: Model, shapes=SHAPES, searches=SEARCHES) -> None:
@@ -110,7 +79,7 @@ def all_launches() -> list[Launch]:
             for dtype in dtypes:
                 with tempfile.TemporaryDirectory() as folder:
                     of_steps(network(name, dtype, Path(folder)))
-        of_benchmarks(Recorder(), tiny=False)
+        of_benchmarks()
     return distinct(launches)
 
 

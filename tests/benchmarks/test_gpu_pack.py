@@ -170,7 +170,7 @@ def test_the_calls_of_the_benchmarks_launch_on_tensors_without_memory(cache):
     needed = pytest.importorskip("benchmarks.gpu.needed_kernels")
     launches: list = []
     with aot.recording(launches.append), needed.torch.inference_mode():
-        needed.of_benchmarks(needed.Recorder(), tiny=True)
+        needed.of_benchmarks(is_tiny=True)
     names = {launch.kernel.__name__ for launch in launches}
     assert {
         "select_kernel",

@@ -1,0 +1,1 @@
+"""Microbenchmarks of single kernels, for pytest-benchmark: `pytest benchmarks/kernels --benchmark-only`."""

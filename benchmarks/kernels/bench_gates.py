@@ -1,0 +1,90 @@
+"""Gates of feed-forward layers, convolutions and LSTMs, beside the torch code that computes them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.gpu.forecast import Work
+from benchmarks.kernels.clock import num_copies
+from benchmarks.kernels.kernel import Case, Cases, Kernel, cases, times
+from pybeam import backends
+from pybeam.backends.torch_layers import Activation, lstm_cell
+
+SIZES = [(320, 1024), (5, 1024)]
+TINY = [Case("float32", (3, 24))]
+
+
+class Gated(Kernel):
+    """SiLU of one half, times the other one."""
+
+    op = "gated"
+    label = "[{}, 2 x {}]"
+    cases = Cases(
+        cpu=cases(["float32"], SIZES),
+        cuda=cases(["bfloat16"], [(320, 4096), (5, 4096)]),
+        tiny=TINY,
+    )
+    tolerance = 1e-5
+    tolerance_of_halves = 1e-2
+    halves = 2
+
+    def __init__(self, device: torch.device, dtype: str, num_rows: int, size: int) -> None:
+        torch_dtype = getattr(torch, dtype)
+        self.work = Work((self.halves + 1) * num_rows * size * torch_dtype.itemsize, 0)
+        self.copies = [
+            (torch.randn(num_rows, self.halves * size, device=device).to(torch_dtype),)
+            for _ in range(num_copies(device, self.work.num_bytes))
+        ]
+
+    def ours(self, backend: backends.Backend, x: Tensor) -> Tensor:
+        return backend.gated(x, int(Activation.SILU))
+
+    def in_torch(self, x: Tensor) -> Tensor:
+        gate, value = x.chunk(2, 1)
+        return F.silu(gate) * value
+
+
+class Glu(Gated):
+    op = "glu"
+    # on a GPU torch's is fast
+    cases = Cases(cpu=cases(["float32"], SIZES), tiny=TINY)
+
+    def ours(self, backend: backends.Backend, x: Tensor) -> Tensor:
+        return backend.glu(x)
+
+    def in_torch(self, x: Tensor) -> Tensor:
+        return F.glu(x, 1)
+
+
+class LstmCell(Gated):
+    op = "lstm_cell"
+    label = "[{}, 4 x {}]"
+    cases = Cases(cpu=cases(["float32"], SIZES), tiny=TINY)
+    halves = 4
+
+    def __init__(self, device: torch.device, dtype: str, num_rows: int, size: int) -> None:
+        super().__init__(device, dtype, num_rows, size)
+        self._cell = torch.randn(num_rows, size, device=device)
+
+    def ours(self, backend: backends.Backend, gates: Tensor) -> tuple[Tensor, Tensor]:
+        return backend.lstm_cell(gates, self._cell)
+
+    def in_torch(self, gates: Tensor) -> tuple[Tensor, Tensor]:
+        return lstm_cell(gates, self._cell)
+
+
+@times(Gated)
+def bench_gated(timed) -> None:
+    timed()
+
+
+@times(Glu)
+def bench_glu(timed) -> None:
+    timed()
+
+
+@times(LstmCell)
+def bench_lstm_cell(timed) -> None:
+    timed()

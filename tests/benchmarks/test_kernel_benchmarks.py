@@ -1,0 +1,191 @@
+"""The benchmarks of kernels run on tiny shapes, as on a CPU and as on a GPU, and keep what they measure."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from support.paths import ROOT
+
+for module in ("pytest_benchmark", "tabulate"):
+    pytest.importorskip(module)
+native = pytest.importorskip("pybeam.backends.native", exc_type=ImportError)
+
+from benchmarks.gpu import expected  # noqa: E402
+from benchmarks.kernels.bench_select import Select  # noqa: E402
+from benchmarks.kernels.kernel import Case, WrongResult, all_kernels  # noqa: E402
+from benchmarks.kernels.plan import worth  # noqa: E402
+
+KERNELS = ROOT / "benchmarks" / "kernels"
+# what a whole step times, and what is too little to be timed alone
+IN_STEPS = {"tree_append", "tree_release", "draft_open", "draft_commit", "catalogue_child"}
+SETTINGS = {"isa", "set_isa", "bfloat16_products", "set_bfloat16_products", "unwritten"}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_every_operator_has_a_benchmark():
+    operators = {
+        name.removeprefix("pybeam::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("pybeam::")
+    }
+    measured = {kernel.op.partition(",")[0] for kernel in all_kernels()}
+    assert operators - {name for name in operators if name.startswith("beam_")} == (
+        operators & (measured | IN_STEPS | SETTINGS)
+    )
+
+
+def test_every_case_has_a_name_of_its_own():
+    for kernel in all_kernels():
+        for kind, own in kernel.cases._asdict().items():
+            names = [(*kernel.names(case.size), case.dtype) for case in own or ()]
+            assert len(set(names)) == len(names), (kernel, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interprets", [False, True], ids=["native", "triton"])
+def test_trial_of_a_gpu(tmp_path, interprets):
+    """Every kernel of a GPU runs, and what it times is right."""
+    if interprets and importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not there")
+    names = {"OUT": str(tmp_path), "TRITON_INTERPRET": str(int(interprets))}
+    done = run("benchmarks.gpu", "--dry-run", "--minutes", "60", **names)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    data = json.loads((tmp_path / "gpu-bench.json").read_text())
+    assert data["is_complete"]
+    assert not [row for row in data["rows"] if "error" in row]
+    on_gpu = {
+        kernel.names(case.size)[0]: kernel.cases.cpu is not None
+        for kernel in all_kernels()
+        if kernel.cases.cuda is not None
+        for case in kernel.cases.tiny
+    }
+    ours = [row for row in data["rows"] if row["backend"] == ("triton" if interprets else "native")]
+    assert {row["op"] for row in ours} == {op for op, has in on_gpu.items() if interprets or has}
+    assert {row["op"] for row in data["rows"]} == set(on_gpu)
+    assert all(row["times forecast"] > 0 for row in ours)
+    assert "times forecast" in (tmp_path / "gpu-bench.log").read_text()
+
+
+def test_a_wrong_result_has_no_time(tmp_path):
+    (tmp_path / "breaks.py").write_text(
+        "from pybeam.backends import native\n"
+        "right = native.backtrace\n"
+        "native.backtrace = lambda *given: (right(*given)[0] + 1, right(*given)[1])\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = run(
+        *("pytest", str(KERNELS / "bench_backtrace.py"), "--benchmark-only", "--tiny"),
+        *("--device=cpu", f"--journal={tmp_path}", "-p", "breaks"),
+        PYTHONPATH=path,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "kernels-cpu.json").read_text())["rows"]
+    assert rows
+    assert all("us" not in row and "WrongResult" in row["error"] for row in rows)
+
+
+def test_rows_say_what_is_reached_of_the_limit(tmp_path):
+    done = run(
+        *("pytest", str(KERNELS / "bench_linear.py"), "--benchmark-only", "--tiny"),
+        *("--device=cpu", f"--journal={tmp_path}", "--benchmark-max-time=0.001"),
+        f"--benchmark-json={tmp_path / 'own.json'}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "kernels-cpu.json").read_text())["rows"]
+    own = json.loads((tmp_path / "own.json").read_text())["benchmarks"]
+    assert len(rows) == len(own) > 4
+    for row, kept in zip(rows, own, strict=True):
+        info = kept["extra_info"]
+        assert info.items() <= row.items()
+        assert row["us"] == pytest.approx(1e6 * kept["stats"]["median"], abs=0.01)
+        # 128 outputs of 64 inputs, 3 rows
+        assert info["flops"] == 2 * 3 * 128 * 64
+        assert info["of limit"] == pytest.approx(info["limit µs"] / row["us"], rel=0.05)
+
+
+def test_what_is_left_when_time_is_over_is_skipped(tmp_path):
+    done = run(
+        *("pytest", str(KERNELS / "bench_backtrace.py"), "--benchmark-only", "--tiny"),
+        *("--device=cpu", f"--journal={tmp_path}", "--minutes=0"),
+    )
+    assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout + done.stderr
+    kept = json.loads((tmp_path / "kernels-cpu.json").read_text())
+    assert not kept["is_complete"] and not kept["rows"]
+
+
+def test_the_most_valuable_rows_come_first():
+    def item(kernel: str, of: type, case: Case, backend: str = "triton"):
+        parameters = {"dtype": case.dtype, "size": case.size, "backend": backend}
+        return SimpleNamespace(
+            path=KERNELS / f"{kernel}.py",
+            callspec=SimpleNamespace(params=parameters),
+            function=SimpleNamespace(kernel=of),
+        )
+
+    by_op = {kernel.op: kernel for kernel in all_kernels()}
+    first = Select.cases.cuda[0]
+    items = [
+        item("bench_select", Select, Select.late[0]),
+        item("bench_select", Select, first, "torch.compile"),
+        item("bench_rows", by_op["gather_rows"], by_op["gather_rows"].cases.cuda[0]),
+        item("bench_select", Select, first),
+        item("bench_step", by_op["step"], by_op["step"].cases.cuda[0]),
+    ]
+    assert sorted(items, key=worth) == [items[i] for i in (4, 3, 2, 0, 1)]
+
+
+def test_select_is_compared_beam_by_beam(monkeypatch):
+    inputs = Select(torch.device("cpu"), "float32", *Select.cases.tiny[2].size)
+    inputs.check("native", "float32")
+    select = native.select
+
+    def wrong(*arguments):
+        survivors = select(*arguments)
+        return survivors._replace(parent=survivors.parent + 1)
+
+    monkeypatch.setattr(native, "select", wrong)
+    with pytest.raises(WrongResult, match="numbers are wrong"):
+        inputs.check("native", "float32")
+
+
+def test_forecast_of_a_row():
+    """Bytes at the published rate are the limit; a forecast has slower reads, and launches."""
+    one, two = (expected.of_bytes(3.35e6, kernels) for kernels in (1, 2))
+    assert one.limit == two.limit == pytest.approx(1)
+    assert one.least == pytest.approx(1 / 0.9 + 1.3) and one.most == pytest.approx(1 / 0.9 + 2.2)
+    assert two.least - one.least == pytest.approx(1.3)
+    columns = one.columns(us=2 * (one.least + one.most))
+    assert columns["times forecast"] == 4 and columns["of limit"] == pytest.approx(0.0867, 1e-2)
+
+
+def test_a_step_is_at_least_its_phases():
+    network = expected.Network(3, 256, 1024, 8000)
+    sizes = network, 64, 5, "bfloat16"
+    phases = [
+        expected.of_phase(*sizes, phase)
+        for phase in ("plan", "read", "model", "process", "select", "commit", "report")
+    ]
+    step = expected.of_step(*sizes)
+    assert sum(one.least for one in phases) == pytest.approx(step.least, rel=0.02)
+    assert (
+        expected.kernels_of(3)["sum"]
+        < expected.kernels_of(4)["sum"]
+        < expected.kernels_of(6)["sum"]
+    )
