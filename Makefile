@@ -106,7 +106,7 @@ release-check: build $(VENV)/.extra-release
 	@$(BIN)/python -m release.check $(CHECKS)
 
 data: build
-	@$(BIN)/python -m benchmarks.data $(if $(FROM),--from $(FROM))
+	@$(BIN)/python -m benchmarks.tools.data $(if $(FROM),--from $(FROM))
 
 bench: build $(VENV)/.extra-bench
 	@$(BIN)/python -m benchmarks readme

@@ -48,12 +48,10 @@ BENCHMARKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "causal": ("causal", "causal", ()),
     "whisper": ("wrapped", "whisper", ()),
     "transcription": ("transcription", "transcription", ()),
-    "t5": ("wrapped", "t5", ()),
     "profile": ("phases", "profile", ()),
     "service": ("service", "service", ("load",)),
     "corpus": ("corpus_runs", "corpus_runs", ()),
     "catalogue": ("catalogue", "catalogue", ()),
-    "retrieval": ("retrieval", "retrieval", ()),
 }
 # what README.md shows: a benchmark and its cases
 README = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import sacrebleu.metrics
 import sentencepiece
 
-from benchmarks.data import ROOT, folder_with
+from benchmarks.tools.data import ROOT, folder_with
 
 MODEL = ROOT / "examples" / "models" / "bible-es-en"
 EOS = 2

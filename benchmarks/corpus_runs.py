@@ -23,11 +23,11 @@ from typing import Any
 
 import pybeam
 from benchmarks import corpus
-from benchmarks.data import ROOT, folder_with
 from benchmarks.memory import in_process
 from benchmarks.meter import resident_bytes
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
+from benchmarks.tools.data import ROOT, folder_with
 from benchmarks.turns import READY, in_turns
 from pybeam.corpus import Corpus, FinishedPart, Here, Job, Run
 from pybeam.corpus.executors import Plan, Processes, relative_seconds

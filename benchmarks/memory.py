@@ -15,12 +15,12 @@ import torch
 
 import pybeam
 from benchmarks import corpus, peers
-from benchmarks.data import ROOT
 from benchmarks.meter import GIGA, resident_bytes
 from benchmarks.peers import GENERATE
 from benchmarks.plans import methods
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
+from benchmarks.tools.data import ROOT
 from benchmarks.translation import MAX_LENGTH, Decoding
 
 SYSTEMS = ("GREEDY", "FIXED", "VAR-STREAM", GENERATE)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import pybeam
 from benchmarks import corpus, peers
 from benchmarks.meter import Meter
-from benchmarks.widen import widen
+from benchmarks.tools.widen import widen
 
 MEMBERS = 5
 # as a share of a tensor's spread: members differ, and still translate

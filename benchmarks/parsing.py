@@ -14,9 +14,9 @@ from functools import cache
 from typing import NamedTuple
 
 import pybeam
-from benchmarks.data import ROOT, folder_with
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
+from benchmarks.tools.data import ROOT, folder_with
 from examples.parsing import treebank
 from examples.parsing.parser import Parser
 from examples.semantic_parsing import questions

@@ -23,9 +23,9 @@ from sacrebleu.significance import PairedTest
 
 import pybeam
 from benchmarks.corpus import MODEL, load
-from benchmarks.data import folder_with
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
+from benchmarks.tools.data import folder_with
 from pybeam.reranking import (
     chrf,
     forward_scores,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pybeam
 from benchmarks import corpus
-from benchmarks.data import ROOT
 from benchmarks.load import Address
 from benchmarks.meter import resident_bytes
 from benchmarks.peers import PEER
 from benchmarks.plans import CHOSEN_ON_DEV, chosen
 from benchmarks.setup import Setup
+from benchmarks.tools.data import ROOT
 from benchmarks.translation import MAX_LENGTH, fixed
 
 TYPES = ("float32", "int8")

@@ -18,23 +18,27 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
 
-from benchmarks.data import OWN_DATA, ROOT, SHARED_DATA
+from benchmarks.tools.data import OWN_DATA, ROOT, SHARED_DATA
 
 VERSES = "bible-es-en/test.es"
 # module -> its smallest arguments; DATA, VERSES and OUT are replaced
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "admission": ("--requests", "20", "--repeats", "1"),
-    "count_instructions": ("--output", "OUT"),
     "gpu": ("--dry-run",),
     "gpu.forecast": (),
-    "gpu.host": ("--repeats", "1", "--requests", "4"),
     "gpu.launches": ("--only", "greedy"),
-    "import_time": ("--repeats", "1"),
-    "makespan": ("--lines", "20", "--simulated", "20000", "--data", "VERSES"),
-    "ray_overhead": ("--lines", "20", "--part-lines", "10", "--repeats", "1", "--data", "VERSES"),
+    "tools.makespan": ("--lines", "20", "--simulated", "20000", "--data", "VERSES"),
+    "tools.ray_overhead": (
+        "--lines",
+        "20",
+        "--part-lines",
+        "10",
+        "--repeats",
+        "1",
+        "--data",
+        "VERSES",
+    ),
     "stale": (),
-    "triton_code": ("--output", "OUT", "--first", "3"),
-    "widen": (
+    "tools.widen": (
         *("--output", "OUT/widened", "--width", "512", "--ffn", "2048", "--vocabulary", "8001"),
         *("--encoder-layers", "3", "--decoder-layers", "3"),
     ),

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import jiwer
 
 import pybeam
-from benchmarks.data import ROOT, folder_with
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
+from benchmarks.tools.data import ROOT, folder_with
 from examples.speech import spoken_verses
 from examples.speech.spoken_numbers import recordings
 from pybeam.processors import Processor

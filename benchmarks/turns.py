@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.data import ROOT
+from benchmarks.tools.data import ROOT
 
 READY = "ready"
 TURN_SECONDS = 2.0

@@ -20,9 +20,9 @@ import torch
 
 import pybeam
 from benchmarks import corpus, peers
-from benchmarks.data import ROOT
 from benchmarks.networks import Networks
 from benchmarks.plans import chosen
+from benchmarks.tools.data import ROOT
 from benchmarks.translation import MAX_LENGTH, Decoding, fixed
 
 # by name: our algorithm, and the width of the peer's beam

@@ -1,4 +1,4 @@
-"""Wrapped transformers models beside their own `generate`, and Whisper and T5 built in beside them wrapped.
+"""Wrapped transformers models beside their own `generate`, and Whisper built in beside it wrapped.
 
 The translation model is the example model, on real text; the others have random weights, on which the
 time does not depend, and every hypothesis is as long as asked for. Both systems decode the same batch in
@@ -27,7 +27,6 @@ from benchmarks.memory import in_process
 from benchmarks.meter import STATUS, resident_bytes
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task, Timed, in_turn
-from pybeam.compat.huggingface import beam_search
 from pybeam.models.huggingface import wrap
 
 VOCAB_SIZE = 16000
@@ -272,46 +271,6 @@ def whisper(setup: Setup) -> Iterator[list[Task]]:
                 for name, is_ours in ways.items()
             },
         )
-
-
-def t5(setup: Setup) -> Iterator[list[Task]]:
-    """T5 small built in beside its own `generate`, and beside the same network wrapped.
-
-    Random weights, eight sources of 20 to 62 tokens, 32 tokens each, k = 5.
-    """
-    num, length = (2, 4) if setup.is_tiny else (8, 32)
-    job = cache(lambda: relative(5, num, length))
-
-    @cache
-    def built_in():
-        job().network.save_pretrained(setup.folder / "t5")
-        return pybeam.load_model(setup.folder / "t5", device="cpu")
-
-    def searching() -> Callable[[], list]:
-        @torch.inference_mode()
-        def search() -> list:
-            lines = job().search().tolist()
-            return [[t for t in line[1:] if t not in (PAD, IDS["eos_token_id"])] for line in lines]
-
-        return search
-
-    def decoding(is_built_in: bool) -> Callable[[], list]:
-        ids, mask = job().inputs.values()
-        sources = [own[seen.bool()].tolist() for own, seen in zip(ids, mask, strict=True)]
-        model = built_in() if is_built_in else wrap(job().network)
-        search = beam_search(5, max_new_tokens=length, min_new_tokens=length - 1)
-        decoder = pybeam.Decoder(model, search)
-        return lambda: [
-            [t for t in result.hypotheses[0].tokens if t != PAD]
-            for result in decoder.decode(sources)
-        ]
-
-    ways = {
-        "generate": searching,
-        "wrapped": lambda: decoding(False),
-        "built in": lambda: decoding(True),
-    }
-    yield in_turn("T5 small, k = 5", ways)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.data import ROOT
+from benchmarks.tools.data import ROOT
 
 ARCHITECTURES = "9.0"
 ABSENT = ("torch_cuda", "c10_cuda")

@@ -16,8 +16,8 @@ import weakref
 from pathlib import Path
 
 from benchmarks import corpus, peers
-from benchmarks.data import ROOT
 from benchmarks.networks import Networks
+from benchmarks.tools.data import ROOT
 
 WANTED = "libcublas.so.12"
 

@@ -17,7 +17,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from benchmarks.data import ROOT, folder_with
+from benchmarks.tools.data import ROOT, folder_with
 
 PACK = ROOT / "build" / "gpu-pack"
 MOST_BYTES = 60 * 1000**2

@@ -14,8 +14,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from benchmarks.data import ROOT
 from benchmarks.gpu.pack import KEY, PACK, PACKAGES, extension_key
+from benchmarks.tools.data import ROOT
 
 TRITON_CACHE = ROOT / "build" / "triton-cache"
 PACKAGES_FOLDER = ROOT / "build" / "gpu-packages"

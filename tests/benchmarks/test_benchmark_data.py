@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import data
-from benchmarks.data import DataError, DataSet, Source
+from benchmarks.tools import data
+from benchmarks.tools.data import DataError, DataSet, Source
 
 SHARED = data.SHARED_DATA
 SPLIT = {"dev": [3, 0], "test": [2]}

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("tabulate")
 
-from benchmarks import makespan
-from benchmarks.makespan import PROCESSES, Costs, Simulation
+from benchmarks.tools import makespan
+from benchmarks.tools.makespan import PROCESSES, Costs, Simulation
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pybeam
-from benchmarks import peers, widen
+from benchmarks import peers
+from benchmarks.tools import widen
 from support.paths import MODEL
 from support.tiny_models import save_tiny_model
 

@@ -44,7 +44,7 @@ def test_parts_of_attention():
 def test_slices_of_select(dtype, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.count_instructions import select_launch
+    from support.select_code import select_launch
 
     assert_in_order(aot.ptx(select_launch(dtype, 1), 90))
 

@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from benchmarks.count_instructions import BUDGET, reading_loop, select_launch
 from pybeam.contracts import SelectOptions
 from support import aot
+from support.select_code import BUDGET, reading_loop, select_launch
 from support.triton_process import run_in_interpreter
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -1,22 +1,13 @@
-"""Compile the CUDA sources with nvcc alone, for absent GPUs, and read the machine code.
-
-python -m tests.support.cuda_code    counts the instructions per logit of `select` and records them
-                                     in benchmarks/results/select-cuda-instructions.json
-"""
+"""Compile the CUDA sources with nvcc alone, for absent GPUs, and read the machine code."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-
-from benchmarks.sources import measured_by
 
 from .paths import ROOT
 
@@ -24,7 +15,6 @@ SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
 ARCHITECTURES = ("80", "90a")
 # lane-instructions per logit that an H200 can spend while it reads at its full copy rate
 BUDGET = {"bfloat16": 15.6, "float16": 15.6, "float32": 31.0}
-RECORD = ROOT / "benchmarks" / "results" / "select-cuda-instructions.json"
 
 KERNEL = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for '\w+'.*?"
@@ -142,41 +132,3 @@ def instructions_per_logit(name: str, code: list[tuple[int, str]]) -> dict[str, 
     }
     counts["sum"] = sum(counts.values())
     return {part: round(count / num_logits, 2) for part, count in counts.items()}
-
-
-def main() -> None:
-    rows = []
-    source = next(path for path in SOURCES if path.stem == "select")
-    for architecture in ARCHITECTURES:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-            kernels = compile_for(source, architecture, Path(cubin.name))
-            code = machine_code(Path(cubin.name))
-        for kernel in sorted(kernels, key=lambda kernel: select_variant(kernel.name)):
-            logits, vectors, key_bits = select_variant(kernel.name)
-            rows.append(
-                {
-                    "architecture": f"sm_{architecture}",
-                    "logits": logits,
-                    "vectors_per_thread": vectors,
-                    "key_bits": key_bits,
-                    "registers": kernel.registers,
-                    **instructions_per_logit(kernel.name, code[kernel.name]),
-                    # two vectors per thread are for rows that are too small to be bound by bandwidth
-                    "budget": BUDGET[logits] if vectors == 8 else None,
-                }
-            )
-            print(rows[-1])
-    version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True).stdout
-    data = {
-        "command": "python -m tests.support.cuda_code",
-        "date": date.today().isoformat(),
-        "nvcc": re.findall(r"release (\S+),", version)[0],
-        "measures": list(measured_by(RECORD.stem)),
-        "unit": "lane-instructions per logit",
-        "rows": rows,
-    }
-    RECORD.write_text(json.dumps(data, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

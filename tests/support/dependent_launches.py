@@ -61,7 +61,6 @@ def _print(capability: int) -> None:
 
 def _launches() -> list:
     """Launch every kernel but those of catalogues."""
-    from benchmarks.count_instructions import select_launch
     from pybeam.backends.arrays import CommitRules, PlanRules
     from pybeam.contracts import Finishing
     from pybeam.triton_kernels import layers
@@ -69,6 +68,7 @@ def _launches() -> list:
     from . import triton_launches as launches
     from .aot import recorded
     from .beam_arrays import EOS
+    from .select_code import select_launch
 
     x, table = torch.zeros(4, 64), torch.zeros(8, 16)
     own = recorded(

@@ -1,7 +1,7 @@
 """A simulated schedule: how long 10, 100 and 1,000 nodes take for 10^9 lines in parts.
 
-python -m benchmarks.makespan                 measure, simulate, write results/makespan-cpu.json
-python -m benchmarks.makespan --lines 2000    measure with fewer lines; give $OUT then
+python -m benchmarks.tools.makespan                 measure, simulate, write results/makespan-cpu.json
+python -m benchmarks.tools.makespan --lines 2000    measure with fewer lines; give $OUT then
 
 Measured on this machine: the time of a part, how much parts of equal size differ, and what the one process
 that reads lines, hands parts out and writes them needs for a line and for a part.
@@ -34,7 +34,7 @@ from pybeam.corpus import Corpus, Counts, FinishedPart, Job, Part, Run, parts_of
 from pybeam.corpus.manifest import Manifest, PartEntry
 from pybeam.corpus.run import Listener
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINES = 10**9
 NODES = (10, 100, 1000)
 PROCESSES = 16

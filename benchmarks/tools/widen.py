@@ -1,6 +1,6 @@
 """A model of any size that computes what the example model computes.
 
-python -m benchmarks.widen --output DIR [--width 1024] [--ffn 4096] [--vocabulary 42000] ...
+python -m benchmarks.tools.widen --output DIR [--width 1024] [--ffn 4096] [--vocabulary 42000] ...
 
 The example model is too small to show what decoding costs at the size people use, and a model with
 random weights of that size prunes like none that was trained. So the example model is made larger

@@ -1,6 +1,6 @@
 """Builds the data sets of the benchmarks from the public corpora that they come from.
 
-python -m benchmarks.data [--from FILE ...] [--output .data]        (or `make data`)
+python -m benchmarks.tools.data [--from FILE ...] [--output .data]        (or `make data`)
 
 Every download is pinned to a commit and checked, and so is every file that is made of it, so that all
 machines measure on the same lines. Files that are there already are left alone. Without a network,
@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # what this builds
 OWN_DATA = ROOT / ".data"
 # data that several checkouts share, in a folder beside them

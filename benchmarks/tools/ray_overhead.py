@@ -1,7 +1,7 @@
 """What Ray costs on one machine: the same corpus by this process and by as many processes of a cluster.
 
-python -m benchmarks.ray_overhead                 write results/ray-overhead-cpu.json
-python -m benchmarks.ray_overhead --lines 800 --part-lines 100 --repeats 2    quick; give $OUT then
+python -m benchmarks.tools.ray_overhead                 write results/ray-overhead-cpu.json
+python -m benchmarks.tools.ray_overhead --lines 800 --part-lines 100 --repeats 2    quick; give $OUT then
 
 Both take turns, with one thread for each process that decodes. `lines/s` counts from the end of the first
 part to the end of the last, so that the start of Ray and of the model counts in `start_s` alone.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pybeam
 from benchmarks.journal import Journal, results_folder
-from benchmarks.makespan import ROOT
+from benchmarks.tools.makespan import ROOT
 from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.run import Listener

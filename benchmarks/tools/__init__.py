@@ -1,0 +1,1 @@
+"""Commands beside the benchmarks: data, wider models, and clusters that are simulated."""
