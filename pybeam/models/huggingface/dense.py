@@ -207,13 +207,16 @@ def has_length(cache: Cache) -> bool:
     return any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
 
 
-def can_be_padded(cache: DynamicCache) -> bool:
-    """Whether lines of different lengths can share such a cache, the shorter ones padded.
+def can_be_padded(model: HuggingFaceModel) -> bool:
+    """Whether lines of different lengths can share a dense cache, the shorter ones padded.
 
     Keys and values can be padded. States, and what belongs to them, cannot.
     """
+    if model.is_encoder_decoder or not model.takes_mask:
+        return False
+    layers = DynamicCache(config=model.network.config).layers
     # other classes, even those derived from these, may hold anything else
-    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
 def gathered(parts: Sequence[Part], length: int | None = None) -> Cache | None:

@@ -88,23 +88,21 @@ def _session(model: HuggingFaceModel, backend: Backend) -> Session:
 
 def _memory(model: HuggingFaceModel, ways: Sequence[str]) -> tuple[Memory, str | None]:
     """Return the first of these ways in which the model can keep its cache, and why earlier ones failed."""
-    obstacles: list[str] = []
+    obstacles: dict[str, str] = {}
     for keeps in ways:
-        obstacle = None
         for memory in _dense_ways(model) if keeps == "dense" else (None,):
             obstacle = _try(model, memory)
             if obstacle is None:
-                return model.memory, next(iter(obstacles), None)
-        obstacles.append(str(obstacle))
-    are_wrong = "logits are wrong" in obstacles[-1]
+                return model.memory, obstacles.get("tree")
+            obstacles[keeps] = obstacle
+    problem = "; ".join(obstacles.values())
+    are_wrong = "logits are wrong" in obstacles[ways[-1]]
     if are_wrong and not model.is_encoder_decoder and not _is_causal(model):
-        obstacles = [
+        problem = (
             "without a cache its logits change with the tokens behind them; does its config lack "
             "`is_decoder`?"
-        ]
-    raise ValueError(
-        f"{type(model.network).__name__} cannot be searched by pybeam: {'; '.join(obstacles)}"
-    )
+        )
+    raise ValueError(f"{type(model.network).__name__} cannot be searched by pybeam: {problem}")
 
 
 def _dense_ways(model: HuggingFaceModel) -> Iterator[Memory]:
@@ -115,29 +113,21 @@ def _dense_ways(model: HuggingFaceModel) -> Iterator[Memory]:
         yield Memory("dense", is_told=False)
 
 
-def _can_pad(model: HuggingFaceModel) -> bool:
-    """Whether lines of different lengths may share a dense cache."""
-    if model.is_encoder_decoder or not model.takes_mask:
-        return False
-    return can_be_padded(DynamicCache(config=model.network.config))
-
-
 def _is_causal(model: HuggingFaceModel) -> bool:
     """Whether logits do not depend on later tokens. They do in BERT, unless `is_decoder` is True."""
     long = _sources(model)[0][None].to(model.device)
     found, alone = (
         model.network(ids, use_cache=False).logits[0, 0].float() for ids in (long, long[:, :1])
     )
-    return float((found - alone).abs().max()) <= TOLERANCE[model.network.dtype] * float(
-        alone.abs().max()
-    )
+    tolerance = TOLERANCE[model.network.dtype] * float(alone.abs().max())
+    return float((found - alone).abs().max()) <= tolerance
 
 
 def _try(model: HuggingFaceModel, memory: Memory | None) -> str | None:
     """Say why the model cannot keep its cache in this way, or without one in a tree; None if it can."""
     keeps = memory.keeps if memory else "tree"
     try:
-        if memory and memory.pads and not _can_pad(model):
+        if memory and memory.pads and not can_be_padded(model):
             return "its lines cannot be padded"
         model.keep(memory or _measured(model))
         expected = [_without_cache(model)]
@@ -238,34 +228,24 @@ def _heads(layers: Sequence[Any]) -> Heads:
 def _sources(model: HuggingFaceModel) -> list[Any]:
     """Make two inputs, of different lengths if the model takes any length."""
     vocab_size = model.vocab_size
-    if model.takes_features:
-        return _features(model) if model.feature_shape else _states(model)
-    if model.is_encoder_decoder:
+    if model.is_encoder_decoder and not model.takes_features:
         vocab_size = model.embeddings.num_embeddings
-    return [_tokens(6, vocab_size, 3), _tokens(3, vocab_size, 5)]
+    if not model.takes_features:
+        return [_tokens(6, vocab_size, 3), _tokens(3, vocab_size, 5)]
+    generator = torch.Generator().manual_seed(7)
+    if model.feature_shape:
+        shapes = [[size or other for size in model.feature_shape] for other in (40, 24)]
+        return [torch.randn(shape, generator=generator) for shape in shapes]
+    # it is not known what the encoder takes, but what it gives
+    assert model.encoder is not None
+    width = model.encoder.config.hidden_size
+    states = [torch.randn(num, width, generator=generator) for num in (6, 3)]
+    return [EncoderStates(own.to(model.device, model.network.dtype)) for own in states]
 
 
 def _tokens(num: int, vocab_size: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(vocab_size, (num,), generator=generator)
-
-
-def _features(model: HuggingFaceModel) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(7)
-    shapes = [[size or other for size in model.feature_shape] for other in (40, 24)]
-    return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
-def _states(model: HuggingFaceModel) -> list[EncoderStates]:
-    """Make encoder states, where it is not known what the encoder takes."""
-    generator = torch.Generator().manual_seed(7)
-    assert model.encoder is not None
-    width = model.encoder.config.hidden_size
-    dtype = model.network.dtype
-    return [
-        EncoderStates(torch.randn(num, width, generator=generator).to(model.device, dtype))
-        for num in (6, 3)
-    ]
 
 
 def _targets(model: HuggingFaceModel) -> list[Tensor]:
@@ -360,25 +340,13 @@ def _in_steps(model: HuggingFaceModel) -> tuple[list[Tensor], str | None]:
             obstacle = _obstacle(model, partial(trial.step, rows))
         following = [i for i in moving if t - 2 * i < NUM_TOKENS]
         if following:
-            _extend(
-                tree,
-                ints,
-                [slots[i] for i in following],
-                [targets[i][t - 2 * i] for i in following],
-            )
-            trial.advance(
-                ints(*(2 * slots[i] for i in following)), ints(*(2 * slots[i] for i in following))
-            )
+            slot = ints(*(slots[i] for i in following))
+            token = ints(*(int(targets[i][t - 2 * i]) for i in following))[:, None]
+            log_prob = torch.zeros(token.shape, device=model.device)
+            # to the one row of each slot
+            tree.append(slot, tree_survivors(token, torch.zeros_like(token), log_prob), -1)
+            trial.advance(2 * slot, 2 * slot)
     needs = getattr(trial, "windows", None)
     if model.memory.is_windowed and needs is not None and not needs:
         raise CannotAttend("its layers have windows, but do not tell the attention function")
     return [torch.stack(own) for own in logits], obstacle
-
-
-def _extend(
-    tree: TokenTree, ints: Callable[..., Tensor], slots: list[int], tokens: list[Tensor]
-) -> None:
-    """Append a token to the one row of each slot."""
-    token = ints(*(int(token) for token in tokens))[:, None]
-    log_prob = torch.zeros(len(slots), 1, device=token.device)
-    tree.append(ints(*slots), tree_survivors(token, torch.zeros_like(token), log_prob), -1)
