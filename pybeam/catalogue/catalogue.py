@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pybeam.catalogue import bits, filters, storage
+from pybeam.catalogue import filters, storage
 from pybeam.catalogue.filters import Filter
 from pybeam.catalogue.levels import Built, Progress, build
-from pybeam.catalogue.ragged import Ragged, of_texts, ragged
+from pybeam.catalogue.ragged import Ragged, encoded, ragged
 from pybeam.text.tokenizer import Tokenizer
 
 ROOT = 0
@@ -94,7 +94,7 @@ class Catalogue:
             raise TypeError(
                 "`texts` must be an iterable of texts, but is one text; put it into a list"
             )
-        return cls(build(*of_texts(texts, tokenizer.encode_target, progress), progress))
+        return cls.build(encoded(texts, tokenizer.encode_target), progress=progress)
 
     @classmethod
     def from_parquet(
@@ -221,14 +221,14 @@ class Catalogue:
             places, counts = np.unique(self._sequence_of[denied], return_counts=True)
             first_item = self._built.first_item
             lost = places[counts == first_item[places + 1] - first_item[places]]
-            node_bits = bits.without(self._levels, self._every_bits, lost)
+            node_bits = filters.bits_without(self._levels, self._every_bits, lost)
             left = self.num_items - len(denied), self.num_sequences - len(lost)
             return Filter(self, node_bits, denied, left, are_allowed=False)
         allowed = filters.chosen_items("allow", allow, self.num_items)
         if len(denied):
             allowed = np.setdiff1d(allowed, denied, assume_unique=True)
         sequences = filters.distinct(self._sequence_of[allowed], self.num_sequences)
-        node_bits = bits.of_only(self._levels, sequences)
+        node_bits = filters.bits_of(self._levels, sequences)
         left = len(allowed), len(sequences)
         return Filter(self, node_bits, allowed, left, are_allowed=True)
 
@@ -239,8 +239,8 @@ class Catalogue:
         return Filter(self, self._every_bits, self._built.items[:0], left, are_allowed=False)
 
     @cached_property
-    def _every_bits(self) -> bits.NodeBits:
-        return bits.of_all(self._levels)
+    def _every_bits(self) -> filters.NodeBits:
+        return filters.bits_of_all(self._levels)
 
     @cached_property
     def _sequence_of(self) -> np.ndarray:
@@ -271,7 +271,6 @@ def _column(array: Any, place: str) -> Ragged:
     """The items of an Arrow array. Raises what `ragged` raises, with the place."""
     try:
         return ragged(array)
-    except TypeError as error:
-        raise TypeError(f"{error} ({place})") from error
-    except ValueError as error:
-        raise ValueError(f"{error} ({place})") from error
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{error} ({place})") from error

@@ -23,9 +23,8 @@ class Levels(NamedTuple):
     """
 
     token: np.ndarray  # [E] int32, of every edge; ascending among those of one node
-    first: (
-        np.ndarray
-    )  # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]; others have none
+    # [F + 1] int32, edges of node n < F are first[n] .. first[n + 1]; others have none
+    first: np.ndarray
     end: np.ndarray  # [Q] int32, ascending: the nodes where a sequence ends
     start: np.ndarray  # [depths + 1] int64, the first node of every depth, then the number of nodes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -168,16 +168,10 @@ def _checked(found: Ragged) -> Ragged:
     return Ragged(np.ascontiguousarray(values, dtype=np.int32), offsets)
 
 
-def of_texts(texts: Iterable[str], encode: Any, report: Progress | None = None) -> Ragged:
-    """Return the ids of texts, which `encode` makes of each."""
-
-    def encoded() -> Iterable[list[int]]:
-        for i, text in enumerate(texts):
-            tokens = encode(text)
-            if not tokens:
-                raise ValueError(
-                    f"`texts` must have tokens, but number {i} is {text!r}; leave it out"
-                )
-            yield tokens
-
-    return _checked(_streamed(encoded(), report))
+def encoded(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Iterator[list[int]]:
+    """Yield the ids of texts, which `encode` makes of each."""
+    for i, text in enumerate(texts):
+        tokens = encode(text)
+        if not tokens:
+            raise ValueError(f"`texts` must have tokens, but number {i} is {text!r}; leave it out")
+        yield tokens

@@ -117,11 +117,10 @@ def _problem(built: Built) -> str:
     end, items = levels.end, built.items
     if not len(end) or end[0] < 1 or end[-1] >= num_nodes or _descends(end, strictly=True):
         return "`end` is not ascending nodes"
-    has_item = np.zeros(num_nodes, dtype=bool)
-    has_item[end] = True
-    if not (has_item[: len(levels.first) - 1] | (np.diff(levels.first) > 0)).all():
-        return "a node leads to no item"
-    if not has_item[start[-2] :].all():
+    leads_on = np.zeros(num_nodes, dtype=bool)
+    leads_on[end] = True
+    leads_on[: len(levels.first) - 1] |= np.diff(levels.first) > 0
+    if not leads_on.all():
         return "a node leads to no item"
     first_item = built.first_item
     if len(first_item) != len(end) + 1 or first_item[0] != 0 or first_item[-1] != len(items):

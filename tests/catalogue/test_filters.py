@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pybeam
-from pybeam.catalogue import bits, filters
+from pybeam.catalogue import filters
 from support.item_lists import beginnings, random_items
 
 ITEMS = random_items(5, 80, range(2, 7), range(1, 5), repeats=25)
@@ -27,7 +27,7 @@ def unpacked(found, num_nodes):
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["allow", "deny", "both"])
 def test_bits_are_those_of_the_allowed_items(monkeypatch, kind, share):
-    monkeypatch.setattr(bits, "SPARSE_SHARE", share)
+    monkeypatch.setattr(filters, "SPARSE_SHARE", share)
     monkeypatch.setattr(filters, "FEW", share)
     catalogue = pybeam.Catalogue.build(ITEMS)
     nodes = beginnings(ITEMS)
