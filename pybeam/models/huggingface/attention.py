@@ -25,6 +25,8 @@ from pybeam.models.rows import Rows
 
 NAME = "pybeam"
 _current = threading.local()
+# of each call of an attention function: what the model would add to scores, and the number of keys
+Caught = list[tuple[Tensor | None, int]]
 
 
 class CannotAttend(ValueError):
@@ -71,42 +73,24 @@ class Step:
 
 def current() -> Step | None:
     """Return the step that this thread is in."""
-    return getattr(_current, "step", None)
+    attended = getattr(_current, "attended", None)
+    return attended if isinstance(attended, Step) else None
 
 
 @contextmanager
-def attending(configs: Sequence[Any], step: Step) -> Iterator[None]:
-    """A context in which models with these configs attend over the step's cells."""
-    _current.step = step
-    try:
-        with _replacing(configs):
-            yield
-    finally:
-        _current.step = None
+def attending(configs: Sequence[Any], attended: Step | Caught) -> Iterator[None]:
+    """A context in which models with these configs attend over the cells of a step.
 
-
-@contextmanager
-def catching(configs: Sequence[Any]) -> Iterator[list[tuple[Tensor | None, int]]]:
-    """A context in which models with these configs compute no attention.
-
-    Afterwards the list has an entry per call: what the model would add to scores, and the number of keys.
+    With a list in place of a step they compute no attention, and each call is added to the list.
     """
-    caught = _current.caught = []
-    try:
-        with _replacing(configs):
-            yield caught
-    finally:
-        _current.caught = None
-
-
-@contextmanager
-def _replacing(configs: Sequence[Any]) -> Iterator[None]:
     before = [config._attn_implementation for config in configs]
-    for config in configs:
-        config._attn_implementation_internal = NAME
+    _current.attended = attended
     try:
+        for config in configs:
+            config._attn_implementation_internal = NAME
         yield
     finally:
+        _current.attended = None
         for config, name in zip(configs, before, strict=True):
             config._attn_implementation_internal = name
 
@@ -144,11 +128,10 @@ def tree_attention_forward(
     Raises:
         CannotAttend: the model changes its attention scores in a way that the session does not support.
     """
-    caught = getattr(_current, "caught", None)
-    if caught is not None:
-        caught.append((position_bias, key.shape[2]))
+    step = getattr(_current, "attended", None)
+    if isinstance(step, list):
+        step.append((position_bias, key.shape[2]))
         return query.transpose(1, 2), None
-    step = current()
     if step is None:
         raise RuntimeError(
             f"attention {NAME!r} is for sessions of pybeam; load the model with another, such as 'sdpa'"

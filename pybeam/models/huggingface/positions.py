@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pybeam.backends.inference import inferring
-from pybeam.models.huggingface.attention import CannotAttend, catching, current
+from pybeam.models.huggingface.attention import CannotAttend, Caught, attending, current
 from pybeam.models.huggingface.model import Biases, HuggingFaceModel
 
 # tokens of the first call where biases have no bound: more than most outputs have, and each later call
@@ -136,7 +136,8 @@ def _caught(
 ) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
     """Return the biases of a call on so many tokens: of each layer's self-attention, and of the others."""
     weight = next(model.decoder.parameters())
-    with model.lock, catching(model.configs) as caught:
+    caught: Caught = []
+    with model.lock, attending(model.configs, caught):
         model.decoder(
             input_ids=torch.full((1, length), model.start_id, device=model.device),
             encoder_hidden_states=weight.new_zeros(1, 1, model.decoder.config.hidden_size),
