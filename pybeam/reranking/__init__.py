@@ -5,9 +5,14 @@ results = pybeam.reranking.rerank(results, [scores], weights=(1.0, 0.5))
 """
 
 from pybeam.reranking.chrf import chrf
-from pybeam.reranking.mbr import Choice, minimum_bayes_risk, pairwise
+from pybeam.reranking.mbr import (
+    Choice,
+    minimum_bayes_risk,
+    pairwise,
+    probability_weights,
+    sample_weights,
+)
 from pybeam.reranking.rerank import forward_scores, rerank, reverse_scores
-from pybeam.reranking.weights import probability_weights, sample_weights
 
 __all__ = [
     "Choice",
