@@ -158,3 +158,9 @@ def needs(name: str, given: object, other: str, value: object) -> None:
     """Raise ValueError if option `name` is `given`, but the `value` of `other`, which it needs, is None."""
     if given and value is None:
         raise ArgumentError(name, f"needs `{other}`, which is not given")
+
+
+def some(names: Iterable[str]) -> str:
+    """Name the first five, and say how many there are if there are more."""
+    names = list(names)
+    return ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from pybeam.backends.inference import InferenceMode
-from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Schedule
 from pybeam.models.base import Model
 from pybeam.request import Request
@@ -70,9 +69,7 @@ class ServedTranscripts:
         self._builder = RequestBuilder(
             model, self._assets, TranscriptionOptions(), search, NUM_LINES
         )
-        # the request builder says what is suppressed, and each question how its answer begins and ends
-        plain = model.without(*model.settings.names)
-        self.decoder = Decoder(plain, self._builder.algorithm, schedule, backend)
+        self.decoder = self._builder.decoder(schedule, backend)
         # words are aligned in the memory of one session
         self._lock = threading.Lock()
 
@@ -120,10 +117,8 @@ class ServedTranscripts:
             is_first = False
 
     async def _answer(self, question: Question, decode: Decode, is_first: bool) -> Answer:
-        token_log_probs = self._builder.token_log_probs
-        line = token_log_probs.take()
+        request, line = self._builder.request(question)
         try:
-            request = self._builder.request(question, line)
             while True:
                 try:
                     served = await decode(request)
@@ -135,9 +130,9 @@ class ServedTranscripts:
                     await asyncio.sleep(full.retry_after)
         except BaseException:
             loop = asyncio.get_running_loop()
-            loop.call_later(CANCELLED_SECONDS, token_log_probs.read, line)
+            loop.call_later(CANCELLED_SECONDS, self._builder.token_log_probs.read, line)
             raise
-        return Answer.of(question, served.result, token_log_probs.read(line))
+        return self._builder.answer(question, line, served.result)
 
     @cached_property
     def _finder(self) -> WordFinder:

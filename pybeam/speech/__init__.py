@@ -7,7 +7,7 @@ from pybeam.speech.features import (
     WhisperFeatureExtractor,
     load_feature_extractor,
 )
-from pybeam.speech.sound import SoundFile, read_sound, sound_seconds
+from pybeam.speech.sound import SoundFile, read_sound, read_wav, sound_seconds
 from pybeam.speech.transcript import (
     Segment,
     Stretch,
@@ -17,10 +17,9 @@ from pybeam.speech.transcript import (
     format_transcript,
 )
 from pybeam.speech.voice_activity import SpeechRules, VoiceActivity
-from pybeam.speech.wav import read_wav
+from pybeam.speech.whisper.assets import Transcription, load_transcription
 from pybeam.speech.whisper.recording import LongFeatures
 from pybeam.speech.whisper.timestamps import whisper_timestamps
-from pybeam.speech.whisper.tokens import Transcription, load_transcription
 from pybeam.speech.words import WordFinder
 
 __all__ = [

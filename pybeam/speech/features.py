@@ -238,17 +238,14 @@ def _slaney_filters(frequency: np.ndarray, num_mel_bins: int) -> np.ndarray:
     """Return [F, bins]: how much of the power at each frequency counts in each mel bin."""
     highest = 15 + 27 * np.log(WHISPER_HIGHEST / 1000) / np.log(6.4)
     mel = np.linspace(0, highest, num_mel_bins + 2)
-    edge = np.where(
-        mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27)
-    )  # [F + 2]
+    # [F + 2]
+    edge = np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
     low, centre, high = (edge[i : i + num_mel_bins, None] for i in range(3))
     rising, falling = (frequency - low) / (centre - low), (high - frequency) / (high - centre)
     return np.minimum(rising, falling).clip(min=0) * 2 / (high - low)
 
 
-def load_feature_extractor(
-    path: str | os.PathLike[str],
-) -> Extractor:
+def load_feature_extractor(path: str | os.PathLike[str]) -> Extractor:
     """Load the feature extractor of a speech model's directory.
 
     It reads `preprocessor_config.json`, or else the `feature_extractor` of `processor_config.json`, where
@@ -342,11 +339,8 @@ def _size(path: Path, config: dict[str, Any], name: str) -> int:
 
 def _numbers(path: Path, config: dict[str, Any], name: str, num: int) -> list[float]:
     found = config.get(name)
-    if (
-        not isinstance(found, list)
-        or len(found) != num
-        or not all(isinstance(x, int | float) for x in found)
-    ):
+    is_list = isinstance(found, list) and len(found) == num
+    if not is_list or not all(isinstance(x, int | float) for x in found):
         raise ValueError(f"`{name}` in {path} must be a list of {num} numbers")
     return found
 

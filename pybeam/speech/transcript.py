@@ -197,13 +197,8 @@ def _fields(number: int, segment: Segment) -> dict[str, Any]:
     }
     if segment.words:
         fields["words"] = [
-            {
-                "word": word.text,
-                "start": word.start,
-                "end": word.end,
-                "probability": word.probability,
-            }
-            for word in segment.words
+            dict(word=one.text, start=one.start, end=one.end, probability=one.probability)
+            for one in segment.words
         ]
     return fields
 

@@ -7,8 +7,9 @@ import struct
 from typing import Any, BinaryIO
 
 from pybeam.speech.containers import Damaged
-from pybeam.speech.wav import LARGEST_WAV
 
+# bytes of a WAV file's samples; a size from here on stands for one that is not known
+LARGEST_WAV = 0x7FFF0000
 # bytes in which the last page of an Ogg file begins, and of the first frame of an MP3 file
 NEAR, FRAME = 1 << 16, 256
 # what encoders call the frame in which they say how many there are

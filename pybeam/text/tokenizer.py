@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from pybeam.arguments import ArgumentError, whole
+from pybeam.arguments import ArgumentError, some, whole
 from pybeam.text.characters import CharacterPieces
 from pybeam.text.encoded import Encoded
 from pybeam.text.json_files import LARGEST, read_json
@@ -332,6 +332,8 @@ def _framed(
         _refuse_languages(files, source_lang, target_lang)
         return Tokenizer(pieces, pieces.before, [eos_id], prefix)
 
+    known = some(sorted(one.strip("_<>") for one in tags))
+
     def tag(name: str, language: str | None) -> int:
         for token in (language, f"__{language}__", f">>{language}<<"):
             token_id = pieces.token_id(token) if token in tags else None
@@ -339,7 +341,7 @@ def _framed(
                 return token_id
         raise ArgumentError(
             name,
-            f"must be one of the languages of {files.directory} ({_some(tags)}), but is {language!r}",
+            f"must be one of the languages of {files.directory} ({known}), but is {language!r}",
         )
 
     source_lang = source_lang or files.tokenizer_config.get("src_lang")
@@ -377,8 +379,3 @@ def _refuse_languages(files: _Files, source_lang: str | None, target_lang: str |
                 f"must be left out, as the tokenizer of {files.directory} has no language tags, but "
                 f"is {language!r}",
             )
-
-
-def _some(tags: Sequence[str]) -> str:
-    names = sorted(tag.strip("_<>") for tag in tags)
-    return ", ".join(names[:5]) + (f", … {len(names)} in all" if len(names) > 5 else "")

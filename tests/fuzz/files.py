@@ -20,7 +20,7 @@ from pybeam.corpus.readers import Corpus
 from pybeam.models import ConformerTransformer, SpeechTransformer
 from pybeam.models.base import Model
 from pybeam.models.onnx.model import OnnxSpeechModel
-from pybeam.speech.whisper.tokens import load_transcription
+from pybeam.speech.whisper.assets import load_transcription
 from pybeam.text.tokenizer import load_languages
 
 # these may be said of a file; DecodeError holds the errors of requests

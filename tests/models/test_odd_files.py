@@ -15,7 +15,7 @@ import pybeam
 from fuzz.corpus import save_languages
 from pybeam.speech.features import load_feature_extractor
 from pybeam.speech.sound import read_sound
-from pybeam.speech.whisper.tokens import WhisperTokens, load_transcription
+from pybeam.speech.whisper.assets import WhisperTokens, load_transcription
 from pybeam.text.model_files import MAX_TEXT_BYTES
 from support.built_in_models import saved
 from support.item_lists import random_items

@@ -11,12 +11,12 @@ from pybeam.models.base import Model
 from pybeam.models.transformer.speech import SpeechTransformer
 from pybeam.speech.transcript import Segment, Transcript
 from pybeam.speech.whisper.assets import WhisperAssets
-from pybeam.speech.whisper.hallucinations import HallucinationFilter
 from pybeam.speech.whisper.options import TranscriptionOptions
 from pybeam.speech.whisper.recording import Progress, Recording, RecordingFeatures, Window
 from pybeam.speech.whisper.requests import Answer, Question
 from pybeam.speech.whisper.window_jobs import Asking
 from pybeam.speech.whisper.windows import (
+    HallucinationFilter,
     Piece,
     WindowResult,
     best_of_failed,

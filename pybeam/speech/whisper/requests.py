@@ -12,6 +12,8 @@ from torch import Tensor
 
 from pybeam import processors
 from pybeam.arguments import ArgumentError
+from pybeam.decoder import Decoder
+from pybeam.engine.schedule import Schedule
 from pybeam.limits import FREE, SourceLimit
 from pybeam.models.base import Model
 from pybeam.models.rows import Rows
@@ -69,15 +71,6 @@ class Answer(NamedTuple):
     tokens: list[int]
     score: float
     token_log_probs: list[float]
-
-    @classmethod
-    def of(cls, question: Question, result: Result, token_log_probs: list[float]) -> Answer:
-        """Return what the result of a question's request says."""
-        if not result.hypotheses:
-            return cls([], -math.inf, token_log_probs)
-        best = result.hypotheses[0]
-        # its first token is no part of an output
-        return cls(best.tokens[len(question.prompt) - 1 :], best.score, token_log_probs)
 
 
 class TokenLogProbs:
@@ -156,19 +149,18 @@ class RecordLogProbs(Processor):
 
 
 class RequestBuilder:
-    """Turn questions into requests for a decoder of `algorithm`.
+    """Turn questions into requests for its decoder, and results into answers.
 
     Args:
         model: a Whisper model. Its `settings` say what is never written.
         assets: what stands around it.
         options: which bans hold, and whether samples are drawn.
         search: the search at temperature 0.0; see `Transcriber`.
-        num_lines: requests whose log-probabilities are kept at a time.
+        num_lines: requests that wait for their answers at a time.
         most_given: tokens at most with which an output begins.
 
     Attributes:
-        algorithm: the search with all processors.
-        token_log_probs: has the log-probabilities that were recorded for requests.
+        token_log_probs: a line for each request that waits for its answer.
     """
 
     def __init__(
@@ -180,7 +172,7 @@ class RequestBuilder:
         num_lines: int,
         most_given: int = 0,
     ) -> None:
-        recorded_tokens = assets.recorded_tokens
+        self._model, recorded_tokens = model, assets.recorded_tokens
         self.token_log_probs = TokenLogProbs(num_lines, len(recorded_tokens), model.device)
         self._recording = RecordLogProbs(
             self.token_log_probs, recorded_tokens, prefix_reach=MOST_BEHIND + most_given
@@ -192,16 +184,24 @@ class RequestBuilder:
         ]
         if any(temperature > 0 for temperature in options.temperatures):
             chain = (*chain, sample())
-        self.algorithm = replace(search, processors=chain, prefix=FREE, max_length=None)
-        self._start_id, self._min_length = model.start_id, search.min_length
-        self._scoring = search.scoring
+        self._algorithm = replace(search, processors=chain, prefix=FREE, max_length=None)
+        self._min_length, self._scoring = search.min_length, search.scoring
         most = search.max_length
         if isinstance(most, SourceLimit):
             most = most.tokens(assets.window // assets.stride)
         self._max_length = math.inf if most is None else most
 
-    def request(self, question: Question, line: int) -> Request:
-        """Return the request of a question whose log-probabilities go to this line of `token_log_probs`."""
+    def decoder(
+        self, schedule: Schedule | None, backend: str, memory_limit: int | None = None
+    ) -> Decoder:
+        """Make the decoder that the requests are for; see `Transcriber`."""
+        # the builder says what is suppressed, and each question how its answer begins and ends
+        plain = self._model.without(*self._model.settings.names)
+        return Decoder(plain, self._algorithm, schedule, backend, memory_limit=memory_limit)
+
+    def request(self, question: Question) -> tuple[Request, int]:
+        """Return the request of a question, and the line that it takes of `token_log_probs`."""
+        line = self.token_log_probs.take()
         start, *prefix = question.prompt
         num_given = len(question.beginning)
         back = question.back + num_given
@@ -215,10 +215,10 @@ class RequestBuilder:
         is_sample = question.temperature > 0
         if is_sample:
             own.append(sample(question.temperature, question.seed))
-        return Request(
+        request = Request(
             question.source,
             prefix=[*prefix, *question.beginning],
-            start=None if start == self._start_id else start,
+            start=None if start == self._model.start_id else start,
             width=1 if is_sample else None,
             n_best=1,
             min_length=min(max(0, self._min_length - num_given), most - 1),
@@ -226,6 +226,16 @@ class RequestBuilder:
             scoring=scoring,
             processors=own,
         )
+        return request, line
+
+    def answer(self, question: Question, line: int, result: Result) -> Answer:
+        """Return the answer that a result is, and give the line of its request back."""
+        token_log_probs = self.token_log_probs.read(line)
+        if not result.hypotheses:
+            return Answer([], -math.inf, token_log_probs)
+        best = result.hypotheses[0]
+        # the prompt's first token is no part of an output
+        return Answer(best.tokens[len(question.prompt) - 1 :], best.score, token_log_probs)
 
 
 def _rules(

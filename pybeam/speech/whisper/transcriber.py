@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pybeam.decoder import Decoder
 from pybeam.engine.schedule import Fifo, Schedule
 from pybeam.engine.stats import Stats
 from pybeam.models.base import Model
@@ -102,15 +101,7 @@ class Transcriber:
         self._builder = RequestBuilder(
             model, assets, options, algorithm, schedule.n + SPARE_LINES, most_given
         )
-        # the request builder says what is suppressed, and each question how its answer begins and ends
-        plain = model.without(*model.settings.names)
-        self._decoder = Decoder(
-            plain,
-            self._builder.algorithm,
-            schedule,
-            backend,
-            memory_limit=memory_limit,
-        )
+        self._decoder = self._builder.decoder(schedule, backend, memory_limit)
 
     @property
     def stats(self) -> Stats:
@@ -164,12 +155,8 @@ class Transcriber:
 
     def _stream(self, recordings: Iterable[Any]) -> Iterator[Progress]:
         news: deque[Progress] = deque()
-        jobs = WindowJobs(
-            self._jobs(recordings, news),
-            self._builder.request,
-            self._builder.token_log_probs,
-            self._decoder.schedule.n,
-        )
+        most = self._decoder.schedule.n
+        jobs = WindowJobs(self._jobs(recordings, news), self._builder, most)
         try:
             for result in self._decoder.stream(jobs):
                 jobs.answer(result)

@@ -8,13 +8,13 @@ had no other recording.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pybeam.engine.arrivals import Arrivals
 from pybeam.request import Request, Result
-from pybeam.speech.whisper.requests import Answer, Question, TokenLogProbs
+from pybeam.speech.whisper.requests import Question, RequestBuilder
 
 Returned = TypeVar("Returned")
 # a generator that asks, and returns something
@@ -39,22 +39,14 @@ class WindowJobs(Arrivals):
 
     Args:
         jobs: one for each recording. Each deals with its own errors.
-        request: turns a question and a line of `token_log_probs` into a request.
-        token_log_probs: see `TokenLogProbs`.
+        builder: turns questions into requests, and results into answers.
         most: recordings that are transcribed at a time.
     """
 
     keeps_order = True
 
-    def __init__(
-        self,
-        jobs: Iterator[WindowJob],
-        request: Callable[[Question, int], Request],
-        token_log_probs: TokenLogProbs,
-        most: int,
-    ) -> None:
-        self._jobs, self._request, self._most = jobs, request, most
-        self._token_log_probs = token_log_probs
+    def __init__(self, jobs: Iterator[WindowJob], builder: RequestBuilder, most: int) -> None:
+        self._jobs, self._builder, self._most = jobs, builder, most
         self._ready: deque[tuple[_Task, int, Question]] = deque()
         self._waiting: deque[_Task] = deque()
         self._asked: dict[int, tuple[_Task, int, int, Question]] = {}
@@ -66,25 +58,26 @@ class WindowJobs(Arrivals):
         """Take the next request, with its index. More jobs begin if none has one."""
         while not self._ready and self._begin():
             pass
-        if not self._ready or self._token_log_probs.is_full:
+        if not self._ready or self._builder.token_log_probs.is_full:
             assert not (may_wait and self._asked), "answers must come before more is asked"
             return None
         task, place, question = self._ready.popleft()
-        index, line = self._num_asked, self._token_log_probs.take()
+        request, line = self._builder.request(question)
+        index = self._num_asked
         self._num_asked += 1
         self._asked[index] = task, place, line, question
-        return index, self._request(question, line)
+        return index, request
 
     def answer(self, result: Result) -> None:
         """Take the result of a request. The job goes on when all that it waits for is there."""
         task, place, line, question = self._asked.pop(result.index)
-        answer = Answer.of(question, result, self._token_log_probs.read(line))
+        answer = self._builder.answer(question, line, result)
         self._tell(task, place, answer, result.error)
 
     def close(self) -> None:
         """Give back what requests hold that were not answered, because nobody waits for them any more."""
         for _, _, line, _ in self._asked.values():
-            self._token_log_probs.read(line)
+            self._builder.token_log_probs.read(line)
         self._asked.clear()
 
     def _begin(self) -> bool:
