@@ -1,10 +1,11 @@
-"""Hypotheses and candidates as tensors of a graph, and the places of the first ones among them."""
+"""Hypotheses, candidates and beams as tensors of a graph, and the places of the first ones among them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value
+from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Value, value
+from pybeam.export.transformer import KeyValue
 
 INF = float("inf")
 PADDING = -1
@@ -77,6 +78,50 @@ class Hypotheses(NamedTuple):
             chosen.length,
             chosen.has_ended,
         )
+
+
+class Beams(NamedTuple):
+    """The state between two steps, for K entries of each of B sources.
+
+    An entry is a row, which is alive, or a hypothesis that has ended and is held.
+    """
+
+    token: Value  # [B, K], the last one
+    seen: Value  # [B, K, U] bool, which earlier tokens of its source a row descends from
+    found: Value  # [B, 1], hypotheses that have finished
+    best: Value  # [B, 1], the best score among them
+    is_topped: Value  # [B, 1] bool, whether the best candidate of a step has ended
+    live: Hypotheses  # K of them
+    finished: Hypotheses  # in the order in which they finished, or best first
+    own: list[KeyValue]  # per layer, of U earlier tokens
+
+    @classmethod
+    def inputs(cls, num_layers: int) -> Beams:
+        """Make the inputs of a graph that takes this state."""
+        dtypes = [INT, BOOL, INT, FLOAT, BOOL, *2 * DTYPES, *2 * num_layers * (FLOAT,)]
+        ranks = [2, 3, 2, 2, 2, *2 * RANKS, *2 * num_layers * (4,)]
+        return cls.of(
+            [
+                value(f"state.{i}", dtype, *(f"state.{i}.{axis}" for axis in range(rank)))
+                for i, (dtype, rank) in enumerate(zip(dtypes, ranks, strict=True))
+            ]
+        )
+
+    @classmethod
+    def of(cls, values: list[Value]) -> Beams:
+        """The state whose `values` these are."""
+        num, size = len(cls._fields) - 3, len(Hypotheses._fields)
+        live, finished = values[num : num + size], values[num + size : num + 2 * size]
+        caches = values[num + 2 * size :]
+        pairs = [KeyValue(*caches[i : i + 2]) for i in range(0, len(caches), 2)]
+        token, seen, found, best, is_topped = values[:num]
+        beams = Hypotheses(*live), Hypotheses(*finished)
+        return cls(token, seen, found, best, is_topped, *beams, pairs)
+
+    def values(self) -> list[Value]:
+        """All tensors, in order."""
+        caches = (one for pair in self.own for one in pair)
+        return [*self[:-3], *self.live, *self.finished, *caches]
 
 
 def history(op: Builder, token: Value, index: Value) -> Value:

@@ -36,6 +36,13 @@ class Encoded(NamedTuple):
     mask: Value  # [B, P] bool
 
 
+class CrossAttention(NamedTuple):
+    """What rows see of their sources."""
+
+    key_value: Sequence[KeyValue]  # of each layer, [H, A, E, D]
+    bias: Value  # [A, 1, E]
+
+
 class Places(NamedTuple):
     """The places of R rows in a table [A, K], in which the rows of each of A sources are neighbours."""
 
@@ -92,21 +99,20 @@ class Network:
         places: Places,
         own: Sequence[KeyValue],
         own_bias: Value,
-        cross: Sequence[KeyValue],
-        cross_bias: Value,
+        cross: CrossAttention,
     ) -> tuple[Value, list[KeyValue]]:
         """Return logits [R, V] behind tokens [R] at these positions [R], and the tokens' own keys and values.
 
         `own` are keys and values of earlier tokens. own_bias [A, K, U + K] says which of them a row sees, and
-        which rows beside it: itself, and those that it continues. `cross` are those of encoder states, with
-        cross_bias [A, 1, E]. Keys and values [H, A, K, D] are returned at the rows' places.
+        which rows beside it: itself, and those that it continues. Keys and values [H, A, K, D] are returned
+        at the rows' places.
         """
         stack = self.model.decoder
         place = self._decoder_rows(op, token, position)
         x = self._place(op, stack, self._tokens(op, stack, token), place)
         written = []
         for i, layer in enumerate(stack.layers):
-            name = f"decoder.{i}"
+            name, known = f"decoder.{i}", cross.key_value[i]
             y = self._before(op, layer.self_norm, x, name)
             qkv = self._weights.linear(op, layer.qkv, y, f"{name}.qkv")
             query, key, value = _parts(op, self._placed(op, places, qkv, 3), 3)  # [H, A, K, D]
@@ -116,8 +122,8 @@ class Network:
             y = self._before(op, layer.cross_norm, x, f"{name}.cross")
             query = self._weights.linear(op, layer.cross_query, y, f"{name}.cross_query")
             query = op.Squeeze(self._placed(op, places, query, 1), [0])  # [H, A, K, D]
-            score = op.Add(_score(op, self._scaled(op, query), cross[i].key), cross_bias)
-            y = op.MatMul(op.Softmax(score, axis=-1), cross[i].value)  # [H, A, K, D]
+            score = op.Add(_score(op, self._scaled(op, query), known.key), cross.bias)
+            y = op.MatMul(op.Softmax(score, axis=-1), known.value)  # [H, A, K, D]
             y = self._weights.linear(
                 op, layer.cross_out, self._rows(op, places, y), f"{name}.cross_out"
             )
@@ -266,8 +272,9 @@ def record_decoder(op: Builder, model: Transformer) -> Recorded:
         places,
         [gathered(pool, own_cell) for pool in own],
         op.bias(own_mask),
-        [gathered(pool, cross_cell) for pool in cross],
-        op.bias(op.Unsqueeze(cross_mask, [1])),
+        CrossAttention(
+            [gathered(pool, cross_cell) for pool in cross], op.bias(op.Unsqueeze(cross_mask, [1]))
+        ),
     )
     flat = [op.Unsqueeze(one, [0]) for pair in written for one in pair]
     shape = op.Concat([layers, 2], op.Shape(written[0].key), axis=0)
