@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -114,8 +114,15 @@ def beam_search(
     # the kernel of `fixed_beam` bans EOS too, but behind all processors and never at the last token
     bans_first = renormalize_logits or min_new_tokens == max_new_tokens
     stage: Stage = "logits" if is_greedy else "log_probs"
+    counted: dict[str, Any] = {"counts_start": True, "stage": stage}
     # in the order of transformers; an option that changes nothing has no processor
-    chain = _repetition_bans(repetition_penalty, no_repeat_ngram_size, bad_words_ids, stage)
+    chain: list[Processor] = []
+    if repetition_penalty != 1:
+        chain.append(processors.repetition_penalty(repetition_penalty, **counted))
+    if no_repeat_ngram_size:
+        chain.append(processors.no_repeat_ngram(no_repeat_ngram_size, **counted))
+    if sequences := list(bad_words_ids):
+        chain.append(processors.suppress_sequences(sequences, spares_eos=True, **counted))
     if bans_first:
         chain.append(processors.min_length(min_new_tokens, stage=stage))
     if forced_bos_token_id is not None:
@@ -124,8 +131,11 @@ def beam_search(
         chain.append(processors.force_eos(is_scored=False))
     if growth is not None:
         chain.append(processors.eos_growth(*growth))
-    skips = int(forced_bos_token_id is not None)
-    chain += _suppressed(suppress_tokens, begin_suppress_tokens, skips, stage)
+    if never := list(suppress_tokens):
+        chain.append(processors.suppress_tokens(never, stage=stage))
+    if not_first := list(begin_suppress_tokens):
+        skips = int(forced_bos_token_id is not None)
+        chain.append(processors.suppress_tokens_at_start(not_first, skips=skips, stage=stage))
     if renormalize_logits and not is_greedy:
         chain.append(processors.from_function(_renormalised, can_capture=True, stage=stage))
     min_length = 0 if bans_first else min_new_tokens
@@ -165,36 +175,6 @@ def _check(early_stopping: object, growth: object, *, is_greedy: bool) -> None:
         raise ValueError(
             "`exponential_decay_length_penalty` needs `num_beams` of at least 2, but that is 1; leave it out"
         )
-
-
-def _repetition_bans(
-    penalty: float, ngram_size: int, bad_words_ids: Iterable[Sequence[int]], stage: Stage
-) -> list[Processor]:
-    """The processors that look at the start token too."""
-    chain: list[Processor] = []
-    if penalty != 1:
-        chain.append(processors.repetition_penalty(penalty, counts_start=True, stage=stage))
-    if ngram_size:
-        chain.append(processors.no_repeat_ngram(ngram_size, counts_start=True, stage=stage))
-    if sequences := list(bad_words_ids):
-        chain.append(
-            processors.suppress_sequences(
-                sequences, spares_eos=True, counts_start=True, stage=stage
-            )
-        )
-    return chain
-
-
-def _suppressed(
-    tokens: Iterable[int], first_tokens: Iterable[int], skips: int, stage: Stage
-) -> list[Processor]:
-    """The processors for tokens that are never generated, or not first (`skips` tokens left out)."""
-    chain: list[Processor] = []
-    if never := list(tokens):
-        chain.append(processors.suppress_tokens(never, stage=stage))
-    if not_first := list(first_tokens):
-        chain.append(processors.suppress_tokens_at_start(not_first, skips=skips, stage=stage))
-    return chain
 
 
 class FullBeamStop(Stop):

@@ -32,14 +32,8 @@ __all__ = ["generate"]
 
 CRITERIA = {"EosTokenCriteria", "MaxLengthCriteria"}
 INPUTS = {
-    "attention_mask",
-    "cache_params",
-    "encoder_outputs",
-    "logits_to_keep",
-    "mm_encoder_outputs",
-    "past_key_values",
-    "position_ids",
-    "use_cache",
+    *("attention_mask", "cache_params", "encoder_outputs", "logits_to_keep"),
+    *("mm_encoder_outputs", "past_key_values", "position_ids", "use_cache"),
 }
 
 

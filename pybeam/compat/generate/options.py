@@ -24,52 +24,26 @@ logger = logging.getLogger("pybeam")
 
 # options about speed or memory, which do not change the result: any value will do
 NO_MATTER = {
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "compile_config",
-    "continuous_batching_config",
-    "decoder_start_token_id",
-    "disable_compile",
-    "is_assistant",
-    "max_cache_len",
-    "pad_token_id",
-    "prefill_chunk_size",
-    "return_dict_in_generate",
-    "transformers_version",
-    "use_cache",
+    *("bos_token_id", "cache_config", "cache_implementation", "compile_config"),
+    *("continuous_batching_config", "decoder_start_token_id", "disable_compile", "is_assistant"),
+    *("max_cache_len", "pad_token_id", "prefill_chunk_size", "return_dict_in_generate"),
+    *("transformers_version", "use_cache"),
 }
 # options read in this file, or passed to `huggingface.beam_search` under other names
 READ_HERE = {
-    "encoder_no_repeat_ngram_size",
-    "eos_token_id",
-    "forced_eos_token_id",
-    "max_length",
-    "min_length",
-    "output_scores",
+    *("encoder_no_repeat_ngram_size", "eos_token_id", "forced_eos_token_id", "max_length"),
+    *("min_length", "output_scores"),
 }
 # options of sampling; they have no effect on a search
 OF_SAMPLING = {
-    "do_sample",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "min_p",
-    "temperature",
-    "top_h",
-    "top_k",
-    "top_p",
-    "typical_p",
+    *("do_sample", "epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k"),
+    *("top_p", "typical_p"),
 }
 # options of draft models; `generate` ignores them without one
 OF_DRAFTS = {
-    "assistant_confidence_threshold",
-    "assistant_ensemble_weight",
-    "assistant_lookbehind",
-    "max_matching_ngram_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "speculation_type",
-    "target_lookbehind",
+    *("assistant_confidence_threshold", "assistant_ensemble_weight", "assistant_lookbehind"),
+    *("max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+    *("speculation_type", "target_lookbehind"),
 }
 # options that 1 switches off
 OFF_AT_ONE = {
@@ -95,14 +69,8 @@ PROCESSORS = {
 }
 # what samples; only `do_sample` brings them, and a search has no use for them
 WARPERS = {
-    "EpsilonLogitsWarper",
-    "EtaLogitsWarper",
-    "MinPLogitsWarper",
-    "TemperatureLogitsWarper",
-    "TopHLogitsWarper",
-    "TopKLogitsWarper",
-    "TopPLogitsWarper",
-    "TypicalLogitsWarper",
+    *("EpsilonLogitsWarper", "EtaLogitsWarper", "MinPLogitsWarper", "TemperatureLogitsWarper"),
+    *("TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper"),
 }
 
 
