@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
@@ -17,10 +17,6 @@ from pybeam.corpus.parts import Counts, FinishedPart, Line, Part
 from pybeam.corpus.tasks import Joined, MakeRequest
 from pybeam.decoder import Decoder
 from pybeam.request import Request, Result
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-Asker = TypeVar("Asker")
 
 
 @dataclass(frozen=True)
@@ -80,53 +76,55 @@ class _Gathering:
         )
 
 
-class Memo(Generic[Key, Value, Asker]):
-    """Remember the values of the keys that were used last. Threads may share it.
+class _Found(NamedTuple):
+    result: Result
+    warning: str
+
+
+class Memo:
+    """Remember what was found for the lines that came last, and who waits for what is being found.
+
+    Threads may share it. Lines that wait are known by their numbers.
 
     Args:
-        capacity: so many values are remembered.
+        capacity: so many lines are remembered.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._values: OrderedDict[Key, Value] = OrderedDict()
-        self._askers: dict[Key, list[Asker]] = {}
+        self._values: OrderedDict[Line, _Found] = OrderedDict()
+        self._askers: dict[Line, list[int]] = {}
         self._changing = threading.Lock()
 
-    def ask(self, key: Key, asker: Asker) -> tuple[Value | None, bool]:
-        """Return the value if it is known, and whether the asker is the one to find it.
+    def ask(self, line: Line, asker: int) -> tuple[_Found | None, bool]:
+        """Return what was found if it is known, and whether the asker is the one to find it.
 
         With neither, `tell` will name this asker.
         """
         with self._changing:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key], False
-            is_first = key not in self._askers
+            if line in self._values:
+                self._values.move_to_end(line)
+                return self._values[line], False
+            is_first = line not in self._askers
             if is_first:
-                self._askers[key] = []
+                self._askers[line] = []
             else:
-                self._askers[key].append(asker)
+                self._askers[line].append(asker)
             return None, is_first
 
-    def tell(self, key: Key, value: Value, *, keeps: bool = True) -> list[Asker]:
+    def tell(self, line: Line, found: _Found, *, keeps: bool = True) -> list[int]:
         """Say what was found; returns those who wait for it. `keeps`: whether to remember it."""
         with self._changing:
             if keeps:
-                self._values[key] = value
+                self._values[line] = found
                 if len(self._values) > self._capacity:
                     self._values.popitem(last=False)
-            return self._askers.pop(key, [])
+            return self._askers.pop(line, [])
 
     def give_up(self) -> None:
         """Forget all searches: nothing more will be found for those who wait."""
         with self._changing:
             self._askers.clear()
-
-
-class _Found(NamedTuple):
-    result: Result
-    warning: str
 
 
 class Worker:
@@ -143,7 +141,7 @@ class Worker:
         self, decoder: Decoder, make_request: MakeRequest, format_result: Format, memory: int = 0
     ) -> None:
         self._decoder, self._make_request, self._format = decoder, make_request, format_result
-        self._memo = Memo[Line, _Found, int](memory) if memory else None
+        self._memo = Memo(memory) if memory else None
         self.num_steps = 0  # of all that has been decoded
 
     @property

@@ -173,7 +173,7 @@ def test_plan():
 
 
 def test_memo():
-    memo = Memo[str, int, str](2)
+    memo = Memo(2)
     assert memo.ask("a", "first") == (None, True)
     assert memo.ask("a", "second") == (None, False)
     assert memo.tell("a", 1) == ["second"]
