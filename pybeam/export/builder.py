@@ -95,6 +95,16 @@ class Builder:
         """Return a number in float64."""
         return self.constant(torch.tensor(number, dtype=torch.float64))
 
+    @property
+    def optional_inputs(self) -> list[Value]:
+        """Those that callers may leave out, in the order in which they were made."""
+        return list(self._defaults)
+
+    def number(self, name: str, default: float) -> Value:
+        """Make an input [] that callers may leave out, int64 or float32 as its default is."""
+        dtype = torch.int64 if isinstance(default, int) else torch.float32
+        return self.optional(name, torch.tensor(default, dtype=dtype))
+
     def optional(self, name: str, default: Tensor, *shape: int | str) -> Value:
         """Make an input that callers may leave out. ONNX has it as an input that is an initializer too."""
         content = TorchTensor(default, name=name)

@@ -31,35 +31,6 @@ NUMBERS = {
 }
 
 
-class Inputs:
-    """The inputs of a graph: those that callers must give, and those that have defaults."""
-
-    def __init__(self, op: Builder, required: Sequence[Value]) -> None:
-        self._op = op
-        self._required = list(required)
-        self._optional: dict[str, Value] = {}
-
-    @property
-    def all(self) -> list[Value]:
-        return [*self._required, *self._optional.values()]
-
-    def number(self, name: str, default: float) -> Value:
-        """Make an input [] that may be left out, int64 or float32 as its default is."""
-        dtype = torch.int64 if isinstance(default, int) else torch.float32
-        return self.tensor(name, torch.tensor(default, dtype=dtype))
-
-    def tensor(self, name: str, default: torch.Tensor, *shape: int | str) -> Value:
-        """Make an input that may be left out. Raises ValueError if there is one of that name."""
-        if name in self._optional:
-            raise ArgumentError(
-                "algorithm",
-                f"must have one processor at most that takes `{name}`, since this is an input of the graph, "
-                "but has several; join them",
-            )
-        self._optional[name] = self._op.optional(name, default, *shape)
-        return self._optional[name]
-
-
 class GraphRows(NamedTuple):
     """The R rows of a step, as processors see them. Nothing is recorded that nobody asks for."""
 
@@ -118,15 +89,15 @@ class Chain:
     """The processors of an algorithm.
 
     Args:
-        inputs: get those that the processors have.
+        op: gets an input for each processor that has a number.
+        model: is searched.
+        processors: in the order in which they act.
 
     Raises:
-        ValueError: one of them is no operator, or does not fit the model.
+        ValueError: one of them is no operator, or does not fit the model, or two take the same input.
     """
 
-    def __init__(
-        self, inputs: Inputs, model: Transformer, processors: Sequence[AnyProcessor]
-    ) -> None:
+    def __init__(self, op: Builder, model: Transformer, processors: Sequence[AnyProcessor]) -> None:
         self._steps: list[tuple[Record, AnyProcessor, Value | None]] = []
         for processor in processors:
             record = RECORDERS.get(type(processor))
@@ -141,7 +112,13 @@ class Chain:
             given = None
             if type(processor) in NUMBERS:
                 name, attribute = NUMBERS[type(processor)]
-                given = inputs.number(name, float(getattr(processor, attribute)))
+                if any(type(other) is type(processor) for _, other, _ in self._steps):
+                    raise ArgumentError(
+                        "algorithm",
+                        f"must have one processor at most that takes `{name}`, since this is an input of the "
+                        "graph, but has several; join them",
+                    )
+                given = op.number(name, float(getattr(processor, attribute)))
             self._steps.append((record, processor, given))
 
     def __call__(self, logits: Value, rows: GraphRows) -> tuple[Value, Value]:

@@ -10,7 +10,7 @@ from pybeam.arguments import ArgumentError
 from pybeam.contracts import Finishing
 from pybeam.export.builder import DOUBLE, FLOAT, INT, Builder, Value
 from pybeam.export.hypotheses import INF, Hypotheses
-from pybeam.export.processors import Chain, Inputs
+from pybeam.export.processors import Chain
 from pybeam.limits import SourceLimit
 from pybeam.models.transformer.model import Transformer
 from pybeam.processors.base import perturbs
@@ -80,8 +80,7 @@ class Rules:
     """An algorithm as values of a graph, which the body of its loop reads.
 
     Args:
-        op: records what comes before the loop.
-        inputs: get those of the algorithm.
+        op: records what comes before the loop, and gets the inputs of the algorithm.
         model: is searched.
         algorithm: a checked one.
         sizes: of the sources.
@@ -104,7 +103,6 @@ class Rules:
     def __init__(
         self,
         op: Builder,
-        inputs: Inputs,
         model: Transformer,
         algorithm: Algorithm,
         sizes: Sizes,
@@ -114,21 +112,21 @@ class Rules:
         self.algorithm, self.eos_ids = algorithm, model.eos_ids
         self.batch, self.width, self.n_best = sizes.batch, sizes.width, sizes.width
         if not returns_all:
-            num = op.Reshape(inputs.number("n_best", algorithm.n_best), [1])
+            num = op.Reshape(op.number("n_best", algorithm.n_best), [1])
             self.n_best = op.Min(num, self.width)
         self.prefix, self.prefix_length = _prefix(op, sizes)
         included = self.prefix_length if algorithm.prefix.in_limits else 0
         self.min_length = None
         if algorithm.min_length:
-            least = op.Sub(inputs.number("min_length", algorithm.min_length), included)
+            least = op.Sub(op.number("min_length", algorithm.min_length), included)
             self.min_length = op.Max(sizes.column(op, least), 0)
         self._alpha = op.Cast(sizes.length_penalty, to=DOUBLE)
         self._offset, self._cap = self._counted(op, sizes)
         self.stop_at = self._stop_at(op)
         self.certified = self.width if algorithm.stop.needs_full_beam else self.n_best
         self.limit = self._limit(op, model, sizes, included)
-        self.max_candidates, self.margin, self.local_margin = self._margins(op, inputs)
-        self.chain = Chain(inputs, model, algorithm.processors)
+        self.max_candidates, self.margin, self.local_margin = self._margins(op)
+        self.chain = Chain(op, model, algorithm.processors)
 
     @property
     def is_held(self) -> bool:
@@ -220,7 +218,7 @@ class Rules:
         room = op.Sub(model.max_positions, self.prefix_length)
         return op.Min(op.Max(op.Sub(limit, included), 1), room)
 
-    def _margins(self, op: Builder, inputs: Inputs) -> tuple[Value | None, ...]:
+    def _margins(self, op: Builder) -> tuple[Value | None, ...]:
         """Make an input of every rule of pruning that is on: candidates, margins in nats."""
 
         def given(name: str) -> float | None:
@@ -232,16 +230,16 @@ class Rules:
             ratio = given(name)
             if ratio is None:
                 return None
-            value = op.Cast(inputs.number(name, float(ratio)), to=DOUBLE)
+            value = op.Cast(op.number(name, float(ratio)), to=DOUBLE)
             return op.Cast(op.Neg(op.Log(value)), to=FLOAT)
 
         most, threshold = given("max_candidates"), given("threshold")
         margins = [
-            None if threshold is None else inputs.number("threshold", float(threshold)),
+            None if threshold is None else op.number("threshold", float(threshold)),
             nats("relative_threshold"),
         ]
         there = [one for one in margins if one is not None]
-        num = None if most is None else inputs.number("max_candidates", int(most))
+        num = None if most is None else op.number("max_candidates", int(most))
         return num, op.Min(*there) if there else None, nats("local_threshold")
 
 

@@ -13,7 +13,6 @@ import torch
 from pybeam.export.builder import BOOL, FLOAT, INT, Builder, Recorded, value
 from pybeam.export.hypotheses import INF, PADDING, Beams, Hypotheses
 from pybeam.export.layers import source_inputs
-from pybeam.export.processors import Inputs
 from pybeam.export.rules import Rules, Sizes, facts_of
 from pybeam.export.step import Step
 from pybeam.export.transformer import CrossAttention, Encoded, KeyValue, Network
@@ -102,15 +101,17 @@ def record_search(op: Builder, model: Transformer, algorithm: Algorithm | None =
     width, max_length = value("width", INT), value("max_length", INT)
     length_penalty = value("length_penalty", FLOAT)
     given = [source, length, width, max_length, length_penalty]
-    prefix = value("prefix", INT, "B", "P") if is_whisper else None
-    inputs = Inputs(op, given if prefix is None else [*given, prefix])
-    if prefix is None and not returns_all:
-        prefix = inputs.tensor("prefix", torch.zeros(1, 0, dtype=torch.int64), "B", "P")
+    prefix = None
+    if is_whisper:
+        prefix = value("prefix", INT, "B", "P")
+        given.append(prefix)
+    elif not returns_all:
+        prefix = op.optional("prefix", torch.zeros(1, 0, dtype=torch.int64), "B", "P")
     network = Network(model, op)
     encoded = network.encode(op, source, length)
     width = op.Reshape(width, [1])
     sizes = Sizes(op.size(length, 0), encoded.length, width, max_length, length_penalty, prefix)
-    rules = Rules(op, inputs, model, algorithm, sizes, returns_all=returns_all)
+    rules = Rules(op, model, algorithm, sizes, returns_all=returns_all)
     found = Search(op, network, encoded, rules).run(op)
     final = rules.final_scores(op, found)
     final, index = op.TopK(final, rules.n_best, axis=1, outputs=2)
@@ -119,7 +120,7 @@ def record_search(op: Builder, model: Transformer, algorithm: Algorithm | None =
     num_tokens = op.Add(num_tokens, rules.prefix_length)
     num_tokens = op.Where(best.exists(op), num_tokens, 0)  # [B, K]
     is_token = op.Less(op.range(op.size(best.token, 2)), op.Unsqueeze(num_tokens, [2]))
-    return inputs.all, [
+    return [*given, *op.optional_inputs], [
         (op.Where(is_token, best.token, PADDING), value("tokens", INT, "B", "K", "T")),
         (op.Identity(num_tokens), value("lengths", INT, "B", "K")),
         (op.Identity(best.score), value("scores", FLOAT, "B", "K")),
