@@ -126,8 +126,10 @@ class Job:
         """Return all that may change a result, by name."""
         if self.options is not None:
             return dict(self.options)
-        names = ("algorithm", "task", "form", "device", "dtype", "cross_cache_dtype", "backend")
-        names += ("without", "source_lang", "target_lang")
+        names = (
+            *("algorithm", "task", "form", "device", "dtype", "cross_cache_dtype", "backend"),
+            *("without", "source_lang", "target_lang"),
+        )
         return {name: str(getattr(self, name)) for name in names}
 
     def model_checksums(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FORMATS = (".html", ".png", ".svg", ".json")
 BLUE, ORANGE, GREY, INK = "#4393c3", "#e08214", "#8a8a8a", "#333333"
@@ -301,7 +301,9 @@ def _heatmap(go, graph: DecodingGraph, is_parallel: bool):
 
 def _shown_iteration(graph: DecodingGraph, iteration: int) -> dict[str, list[dict]]:
     """A frame around the row of an iteration, and its tokens, written upwards as annotations alone can be."""
-    frame = dict(type="rect", xref="x3", yref="y3", line=dict(color=GREY, width=1.5))
+    frame: dict[str, Any] = dict(
+        type="rect", xref="x3", yref="y3", line=dict(color=GREY, width=1.5)
+    )
     frame |= dict(x0=-0.5, x1=len(graph.tokens) - 0.5, y0=iteration - 0.5, y1=iteration + 0.5)
     style = dict(xref="x2", yref="y2", xanchor="center", yanchor="bottom")
     notes = []
