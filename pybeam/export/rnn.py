@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 
 from pybeam.export.builder import BOOL, FLOAT, INT, INT32, Builder, Recorded, Value, value
-from pybeam.export.layers import source_inputs
-from pybeam.models.linear import Linear
+from pybeam.export.layers import Weights, source_inputs
 from pybeam.models.rnn import LstmLayer, LstmStack, Rnn
 
 
 def record_rnn_encoder(op: Builder, model: Rnn) -> Recorded:
     """Record the encoder: from source ids to the last layer's states, and to all layers' last states."""
-    source, length = source_inputs(model)
-    table = _table(op, model.encoder, "encoder.tokens")
-    x = op.Gather(table, op.Transpose(source, perm=[1, 0]), axis=0)  # [E, B, d]
+    (source, length), weights = source_inputs(model), Weights(op)
+    x = op.Gather(
+        _table(weights, model.encoder, "encoder"), op.Transpose(source, perm=[1, 0]), axis=0
+    )  # [E, B, d]
     direction = "reverse" if model.config.reverses_source else "forward"
     size, last = op.Cast(length, to=INT32), []
     for i, layer in enumerate(model.encoder.layers):
-        x, hidden, cell = _lstm(op, f"encoder.{i}", layer, x, size, direction=direction)
+        x, hidden, cell = _lstm(op, weights, f"encoder.{i}", layer, x, size, direction=direction)
         last += [hidden, cell]
     states = value("states", FLOAT, "B", "E", model.config.hidden_size)
     return [source, length], [
@@ -32,25 +32,27 @@ def record_rnn_decoder(op: Builder, model: Rnn) -> Recorded:
     token, state = value("token", INT, "R"), _state("state", "R", model)
     row, place = value("row", INT, "A", "K"), value("place", INT, "R")  # as `Places`
     cell, mask = value("cell", INT, "A", "E"), value("mask", BOOL, "A", "E")
-    size = model.config.hidden_size
+    size, weights = model.config.hidden_size, Weights(op)
     pool = value("states", FLOAT, "C", size)
     lines = op.Transpose(op.Reshape(state, [0, -1, size]), perm=[1, 0, 2])  # [layers * 2, R, H]
     num = 2 * len(model.decoder.layers)
     old = op.Split(lines, axis=0, num_outputs=num, outputs=num)  # each [1, R, H]
-    table = _table(op, model.decoder, "decoder.tokens")
+    table = _table(weights, model.decoder, "decoder")
     x, new = op.Unsqueeze(op.Gather(table, token, axis=0), [0]), []  # [1, R, d]
     for i, layer in enumerate(model.decoder.layers):
         before = old[2 * i : 2 * i + 2]
-        x, *after = _lstm(op, f"decoder.{i}", layer, x, None, *before, direction="forward")
+        name = f"decoder.{i}"
+        x, *after = _lstm(op, weights, name, layer, x, None, *before, direction="forward")
         new += after
     x = op.Squeeze(x, [0])  # [R, H]
     known = op.Gather(pool, cell, axis=0)  # [A, E, H]
     score = op.MatMul(op.Gather(x, row, axis=0), op.Transpose(known, perm=[0, 2, 1]))  # [A, K, E]
     share = op.Softmax(op.Add(score, op.bias(op.Unsqueeze(mask, [1]))), axis=-1)
     mixed = op.Gather(op.Reshape(op.MatMul(share, known), [-1, size]), place, axis=0)  # [R, H]
-    y = op.Tanh(_linear(op, "attention", model.attention, op.Concat(x, mixed, axis=1)))
+    y = weights.linear(op, model.attention, op.Concat(x, mixed, axis=1), "attention")
+    logits = weights.linear(op, model.output, y, "output")
     return [token, state, row, place, cell, mask, pool], [
-        (_linear(op, "output", model.output, y), value("logits", FLOAT, "R", model.vocab_size)),
+        (logits, value("logits", FLOAT, "R", model.vocab_size)),
         (_joined(op, new, model), _state("new_state", "R", model)),
     ]
 
@@ -67,7 +69,13 @@ def _joined(op: Builder, states: list[Value], model: Rnn) -> Value:
 
 
 def _lstm(
-    op: Builder, name: str, layer: LstmLayer, x: Value, *rest: Value | None, direction: str
+    op: Builder,
+    weights: Weights,
+    name: str,
+    layer: LstmLayer,
+    x: Value,
+    *rest: Value | None,
+    direction: str,
 ) -> tuple[Value, Value, Value]:
     """Run one layer over x [E, n, d]: states [E, n, H], last hidden and cell state, each [1, n, H].
 
@@ -75,17 +83,15 @@ def _lstm(
     """
     assert layer.input.bias is not None
     bias = torch.cat((_gates(layer.input.bias), torch.zeros_like(layer.input.bias)))
-    weights = (
-        _weight(op, tensor[None], f"{name}.{part}")
-        for part, tensor in (
-            ("input", _gates(layer.input.weight)),
-            ("recurrent", _gates(layer.recurrent.weight)),
-            ("bias", bias),
-        )
-    )
+    parts = {
+        "input": _gates(layer.input.weight)[None],
+        "recurrent": _gates(layer.recurrent.weight)[None],
+        "bias": bias[None],
+    }
+    stored = [weights.store(tensor, f"{name}.{part}") for part, tensor in parts.items()]
     size = layer.recurrent.weight.shape[1]
     states, hidden, cell = op.LSTM(
-        x, *weights, *rest, hidden_size=size, direction=direction, outputs=3
+        x, *stored, *rest, hidden_size=size, direction=direction, outputs=3
     )
     return op.Squeeze(states, [1]), hidden, cell
 
@@ -96,17 +102,7 @@ def _gates(weight: torch.Tensor) -> torch.Tensor:
     return torch.cat((i, o, f, g))
 
 
-def _linear(op: Builder, name: str, linear: Linear, x: Value) -> Value:
-    assert linear.bias is not None
-    weight = _weight(op, linear.weight, f"{name}.weight")
-    return op.Gemm(x, weight, _weight(op, linear.bias, f"{name}.bias"), transB=1)
-
-
-def _table(op: Builder, stack: LstmStack, name: str) -> Value:
+def _table(weights: Weights, stack: LstmStack, name: str) -> Value:
     # int8 is not exported
     assert isinstance(stack.token_table, torch.Tensor)
-    return _weight(op, stack.token_table, name)
-
-
-def _weight(op: Builder, tensor: torch.Tensor, name: str) -> Value:
-    return op.weight(tensor.float().cpu(), name)
+    return weights.store(stack.token_table, f"{name}.tokens")
