@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
+from pybeam.contracts import Survivors
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.select.beam import finish_beam
+from pybeam.triton_kernels.select.beam import Ranked, finish_beam
 from pybeam.triton_kernels.select.options import (
     BAN_EOS,
     FORCED,
@@ -12,12 +13,13 @@ from pybeam.triton_kernels.select.options import (
     MAX_EOS,
     OPTIONAL,
     PLAIN,
+    Inputs,
     limit_of,
     load_given,
     num_eos,
 )
 from pybeam.triton_kernels.select.row import beam_of, count_live, entry_of, rank_tokens
-from pybeam.triton_kernels.select.slice import DEPTH, LANES, merge_slices, read_slice
+from pybeam.triton_kernels.select.slice import LANES, Row, merge_slices, read_slice
 
 
 @triton.jit
@@ -102,7 +104,22 @@ def select_kernel(
     CHUNK: tl.constexpr,
 ):
     await_kernels()
-    eos = (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7)
+    inputs = Inputs(
+        p_score,
+        p_offset,
+        p_width,
+        p_is_ended,
+        p_max_candidates,
+        p_margin,
+        p_local_margin,
+        p_best_finished,
+        p_forced,
+        p_ban_eos,
+        num_columns,
+        given,
+        (eos_0, eos_1, eos_2, eos_3, eos_4, eos_5, eos_6, eos_7),
+        finishing,
+    )
     i_program = tl.program_id(0)
     i_row = i_program // num_slices
     has_ended = (given & IS_ENDED) > 0
@@ -122,18 +139,8 @@ def select_kernel(
         i_slice = i_program % num_slices
         start = lead + i_row.to(tl.int64) * row_stride
         shift = (start % PACK).to(tl.int32)
-        p_pack0 = p_logits + start // PACK * PACK
-        slice_packs = num_tiles * (DEPTH * LANES)
-        read_slice(
-            p_pack0,
-            i_slice * slice_packs,
-            (i_slice + 1) * slice_packs,
-            shift,
-            num_columns,
-            p_key + i_slice * LANES,
-            p_stat + 2 * i_slice,
-            PACK,
-        )
+        row = Row(p_logits + start // PACK * PACK, shift, num_columns, num_tiles)
+        read_slice(row, i_slice, p_key + i_slice * LANES, p_stat + 2 * i_slice, PACK)
         if arrives_last(p_counters + i_row, num_slices):
             peak, log_sum = merge_slices(p_stat, num_slices, MAX_SLICES)
             # a log-sum of NaN says that there is a NaN in the row
@@ -147,23 +154,19 @@ def select_kernel(
                 entry = entry_of(p_is_ended, i_row, num_counted)
             if entry < num_counted:
                 i_beam = beam_of(p_offset, entry, num_beams)
-                limit = limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing)
+                limit = limit_of(inputs, i_beam)
                 forced = load_given(p_forced, i_beam, given, FORCED, -1)
                 bans_eos = load_given(p_ban_eos, i_beam, given, BAN_EOS, 0).to(tl.int32) > 0
                 num_banned = tl.where(bans_eos, num_eos(given), 0)
                 if (limit > 0) & (forced < 0):
                     rank_tokens(
-                        p_pack0,
-                        shift,
-                        num_columns,
+                        row,
                         p_key,
                         num_slices * LANES,
                         p_list,
-                        p_list + LIST,
                         limit,
                         num_banned,
-                        eos,
-                        num_tiles,
+                        inputs.eos,
                         PACK,
                         MAX_SLICES * LANES,
                         LIST,
@@ -185,16 +188,8 @@ def select_kernel(
 
     if beam >= 0:
         size = num_beams.to(tl.int64) * capacity
-        finish_beam(
-            p_score,
-            p_offset,
-            p_width,
-            p_is_ended,
-            p_max_candidates,
-            p_margin,
-            p_local_margin,
-            p_best_finished,
-            p_forced,
+        ranked = Ranked(p_row_of, p_stats, p_scratch + num_slices * LANES + LIST, row_words)
+        survivors = Survivors(
             p_ints,
             p_ints + size,
             p_floats,
@@ -202,18 +197,6 @@ def select_kernel(
             p_counts,
             p_counts + num_beams,
             p_has_nan,
-            p_row_of,
-            p_stats,
-            p_scratch + num_slices * LANES + LIST,
-            row_words,
-            p_beam_list + tl.cast(beam, tl.int64) * (2 * LIST),
-            beam,
-            first_row,
-            num_columns,
-            given,
-            eos,
-            finishing,
-            capacity,
-            LIST,
-            CHUNK,
         )
+        p_list = p_beam_list + tl.cast(beam, tl.int64) * (2 * LIST)
+        finish_beam(inputs, ranked, survivors, p_list, beam, first_row, capacity, LIST, CHUNK)

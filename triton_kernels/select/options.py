@@ -5,6 +5,8 @@ are log-probabilities already, and the bits behind that how many EOS ids there a
 the pointer of another tensor of its dtype, and nothing is read from it.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -37,6 +39,25 @@ REFILL = tl.constexpr(int(Finishing.REFILL))
 SHRINK = tl.constexpr(int(Finishing.SHRINK))
 
 
+class Inputs(NamedTuple):
+    """The arguments of `select` beside the logits: pointers, then numbers."""
+
+    score: tl.tensor
+    offset: tl.tensor
+    width: tl.tensor
+    is_ended: tl.tensor
+    max_candidates: tl.tensor
+    margin: tl.tensor
+    local_margin: tl.tensor
+    best_finished: tl.tensor
+    forced: tl.tensor
+    ban_eos: tl.tensor
+    num_columns: tl.tensor
+    given: tl.tensor
+    eos: tl.tuple
+    finishing: tl.tensor
+
+
 @triton.jit
 def load_given(p_value, i_beam, given, OPTION: tl.constexpr, absent):
     """Load the i-th number of an optional argument, or return its default."""
@@ -59,10 +80,11 @@ def num_eos(given):
 
 
 @triton.jit
-def limit_of(p_width, p_max_candidates, i_beam, num_columns, given, finishing):
+def limit_of(inputs, i_beam):
     """Return how many of a row's best tokens can matter to its beam."""
-    width = tl.load(p_width + i_beam)
-    limit = load_given(p_max_candidates, i_beam, given, MAX_CANDIDATES, num_columns)
+    width, num_columns = tl.load(inputs.width + i_beam), inputs.num_columns
+    limit = load_given(inputs.max_candidates, i_beam, inputs.given, MAX_CANDIDATES, num_columns)
     # REFILL keeps the best candidates that go on, and only EOS does not go on
-    most = width + tl.where((finishing == REFILL) & (width > 0), num_eos(given), 0)
+    refills = (inputs.finishing == REFILL) & (width > 0)
+    most = width + tl.where(refills, num_eos(inputs.given), 0)
     return tl.maximum(tl.minimum(tl.minimum(limit, most), num_columns), 0)

@@ -58,17 +58,13 @@ def count_live(p_is_ended, begin, end, has_ended):
 
 @triton.jit
 def rank_tokens(
-    p_pack0,
-    shift,
-    num_columns,
+    row,
     p_key,
     num_groups,
     p_list,
-    p_ranked,
     limit,
     num_banned,
     eos,
-    num_tiles,
     PACK: tl.constexpr,
     MAX_GROUPS: tl.constexpr,
     LIST: tl.constexpr,
@@ -76,26 +72,26 @@ def rank_tokens(
 ):
     """Write the keys of the `limit` best logits of a row, in order; their index is the token.
 
-    LIST and CHUNK are those of `rank_candidates`.
+    They stand behind LIST keys at `p_list`. LIST and CHUNK are those of `rank_candidates`.
     """
+    p_ranked = p_list + LIST
     o_group = tl.arange(0, MAX_GROUPS)
     b_delegate = tl.load(
         p_key + o_group, mask=o_group < num_groups, other=EMPTY, cache_modifier=".cg"
     )
     # more than the limit, because banned tokens may be among the best
     num_best, _ = keep_largest(b_delegate, limit + num_banned, p_ranked)
-    group_packs = num_tiles * DEPTH
-    num_logits = num_best * group_packs * PACK
+    num_logits = num_best * (row.num_tiles * DEPTH) * PACK
     o_chunk = tl.arange(0, CHUNK)
     num_kept = num_best * 0
     bound = num_kept.to(tl.int64) + EMPTY
     for start in range(0, num_logits, CHUNK - LIST):
         o_logit = start + o_chunk - LIST
         m_logit = (o_chunk >= LIST) & (o_logit < num_logits)
-        b_token = token_of(p_ranked, o_logit, m_logit, num_tiles, shift, PACK)
+        b_token = token_of(row, p_ranked, o_logit, m_logit, PACK)
         m_banned = (num_banned > 0) & ends(b_token, eos)
-        m_logit = m_logit & (b_token >= 0) & (b_token < num_columns) & ~m_banned
-        p_logit = p_pack0 + shift + b_token
+        m_logit = m_logit & (b_token >= 0) & (b_token < row.num_columns) & ~m_banned
+        p_logit = row.pack0 + row.shift + b_token
         b_logit = tl.load(p_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
         b_key = key_of(b_logit, b_token)
         if tl.max(b_key, 0) > bound:
@@ -107,9 +103,9 @@ def rank_tokens(
 
 
 @triton.jit
-def token_of(p_group, o_logit, m_logit, num_tiles, shift, PACK: tl.constexpr):
+def token_of(row, p_group, o_logit, m_logit, PACK: tl.constexpr):
     """Return the token of the o-th logit of the groups in a list, or one beyond the row if there is none."""
-    group_packs = num_tiles * DEPTH
+    group_packs = row.num_tiles * DEPTH
     b_item = o_logit % PACK
     b_depth = o_logit // PACK % group_packs
     b_group = o_logit // PACK // group_packs
@@ -117,4 +113,4 @@ def token_of(p_group, o_logit, m_logit, num_tiles, shift, PACK: tl.constexpr):
     b_first = index_of(b_key)
     slice_packs = group_packs * LANES
     b_pack = b_first // slice_packs * slice_packs + b_depth * LANES + b_first % LANES
-    return b_pack * PACK + b_item - shift
+    return b_pack * PACK + b_item - row.shift

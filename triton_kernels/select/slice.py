@@ -6,6 +6,8 @@ it read, and the first pack that holds it: that is the *delegate* of its *group*
 the best delegates hold the n best logits of the row (value descending, then token ascending).
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -14,6 +16,15 @@ from pybeam.triton_kernels.select.keys import LAST, key_of
 
 LANES = tl.constexpr(128)
 DEPTH = tl.constexpr(4)  # packs of one lane in one tile
+
+
+class Row(NamedTuple):
+    """Where a row of logits lies."""
+
+    pack0: tl.tensor  # a pointer to its first pack
+    shift: tl.tensor  # logits of the first pack before it
+    num_columns: tl.tensor
+    num_tiles: tl.tensor  # of a slice
 
 
 @triton.jit
@@ -31,42 +42,42 @@ def absorb(b_logit, b_pack, b_peak, b_sum, b_first):
 
 
 @triton.jit
-def absorb_edge(p_pack0, edge, shift, num_columns, b_peak, b_sum, b_first, PACK: tl.constexpr):
+def absorb_edge(row, edge, b_peak, b_sum, b_first, PACK: tl.constexpr):
     """Update the state with a pack that reaches beyond the row, element by element."""
     b_pack = tl.arange(0, LANES)[:, None] + edge // LANES * LANES
     o_logit = b_pack[:, :, None] * PACK + tl.arange(0, PACK)[None, None, :]
-    m_logit = (b_pack == edge)[:, :, None] & (o_logit >= shift) & (o_logit < shift + num_columns)
-    b_logit = tl.load(p_pack0 + o_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
+    m_logit = (b_pack == edge)[:, :, None] & (o_logit >= row.shift)
+    m_logit = m_logit & (o_logit < row.shift + row.num_columns)
+    b_logit = tl.load(row.pack0 + o_logit, mask=m_logit, other=-float("inf")).to(tl.float32)
     return absorb(b_logit, b_pack, b_peak, b_sum, b_first)
 
 
 @triton.jit
-def read_slice(p_pack0, begin, end, shift, num_columns, p_key, p_stat, PACK: tl.constexpr):
-    """Write the delegates' keys [LANES] and (peak, sum of exp) of packs begin .. end of a row.
+def read_slice(row, i_slice, p_key, p_stat, PACK: tl.constexpr):
+    """Write the delegates' keys [LANES] and (peak, sum of exp) of a slice of a row.
 
     The index of a key is the pack of the delegate. A NaN or +inf makes the sum NaN.
     """
+    slice_packs = row.num_tiles * (DEPTH * LANES)
+    begin, end = i_slice * slice_packs, (i_slice + 1) * slice_packs
     b_peak = tl.full([LANES], -float("inf"), tl.float32)
     b_sum = tl.zeros([LANES], tl.float32)
     b_first = tl.zeros([LANES], tl.int32)
-    first_full = tl.where(shift > 0, 1, 0)
-    last = (shift + num_columns) // PACK  # the pack in which the row ends
+    first_full = tl.where(row.shift > 0, 1, 0)
+    last = (row.shift + row.num_columns) // PACK  # the pack in which the row ends
     if (begin == 0) & (first_full > 0):
-        b_peak, b_sum, b_first = absorb_edge(
-            p_pack0, 0, shift, num_columns, b_peak, b_sum, b_first, PACK
-        )
+        b_peak, b_sum, b_first = absorb_edge(row, 0, b_peak, b_sum, b_first, PACK)
     # lanes first: the compiler gives that dimension to the threads, and the depth to registers
     o_pack = tl.arange(0, LANES)[:, None] + tl.arange(0, DEPTH)[None, :] * LANES
     for start in range(begin, tl.minimum(end, last), DEPTH * LANES):
         b_pack = start + o_pack
         m_pack = (b_pack >= first_full) & (b_pack < last)
-        p_logit = p_pack0 + (b_pack * PACK)[:, :, None] + tl.arange(0, PACK)[None, None, :]
+        o_logit = tl.arange(0, PACK)[None, None, :]
+        p_logit = row.pack0 + (b_pack * PACK)[:, :, None] + o_logit
         b_logit = tl.load(p_logit, mask=m_pack[:, :, None], other=-float("inf")).to(tl.float32)
         b_peak, b_sum, b_first = absorb(b_logit, b_pack, b_peak, b_sum, b_first)
     if (begin <= last) & (last < end) & (last >= first_full):
-        b_peak, b_sum, b_first = absorb_edge(
-            p_pack0, last, shift, num_columns, b_peak, b_sum, b_first, PACK
-        )
+        b_peak, b_sum, b_first = absorb_edge(row, last, b_peak, b_sum, b_first, PACK)
     peak = tl.max(b_peak, 0)
     tl.store(p_key + tl.arange(0, LANES), key_of(b_peak, b_first))
     tl.store(p_stat, peak)
