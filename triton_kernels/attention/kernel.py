@@ -12,9 +12,9 @@ In a step of a decoder, the same launch writes the keys and values of new nodes 
 import triton
 import triton.language as tl
 
-from pybeam.triton_kernels.attention.new_nodes import is_new, lines_of, write_nodes
-from pybeam.triton_kernels.attention.paths import add_paths
-from pybeam.triton_kernels.attention.scores import finite_or_zero, logits_of
+from pybeam.triton_kernels.attention.new_nodes import Pools, lines_of, write_nodes
+from pybeam.triton_kernels.attention.paths import Paths, add_paths
+from pybeam.triton_kernels.attention.scores import Query, Rules, finite_or_zero, logits_of
 from pybeam.triton_kernels.attention.tiles import (
     add_weighted,
     first_tile,
@@ -155,28 +155,27 @@ def tree_attention_kernel(
     p_cell += i_slot * max_cells
     p_key += i_head.to(tl.int64) * key_head_stride
     p_value += i_head.to(tl.int64) * value_head_stride
-    # new nodes stand last in the list, in the order of the rows: what to add to a place for its row
-    first_new = row_end - num_listed
     if HAS_NEW:
         p_new_key += i_head.to(tl.int64) * new_key_head_stride
         p_new_value += i_head.to(tl.int64) * new_value_head_stride
+    pools = Pools(
+        p_key,
+        p_value,
+        key_cell_stride,
+        value_cell_stride,
+        p_new_key,
+        p_new_value,
+        new_key_row_stride,
+        new_value_row_stride,
+        p_new_cell,
+    )
+    rules = Rules(scale, soft_cap, p_bias, bias_size, bias_origin, window)
+    # new nodes stand last in the list, in the order of the rows: what to add to a place for its row
+    first_new = row_end - num_listed
+    if HAS_NEW:
         if i_split == 0:
-            write_nodes(
-                p_key,
-                p_value,
-                p_new_key,
-                p_new_value,
-                p_new_cell,
-                o_row,
-                (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0),
-                m_d,
-                key_cell_stride,
-                value_cell_stride,
-                new_key_row_stride,
-                new_value_row_stride,
-                num_pool_cells,
-                BLOCK_D,
-            )
+            m_row = (query_begin + tl.arange(0, BLOCK_M) < num_queries) & (o_m % GROUP == 0)
+            write_nodes(pools, o_row, m_row, m_d, num_pool_cells, BLOCK_D)
 
     b_peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
     b_total = tl.zeros([BLOCK_M], tl.float32)
@@ -189,17 +188,7 @@ def tree_attention_kernel(
         # the last cell stands in for those beyond the end, which nobody sees
         o_place = tl.minimum(o_n, end - 1)
         o_cell = tl.load(p_cell + o_place).to(tl.int64)
-        p_key_line = p_key + o_cell * key_cell_stride
-        p_value_line = p_value + o_cell * value_cell_stride
-        if HAS_NEW:
-            o_new = first_new + o_place
-            m_new = is_new(p_new_cell, o_new, o_cell)
-            p_key_line = lines_of(
-                p_key, p_new_key, o_cell, o_new, m_new, key_cell_stride, new_key_row_stride
-            )
-            p_value_line = lines_of(
-                p_value, p_new_value, o_cell, o_new, m_new, value_cell_stride, new_value_row_stride
-            )
+        p_key_line, p_value_line = lines_of(pools, o_cell, first_new + o_place, HAS_NEW)
         b_key = tl.load(p_key_line[:, None] + o_d[None, :], mask=m_d, other=0.0)
         b_product = tl.dot(b_query, tl.trans(b_key), input_precision="ieee")
         if MASK_WORDS > 0:
@@ -209,21 +198,7 @@ def tree_attention_kernel(
         b_back = b_product
         if HAS_BIAS or HAS_WINDOW:
             b_back = b_position[:, None] - tl.load(p_cell_position + o_cell)[None, :]
-        b_logit = logits_of(
-            b_product,
-            m_sees,
-            b_back,
-            o_head,
-            scale,
-            soft_cap,
-            p_bias,
-            bias_size,
-            bias_origin,
-            window,
-            HAS_CAP,
-            HAS_BIAS,
-            HAS_WINDOW,
-        )
+        b_logit = logits_of(b_product, m_sees, b_back, o_head, rules, HAS_CAP, HAS_BIAS, HAS_WINDOW)
         b_new_peak = tl.maximum(b_peak, tl.max(b_logit, 1))
         b_shift = finite_or_zero(b_new_peak)
         b_weight = tl.exp2(b_logit - b_shift[:, None])
@@ -234,35 +209,20 @@ def tree_attention_kernel(
         b_peak = b_new_peak
     if HAS_PATHS:
         if i_split == 0:
-            b_peak, b_total, b_sum = add_paths(
+            paths = Paths(
                 p_own_path,
-                tl.minimum(tl.load(p_path_length + i_slot), max_path),
                 p_cell + num_cells,
+                tl.minimum(tl.load(p_path_length + i_slot), max_path),
                 num_listed - num_cells,
-                p_key,
-                p_value,
-                key_cell_stride,
-                value_cell_stride,
-                p_new_key,
-                p_new_value,
-                p_new_cell,
-                new_key_row_stride,
-                new_value_row_stride,
                 first_new + num_cells,
-                p_cell_position,
-                b_query,
-                b_position,
-                o_head,
-                scale,
-                soft_cap,
-                p_bias,
-                bias_size,
-                bias_origin,
-                window,
-                b_peak,
-                b_total,
-                b_sum,
-                m_d,
+            )
+            query = Query(b_query, m_d, o_head, b_position, p_cell_position)
+            b_peak, b_total, b_sum = add_paths(
+                paths,
+                pools,
+                query,
+                rules,
+                (b_peak, b_total, b_sum),
                 HAS_CAP,
                 HAS_BIAS,
                 HAS_WINDOW,
