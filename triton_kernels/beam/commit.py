@@ -29,6 +29,8 @@ from pybeam.triton_kernels.beam.columns import (
     STOP_MAX_LENGTH,
 )
 from pybeam.triton_kernels.beam.finish import (
+    Finished,
+    Step,
     endings,
     finish_ranks,
     is_cut,
@@ -42,52 +44,21 @@ from pybeam.triton_kernels.tree.append import (
     append_nodes,
     take_pages,
 )
-from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, survivors_of
+from pybeam.triton_kernels.tree.survivors import LISTS, NUMBERS, Numbers, survivors_of
 
 HELD = tl.constexpr(int(Finishing.HELD))
 
 
 @triton.jit
 def finish_left(
-    tree,
-    beams,
-    survivors,
-    p_eos_token,
-    listed,
-    i_slot,
-    first,
-    count,
-    num_listed,
-    eos_id,
-    capacity,
-    max_rows,
-    max_finished,
-    num_places,
-    KEEPS_BEST: tl.constexpr,
-    CHUNK: tl.constexpr,
+    step, listed, i_slot, first, count, num_listed, KEEPS_BEST: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Let all that is left in a beam finish as it is."""
-    p_ints, p_floats, table = lines_of(beams, i_slot, max_finished)
+    p_ints, p_floats, table = lines_of(step.beams, i_slot, step.max_finished)
     num_found = tl.load(p_ints + INT_NUM_FOUND) - num_listed
     best_score = tl.load(p_floats + FLOAT_BEST_FINISHED)
     num_listed, best_score = finish_ranks(
-        tree,
-        beams,
-        survivors,
-        p_eos_token,
-        listed,
-        i_slot,
-        first,
-        count,
-        num_listed,
-        best_score,
-        eos_id,
-        capacity,
-        max_rows,
-        max_finished,
-        num_places,
-        True,
-        CHUNK,
+        step, listed, i_slot, first, count, num_listed, best_score, True, CHUNK
     )
     num_finished = num_listed
     if KEEPS_BEST:
@@ -102,31 +73,17 @@ def finish_left(
 
 @triton.jit
 def replace_beam(
-    beams,
-    survivors,
-    p_eos_token,
-    p_ints,
-    i_slot,
-    reason,
-    num_rows,
-    eos_id,
-    capacity,
-    max_rows,
-    HOLDS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
+    step, p_ints, i_slot, reason, num_rows, HOLDS: tl.constexpr, BLOCK_ROWS: tl.constexpr
 ):
     """Make entries of the survivors that have not finished. HOLDS: some of them may have ended."""
-    o_survivor, m_row, m_live, b_parent = survivors_of(
-        survivors, eos_id, capacity, max_rows, BLOCK_ROWS
-    )
+    beams, max_rows = step.beams, step.numbers.max_rows
+    o_survivor, m_row, m_live, b_parent = survivors_of(step.survivors, step.numbers, BLOCK_ROWS)
     o_row = tl.arange(0, BLOCK_ROWS)
     p_new = i_slot * max_rows + o_row
-    b_score = tl.load(survivors.score + o_survivor, mask=m_row)
+    b_score = tl.load(step.survivors.score + o_survivor, mask=m_row)
     if HOLDS:
         p_entry = i_slot * max_rows + tl.maximum(b_parent, 0)
-        b_length, b_log_prob, b_eos = endings(
-            beams, survivors, p_eos_token, p_ints, p_entry, o_survivor, m_row
-        )
+        b_length, b_log_prob, b_eos = endings(step, p_ints, p_entry, o_survivor, m_row)
     expansions = tl.load(p_ints + INT_EXPANSIONS) + tl.load(p_ints + INT_NUM_ROWS)
     steps, depth = tl.load(p_ints + INT_STEPS) + 1, tl.load(p_ints + INT_DEPTH) + 1
     # every thread has read the beam before one overwrites it
@@ -157,7 +114,7 @@ def report_line(tree, p_ints, p_live, p_report, i_source):
 
 @begins_early
 @triton.jit(
-    do_not_specialize=[*NUMBERS, "max_path", "max_finished", "num_scratch"],
+    do_not_specialize=[*NUMBERS, "max_finished", "num_scratch"],
     do_not_specialize_on_alignment=[
         *LISTS,
         "p_eos_token",
@@ -209,6 +166,17 @@ def commit_kernel(
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
+    numbers = Numbers(
+        eos_id,
+        capacity,
+        num_slots,
+        max_nodes,
+        max_rows,
+        max_live,
+        max_free,
+        max_pages,
+        max_path,
+    )
     i_source = tl.program_id(0)
     num_left, num_taken = take_pages(tree, p_needed, i_source)
     if i_source == tl.num_programs(0) - 1:
@@ -221,34 +189,26 @@ def commit_kernel(
         tl.store(p_target + p_move, -1, mask=o_row < max_rows)
         report_line(tree, beams.ints, p_live, p_report, i_source)
         return
-    _, _, m_live, _ = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
+    step = Step(tree, beams, survivors, p_eos_token, numbers, max_finished)
+    _, _, m_live, _ = survivors_of(survivors, numbers, BLOCK_ROWS)
     first = tl.load(survivors.num_finished + i_source)
     count = tl.minimum(tl.load(survivors.count + i_source), capacity)
     num_rows = tl.sum(m_live.to(tl.int32), 0)
     p_ints, _, listed = lines_of(beams, i_slot, max_finished)
-    num_places = max_finished
     if KEEPS_BEST:
         o_list = i_source.to(tl.int64) * num_scratch * NUM_FINISHED
-        listed, num_places = (p_scratch_ints + o_list, p_scratch_floats + o_list), num_scratch
+        listed = Finished(p_scratch_ints + o_list, p_scratch_floats + o_list, num_scratch)
     # an empty slot may be named many times and stays as it is
     moves = tl.load(p_ints + INT_NUM_ENTRIES) > 0
     reason, num_listed = 0, 0
     if moves:
         reason, num_listed = decide(
-            tree,
-            beams,
-            survivors,
-            p_eos_token,
+            step,
             listed,
             i_slot,
             first,
             count,
             num_rows,
-            eos_id,
-            capacity,
-            max_rows,
-            max_finished,
-            num_places,
             FINISHING,
             KEEPS_BEST,
             TOP,
@@ -256,23 +216,7 @@ def commit_kernel(
             CHUNK,
         )
     # reads of the tree are done; rows are read again, because wide beams do not fit in registers
-    append_nodes(
-        tree,
-        survivors,
-        i_slot,
-        num_left,
-        num_taken,
-        eos_id,
-        capacity,
-        max_nodes,
-        max_rows,
-        max_live,
-        max_free,
-        max_pages,
-        max_path,
-        MASK_WORDS,
-        BLOCK_ROWS,
-    )
+    append_nodes(tree, survivors, numbers, i_slot, num_left, num_taken, MASK_WORDS, BLOCK_ROWS)
     if moves:
         ends = (reason == STOP_EMPTY_BEAM) | (reason == STOP_MAX_LENGTH)
         if KEEPS_BEST:
@@ -281,39 +225,11 @@ def commit_kernel(
         # every thread sees the new nodes
         tl.debug_barrier()
         if ends:
-            finish_left(
-                tree,
-                beams,
-                survivors,
-                p_eos_token,
-                listed,
-                i_slot,
-                first,
-                tl.minimum(count, first + max_rows),
-                num_listed,
-                eos_id,
-                capacity,
-                max_rows,
-                max_finished,
-                num_places,
-                KEEPS_BEST,
-                CHUNK,
-            )
-        replace_beam(
-            beams,
-            survivors,
-            p_eos_token,
-            p_ints,
-            i_slot,
-            reason,
-            num_rows,
-            eos_id,
-            capacity,
-            max_rows,
-            FINISHING == HELD,
-            BLOCK_ROWS,
-        )
-    _, _, m_live, b_parent = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
+            count = tl.minimum(count, first + max_rows)
+            finish_left(step, listed, i_slot, first, count, num_listed, KEEPS_BEST, CHUNK)
+        holds: tl.constexpr = FINISHING == HELD
+        replace_beam(step, p_ints, i_slot, reason, num_rows, holds, BLOCK_ROWS)
+    _, _, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
     first_entry = (i_slot * max_rows).to(tl.int32)
     b_source = tl.where(m_live, first_entry + tl.maximum(b_parent, 0), -1)
     tl.store(p_source + p_move, b_source, mask=o_row < max_rows)

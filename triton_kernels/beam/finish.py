@@ -5,6 +5,8 @@ All final scores are computed in float64 and rounded once, as on a CPU. There a 
 final score differs only where such a number lies at the border between two float32.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -34,6 +36,25 @@ from pybeam.triton_kernels.beam.columns import (
 
 # final scores that one hypothesis is compared with at a time
 TILE_FINALS = tl.constexpr(16)
+
+
+class Finished(NamedTuple):
+    """A list of finished hypotheses: pointers to ints and floats, and for how many there is room."""
+
+    ints: tl.tensor
+    floats: tl.tensor
+    num_places: tl.tensor
+
+
+class Step(NamedTuple):
+    """All that a step of beams reads and changes, of all sources."""
+
+    tree: tl.tuple
+    beams: tl.tuple
+    survivors: tl.tuple
+    eos_token: tl.tensor  # the tokens of survivors as they were before all that end became one
+    numbers: tl.tuple
+    max_finished: tl.tensor
 
 
 @triton.jit
@@ -78,45 +99,39 @@ def is_cut(p_ints):
 def lines_of(beams, i_slot, max_finished):
     """Return where the ints and floats of a slot stand, and those of its finished hypotheses."""
     o_finished = i_slot * max_finished * NUM_FINISHED
-    table = (beams.finished_ints + o_finished, beams.finished_floats + o_finished)
+    p_finished_ints = beams.finished_ints + o_finished
+    table = Finished(p_finished_ints, beams.finished_floats + o_finished, max_finished)
     return beams.ints + i_slot * NUM_INTS, beams.floats + i_slot * NUM_FLOATS, table
 
 
 @triton.jit
-def endings(beams, survivors, p_eos_token, p_ints, p_entry, o_survivor, m_survivor):
+def endings(step, p_ints, p_entry, o_survivor, m_survivor):
     """Return length, log-prob of EOS and EOS of survivors, if they had ended now or had before.
 
     `p_entry` are the places of their parents in the arrays of entries.
     """
+    beams = step.beams
     m_alive = tl.load(beams.is_alive + p_entry, mask=m_survivor, other=0) != 0
     m_held = m_survivor & ~m_alive
     m_alive &= m_survivor
     held_length = tl.load(beams.ended_length + p_entry, mask=m_held, other=0)
     held_log_prob = tl.load(beams.eos_log_prob + p_entry, mask=m_held, other=0.0)
     held_eos = tl.load(beams.eos_token + p_entry, mask=m_held, other=0)
-    log_prob = tl.load(survivors.log_prob + o_survivor, mask=m_alive, other=0.0)
-    eos = tl.load(p_eos_token + o_survivor, mask=m_alive, other=0)
+    log_prob = tl.load(step.survivors.log_prob + o_survivor, mask=m_alive, other=0.0)
+    eos = tl.load(step.eos_token + o_survivor, mask=m_alive, other=0)
     length = tl.where(m_alive, next_length(p_ints), held_length)
     return length, tl.where(m_alive, log_prob, held_log_prob), tl.where(m_alive, eos, held_eos)
 
 
 @triton.jit
 def finish_ranks(
-    tree,
-    beams,
-    survivors,
-    p_eos_token,
+    step,
     listed,
     i_slot,
     begin,
     end,
     num_listed,
     best_score,
-    eos_id,
-    capacity,
-    max_rows,
-    max_finished,
-    num_places,
     IS_LEFT: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -127,29 +142,29 @@ def finish_ranks(
 
     Returns how many the list has then, and the higher of `best_score` and the best of their scores.
     """
-    p_ints, p_floats, _ = lines_of(beams, i_slot, max_finished)
+    survivors, max_rows = step.survivors, step.numbers.max_rows
+    p_ints, p_floats, _ = lines_of(step.beams, i_slot, step.max_finished)
     wants_cut = tl.load(p_ints + INT_ENDED_ONLY) == 0
     for start in range(begin, end, CHUNK):
         o_rank = start + tl.arange(0, CHUNK)
-        o_survivor = tl.program_id(0).to(tl.int64) * capacity + o_rank
+        o_survivor = tl.program_id(0).to(tl.int64) * step.numbers.capacity + o_rank
         m_rank = o_rank < end
-        is_ended = tl.load(survivors.token + o_survivor, mask=m_rank, other=0) == eos_id
+        b_token = tl.load(survivors.token + o_survivor, mask=m_rank, other=0)
+        is_ended = b_token == step.numbers.eos_id
         m_finished = m_rank & (is_ended | wants_cut)
         b_parent = tl.load(survivors.parent + o_survivor, mask=m_rank, other=0)
         p_entry = i_slot * max_rows + tl.minimum(tl.maximum(b_parent, 0), max_rows - 1)
-        p_node = tree.row_node + p_entry
+        p_node = step.tree.row_node + p_entry
         if IS_LEFT:
-            p_node = tree.row_node + i_slot * max_rows + o_rank - begin
+            p_node = step.tree.row_node + i_slot * max_rows + o_rank - begin
         node = tl.load(p_node, mask=m_finished, other=0)
-        length, log_prob, eos = endings(
-            beams, survivors, p_eos_token, p_ints, p_entry, o_survivor, m_finished
-        )
+        length, log_prob, eos = endings(step, p_ints, p_entry, o_survivor, m_finished)
         length = tl.where(is_ended, length, next_length(p_ints))
         score = tl.load(survivors.score + o_survivor, mask=m_finished, other=float("-inf"))
         b_place = num_listed + exclusive_sum(m_finished.to(tl.int32))
-        m_stored = m_finished & (b_place < num_places)
-        p_int = listed[0] + b_place.to(tl.int64) * NUM_FINISHED
-        p_float = listed[1] + b_place.to(tl.int64) * NUM_FINISHED
+        m_stored = m_finished & (b_place < listed.num_places)
+        p_int = listed.ints + b_place.to(tl.int64) * NUM_FINISHED
+        p_float = listed.floats + b_place.to(tl.int64) * NUM_FINISHED
         tl.store(p_int + FINISHED_NODE, node, mask=m_stored)
         tl.store(p_int + FINISHED_LENGTH, length, mask=m_stored)
         tl.store(p_int + FINISHED_EOS, tl.where(is_ended, eos, -1), mask=m_stored)
@@ -168,8 +183,8 @@ def copy_finished(to, source, b_to, b_from, m_copied):
     for column in tl.static_range(NUM_FINISHED):
         o_to = b_to.to(tl.int64) * NUM_FINISHED + column
         o_from = b_from.to(tl.int64) * NUM_FINISHED + column
-        tl.store(to[0] + o_to, tl.load(source[0] + o_from, mask=m_copied), mask=m_copied)
-        tl.store(to[1] + o_to, tl.load(source[1] + o_from, mask=m_copied), mask=m_copied)
+        tl.store(to.ints + o_to, tl.load(source.ints + o_from, mask=m_copied), mask=m_copied)
+        tl.store(to.floats + o_to, tl.load(source.floats + o_from, mask=m_copied), mask=m_copied)
 
 
 @triton.jit
@@ -177,7 +192,7 @@ def keep_best(table, listed, num, num_kept, CHUNK: tl.constexpr):
     """Sort a list of finished hypotheses into the table, best first, equal ones in the order of the list."""
     # every thread sees the whole list
     tl.debug_barrier()
-    p_final = listed[1] + FINISHED_FINAL
+    p_final = listed.floats + FINISHED_FINAL
     for start in range(0, num, CHUNK):
         o_one = start + tl.arange(0, CHUNK)
         b_final = tl.load(p_final + o_one * NUM_FINISHED, mask=o_one < num, other=0.0)[:, None]

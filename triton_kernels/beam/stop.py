@@ -49,11 +49,10 @@ TOP_IGNORED, TOP_EVER = tl.constexpr(int(Top.IGNORED)), tl.constexpr(int(Top.EVE
 
 
 @triton.jit
-def is_topped(
-    survivors, p_eos_token, p_ints, first, count, capacity, num_found, EVER: tl.constexpr
-):
+def is_topped(step, p_ints, first, count, num_found, EVER: tl.constexpr):
     """Whether the best candidate of a step (see `Top`) has finished, and enough have."""
-    p_own = tl.program_id(0).to(tl.int64) * capacity
+    survivors, p_eos_token = step.survivors, step.eos_token
+    p_own = tl.program_id(0).to(tl.int64) * step.numbers.capacity
     has_both = (first > 0) & (first < count)
     p_other = p_own + tl.where(has_both, first, 0)
     own, other = tl.load(survivors.score + p_own), tl.load(survivors.score + p_other)
@@ -71,34 +70,22 @@ def is_topped(
 
 @triton.jit
 def is_certified(
-    beams,
-    survivors,
-    p_eos_token,
-    i_slot,
-    first,
-    count,
-    num_finished,
-    eos_id,
-    capacity,
-    max_rows,
-    max_finished,
-    IS_CURRENT: tl.constexpr,
-    CHUNK: tl.constexpr,
+    step, i_slot, first, count, num_finished, IS_CURRENT: tl.constexpr, CHUNK: tl.constexpr
 ):
     """Whether nothing in the new beam can beat the finished hypotheses; see `Certificate`."""
-    p_ints, p_floats, table = lines_of(beams, i_slot, max_finished)
+    survivors, max_rows = step.survivors, step.numbers.max_rows
+    p_ints, p_floats, table = lines_of(step.beams, i_slot, step.max_finished)
     best = -float("inf") + tl.zeros([CHUNK], tl.float32)
     held = best
     for start in range(first, count, CHUNK):
         o_rank = start + tl.arange(0, CHUNK)
-        o_survivor = tl.program_id(0).to(tl.int64) * capacity + o_rank
+        o_survivor = tl.program_id(0).to(tl.int64) * step.numbers.capacity + o_rank
         m_rank = o_rank < count
+        eos_id = step.numbers.eos_id
         is_ended = tl.load(survivors.token + o_survivor, mask=m_rank, other=eos_id) == eos_id
         b_parent = tl.load(survivors.parent + o_survivor, mask=m_rank, other=0)
         p_entry = i_slot * max_rows + tl.minimum(tl.maximum(b_parent, 0), max_rows - 1)
-        length, _, _ = endings(
-            beams, survivors, p_eos_token, p_ints, p_entry, o_survivor, m_rank & is_ended
-        )
+        length, _, _ = endings(step, p_ints, p_entry, o_survivor, m_rank & is_ended)
         score = tl.load(survivors.score + o_survivor, mask=m_rank, other=float("-inf"))
         final = final_score(p_floats, score, length, is_ended)
         held = tl.maximum(held, tl.where(m_rank & is_ended, final, float("-inf")))
@@ -116,7 +103,7 @@ def is_certified(
     bound = tl.maximum(tl.max(held, 0), reachable.to(tl.float32))
     certified = tl.load(p_ints + INT_CERTIFIED)
     has_enough = (certified > 0) & (num_finished >= certified)
-    p_worst = table[1] + (certified - 1) * NUM_FINISHED + FINISHED_FINAL
+    p_worst = table.floats + (certified - 1) * NUM_FINISHED + FINISHED_FINAL
     return has_enough & (tl.load(p_worst, mask=has_enough, other=0.0) >= bound)
 
 
@@ -135,20 +122,12 @@ def stop_reason(p_ints, has_nan, num_found, num_rows, tops, is_sure, IS_BOUND: t
 
 @triton.jit
 def decide(
-    tree,
-    beams,
-    survivors,
-    p_eos_token,
+    step,
     listed,
     i_slot,
     first,
     count,
     num_rows,
-    eos_id,
-    capacity,
-    max_rows,
-    max_finished,
-    num_places,
     FINISHING: tl.constexpr,
     KEEPS_BEST: tl.constexpr,
     TOP: tl.constexpr,
@@ -159,8 +138,8 @@ def decide(
 
     Returns the reason to stop, and how many hypotheses are listed.
     """
-    p_ints, p_floats, table = lines_of(beams, i_slot, max_finished)
-    num_before = tl.minimum(tl.load(p_ints + INT_NUM_FINISHED), max_finished)
+    p_ints, p_floats, table = lines_of(step.beams, i_slot, step.max_finished)
+    num_before = tl.minimum(tl.load(p_ints + INT_NUM_FINISHED), step.max_finished)
     width = tl.load(p_ints + INT_WIDTH)
     num_leading = first
     if KEEPS_BEST:
@@ -171,52 +150,22 @@ def decide(
         num_leading = tl.minimum(first, width - num_before)
     best_score = tl.load(p_floats + FLOAT_BEST_FINISHED)
     num_listed, best_score = finish_ranks(
-        tree,
-        beams,
-        survivors,
-        p_eos_token,
-        listed,
-        i_slot,
-        0,
-        num_leading,
-        num_before,
-        best_score,
-        eos_id,
-        capacity,
-        max_rows,
-        max_finished,
-        num_places,
-        False,
-        CHUNK,
+        step, listed, i_slot, 0, num_leading, num_before, best_score, False, CHUNK
     )
     num_found = tl.load(p_ints + INT_NUM_FOUND) + num_listed - num_before
     num_finished = num_listed
     if KEEPS_BEST:
         num_finished = tl.minimum(num_listed, width)
         keep_best(table, listed, num_listed, num_finished, CHUNK)
-    has_nan = tl.load(survivors.has_nan + tl.program_id(0)) != 0
+    has_nan = tl.load(step.survivors.has_nan + tl.program_id(0)) != 0
     tops, is_sure = has_nan, has_nan
     if TOP != TOP_IGNORED:
-        tops = is_topped(
-            survivors, p_eos_token, p_ints, first, count, capacity, num_found, TOP == TOP_EVER
-        )
+        tops = is_topped(step, p_ints, first, count, num_found, TOP == TOP_EVER)
     # every thread sees the finished hypotheses, and has read what is overwritten now
     tl.debug_barrier()
     if CERTIFICATE != NO_CERTIFICATE:
         is_sure = is_certified(
-            beams,
-            survivors,
-            p_eos_token,
-            i_slot,
-            first,
-            count,
-            num_finished,
-            eos_id,
-            capacity,
-            max_rows,
-            max_finished,
-            CERTIFICATE == CURRENT,
-            CHUNK,
+            step, i_slot, first, count, num_finished, CERTIFICATE == CURRENT, CHUNK
         )
     tl.store(p_ints + INT_NUM_FINISHED, num_finished)
     tl.store(p_ints + INT_NUM_FOUND, num_found)

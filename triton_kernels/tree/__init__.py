@@ -19,8 +19,7 @@ from torch import Tensor
 from pybeam.contracts import Survivors
 from pybeam.triton_kernels.tree.append import append_kernel
 from pybeam.triton_kernels.tree.backtrace import backtrace_kernel
-from pybeam.triton_kernels.tree.masks import inherit_kernel
-from pybeam.triton_kernels.tree.paths import inherit_paths_kernel
+from pybeam.triton_kernels.tree.inherit import inherit_kernel
 from pybeam.triton_kernels.tree.release import release_kernel
 
 TILE_WORDS = 2048
@@ -41,34 +40,23 @@ class Append(NamedTuple):
 
 def begin_append(tree: Any, slot: Tensor, survivors: Survivors, eos_id: int) -> Append:
     """Do the first launch, for at least one slot. `tree` is a `TreeArrays`."""
-    num_sources, max_path = slot.numel(), tree.path.shape[2]
+    num_sources = slot.numel()
     slot, survivors = slot.contiguous(), Survivors(*[x.contiguous() for x in survivors])
     block_rows = max(16, triton.next_power_of_2(tree.row_node.shape[1]))
-    needed = slot.new_empty(num_sources + 1)
     lines = (tree.token, tree.row_node, tree.live_cell, tree.free_cell, tree.page)
     most = (array.shape[1] for array in lines)
-    sizes = (slot, needed, eos_id, survivors.token.shape[1], tree.page.shape[0], *most, max_path)
+    sizes = (survivors.token.shape[1], tree.page.shape[0], *most, tree.path.shape[2])
+    arguments = (tree, *survivors, slot, slot.new_empty(num_sources + 1), eos_id, *sizes)
     mask_words, num_warps = tree.live_mask.shape[2], triton.cdiv(block_rows, WARP_ROWS)
-    if mask_words == 0:
-        inherit_paths_kernel[(num_sources,)](
-            tree,
-            *survivors,
-            slot.new_empty(num_sources, tree.live_cell.shape[1]),
-            *sizes,
-            BLOCK_ROWS=block_rows,
-            BLOCK_CELLS=TILE_WORDS // 2,
-            num_warps=min(max(4, num_warps), MAX_WARPS),
-        )
-    else:
-        inherit_kernel[(num_sources,)](
-            tree,
-            *survivors,
-            *sizes[:-1],
-            MASK_WORDS=mask_words,
-            BLOCK_ROWS=block_rows,
-            BLOCK_CELLS=TILE_WORDS // block_rows,
-        )
-    arguments = (tree, *survivors, *sizes)
+    has_paths = mask_words == 0
+    inherit_kernel[(num_sources,)](
+        *arguments,
+        slot.new_empty(num_sources, tree.live_cell.shape[1]) if has_paths else None,
+        MASK_WORDS=mask_words,
+        BLOCK_ROWS=block_rows,
+        BLOCK_CELLS=TILE_WORDS // (2 if has_paths else block_rows),
+        num_warps=min(max(4, num_warps), MAX_WARPS) if has_paths else 4,
+    )
     return Append(num_sources, arguments, mask_words, block_rows, min(num_warps, MAX_WARPS))
 
 

@@ -12,6 +12,7 @@ from pybeam.triton_kernels.tree.survivors import (
     LISTS,
     NUMBERS,
     PAGE_CELLS,
+    Numbers,
     survivors_of,
 )
 
@@ -47,25 +48,17 @@ def take_pages(tree, p_needed, i_source):
 def append_nodes(
     tree,
     survivors,
+    numbers,
     i_slot,
     num_left,
     num_taken,
-    eos_id,
-    capacity,
-    max_nodes,
-    max_rows,
-    max_live,
-    max_free,
-    max_pages,
-    max_path,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
 ):
     """Append the nodes of the rows of one source, which takes these pages; see `take_pages`."""
-    o_survivor, m_row, m_live, b_parent = survivors_of(
-        survivors, eos_id, capacity, max_rows, BLOCK_ROWS
-    )
-    p_free_cell = tree.free_cell + i_slot * max_free
+    max_nodes, max_rows, max_live = numbers.max_nodes, numbers.max_rows, numbers.max_live
+    o_survivor, m_row, m_live, b_parent = survivors_of(survivors, numbers, BLOCK_ROWS)
+    p_free_cell = tree.free_cell + i_slot * numbers.max_free
     num_nodes = tl.load(tree.num_nodes + i_slot)
     num_live = tl.load(tree.num_live + i_slot)
     num_free = tl.load(tree.num_free + i_slot)
@@ -105,20 +98,24 @@ def append_nodes(
         tl.store(tree.live_mask + p_live * MASK_WORDS + w, b_bits, mask=m_new)
     if MASK_WORDS == 0:
         b_place = num_live + b_rank
-        extend_paths(tree, i_slot, m_new, b_place, num_new, max_rows, max_path, BLOCK_ROWS)
+        extend_paths(tree, numbers, i_slot, m_new, b_place, num_new, BLOCK_ROWS)
 
     o_page = tl.arange(0, PAGE_CELLS)
     for start in range(0, num_taken, PAGE_CELLS):
         o_taken = start + o_page
         m_taken = o_taken < num_taken
         b_taken = tl.load(tree.free_page + num_left - 1 - o_taken, mask=m_taken)
-        tl.store(tree.page + i_slot * max_pages + num_pages + o_taken, b_taken, mask=m_taken)
+        tl.store(
+            tree.page + i_slot * numbers.max_pages + num_pages + o_taken, b_taken, mask=m_taken
+        )
     num_unused = num_free + num_taken * PAGE_CELLS - num_new
     if num_taken > 0:
         # a stack: the lowest unused cell of the last page is taken next
         last_page = tl.load(tree.free_page + num_left - num_taken)
         b_stack = (last_page + 1) * PAGE_CELLS - 1 - o_page
-        tl.store(p_free_cell + o_page, b_stack, mask=o_page < tl.minimum(num_unused, max_free))
+        tl.store(
+            p_free_cell + o_page, b_stack, mask=o_page < tl.minimum(num_unused, numbers.max_free)
+        )
     tl.store(tree.num_free + i_slot, num_unused)
     tl.store(tree.num_pages + i_slot, num_pages + num_taken)
     tl.store(tree.num_nodes + i_slot, num_nodes + num_new)
@@ -126,7 +123,7 @@ def append_nodes(
 
 
 @begins_early
-@triton.jit(do_not_specialize=[*NUMBERS, "max_path"], do_not_specialize_on_alignment=LISTS)
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
 def append_kernel(
     tree,
     p_token,
@@ -154,25 +151,20 @@ def append_kernel(
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
-    i_source = tl.program_id(0)
-    num_left, num_taken = take_pages(tree, p_needed, i_source)
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    if (i_slot < 0) | (i_slot >= num_slots):
-        return
-    append_nodes(
-        tree,
-        survivors,
-        i_slot,
-        num_left,
-        num_taken,
+    numbers = Numbers(
         eos_id,
         capacity,
+        num_slots,
         max_nodes,
         max_rows,
         max_live,
         max_free,
         max_pages,
         max_path,
-        MASK_WORDS,
-        BLOCK_ROWS,
     )
+    i_source = tl.program_id(0)
+    num_left, num_taken = take_pages(tree, p_needed, i_source)
+    i_slot = tl.load(p_slot + i_source).to(tl.int64)
+    if (i_slot < 0) | (i_slot >= num_slots):
+        return
+    append_nodes(tree, survivors, numbers, i_slot, num_left, num_taken, MASK_WORDS, BLOCK_ROWS)

@@ -1,20 +1,9 @@
-"""Masks of the token tree pass on by a step, one program per source.
-
-Every live node gets the masks of its rows' children. A node that no row sees frees its cell.
-"""
+"""Masks of the token tree pass on by a step."""
 
 import triton
 import triton.language as tl
 
-from pybeam.contracts import Survivors
 from pybeam.triton_kernels.arithmetic import exclusive_sum
-from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.tree.survivors import (
-    LISTS,
-    NUMBERS,
-    store_lists,
-    survivors_of,
-)
 
 
 @triton.jit
@@ -25,44 +14,24 @@ def row_bits(m_row, word: tl.constexpr, BLOCK_ROWS: tl.constexpr):
     return tl.where(m_row & (o_bit >= 0) & (o_bit < 64), b_one << (o_bit & 63).to(tl.int64), 0)
 
 
-@begins_early
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=LISTS)
-def inherit_kernel(
+@triton.jit
+def inherit_masks(
     tree,
-    p_token,
-    p_parent,
-    p_score,
-    p_log_prob,
-    p_count,
-    p_num_finished,
-    p_has_nan,
-    p_slot,
-    p_needed,  # [A + 1], pages each source needs, then how many are free
-    eos_id,
-    capacity,
-    num_slots,
-    max_nodes,
-    max_rows,
-    max_live,
-    max_free,
-    max_pages,
+    numbers,
+    i_slot,
+    m_live,
+    b_parent,
+    num_live,
+    num_free,
     MASK_WORDS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_CELLS: tl.constexpr,
 ):
-    await_kernels()
-    survivors = Survivors(
-        p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
-    )
-    i_source = tl.program_id(0)
-    if i_source == 0:
-        # the next launch changes this number while its programs still need the old one
-        tl.store(p_needed + tl.num_programs(0), tl.load(tree.num_free_pages))
-    i_slot = tl.load(p_slot + i_source).to(tl.int64)
-    if (i_slot < 0) | (i_slot >= num_slots):
-        tl.store(p_needed + i_source, 0)
-        return
-    _, _, m_live, b_parent = survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS)
+    """Give every live node the masks of its rows' children. A node that no row sees frees its cell.
+
+    Returns how many nodes stay.
+    """
+    max_live, max_free = numbers.max_live, numbers.max_free
     m_inherits = m_live & (b_parent >= 0)
     b_bits = row_bits(m_inherits, 0, BLOCK_ROWS)
     b_bits_1 = row_bits(m_inherits, 1, BLOCK_ROWS)
@@ -70,9 +39,6 @@ def inherit_kernel(
     p_live_cell = tree.live_cell + i_slot * max_live
     p_live_mask = tree.live_mask + i_slot * max_live * MASK_WORDS
     p_free_cell = tree.free_cell + i_slot * max_free
-    num_live = tl.minimum(tl.load(tree.num_live + i_slot), max_live)
-    num_free = tl.load(tree.num_free + i_slot)
-
     num_kept = 0
     for start in range(0, num_live, BLOCK_CELLS):
         o_live = start + tl.arange(0, BLOCK_CELLS)
@@ -104,16 +70,4 @@ def inherit_kernel(
         m_freed = m_old & (b_any == 0) & (o_free < max_free)
         tl.store(p_free_cell + o_free, b_cell, mask=m_freed)
         num_kept += tl.sum(b_kept, 0)
-    store_lists(
-        tree,
-        p_needed,
-        i_slot,
-        m_live,
-        num_live,
-        num_kept,
-        num_free,
-        max_nodes,
-        max_live,
-        max_free,
-        max_pages,
-    )
+    return num_kept

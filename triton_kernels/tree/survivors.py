@@ -1,60 +1,58 @@
 """Parts that the kernels of `tree_append` share: survivors, and the room that their nodes need."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from pybeam import contracts
 
 PAGE_CELLS = tl.constexpr(contracts.PAGE_CELLS)
+
+
+class Numbers(NamedTuple):
+    """The token that ends hypotheses, the length of lists of survivors, and the sizes of arrays of a tree."""
+
+    eos_id: tl.tensor
+    capacity: tl.tensor
+    num_slots: tl.tensor
+    max_nodes: tl.tensor
+    max_rows: tl.tensor
+    max_live: tl.tensor
+    max_free: tl.tensor
+    max_pages: tl.tensor
+    max_path: tl.tensor
+
+
 # no variant is compiled for values of these numbers, nor for the alignment of these lists
-NUMBERS = [
-    "eos_id",
-    "capacity",
-    "num_slots",
-    "max_nodes",
-    "max_rows",
-    "max_live",
-    "max_free",
-    "max_pages",
-]
+NUMBERS = list(Numbers._fields)
 LISTS = ["p_slot", *(f"p_{name}" for name in contracts.Survivors._fields)]
 
 
 @triton.jit
-def survivors_of(survivors, eos_id, capacity, max_rows, BLOCK_ROWS: tl.constexpr):
+def survivors_of(survivors, numbers, BLOCK_ROWS: tl.constexpr):
     """Return the columns of survivors, which of them exist, which go on, and their parents or -1."""
-    i_source = tl.program_id(0)
+    i_source, max_rows = tl.program_id(0), numbers.max_rows
     first = tl.maximum(tl.load(survivors.num_finished + i_source), 0)
-    num_rows = tl.minimum(tl.load(survivors.count + i_source), capacity) - first
+    num_rows = tl.minimum(tl.load(survivors.count + i_source), numbers.capacity) - first
     o_row = tl.arange(0, BLOCK_ROWS)
     m_row = o_row < tl.minimum(num_rows, max_rows)
-    o_survivor = i_source.to(tl.int64) * capacity + first + o_row
+    o_survivor = i_source.to(tl.int64) * numbers.capacity + first + o_row
     b_parent = tl.load(survivors.parent + o_survivor, mask=m_row, other=-1)
     b_parent = tl.where((b_parent >= 0) & (b_parent < max_rows), b_parent, -1)
-    m_live = m_row & (tl.load(survivors.token + o_survivor, mask=m_row, other=0) != eos_id)
+    m_live = m_row & (tl.load(survivors.token + o_survivor, mask=m_row, other=0) != numbers.eos_id)
     return o_survivor, m_row, m_live, b_parent
 
 
 @triton.jit
-def store_lists(
-    tree,
-    p_needed,
-    i_slot,
-    m_live,
-    num_live,
-    num_kept,
-    num_free,
-    max_nodes,
-    max_live,
-    max_free,
-    max_pages,
-):
+def store_lists(tree, numbers, p_needed, i_slot, m_live, num_live, num_kept, num_free):
     """Store that nodes have left the live list, and the pages that the nodes of these survivors need."""
-    num_free = tl.minimum(num_free + num_live - num_kept, max_free)
-    room = tl.minimum(max_nodes - tl.load(tree.num_nodes + i_slot), max_live - num_kept)
+    num_free = tl.minimum(num_free + num_live - num_kept, numbers.max_free)
+    num_nodes = tl.load(tree.num_nodes + i_slot)
+    room = tl.minimum(numbers.max_nodes - num_nodes, numbers.max_live - num_kept)
     num_new = tl.minimum(tl.sum(m_live.to(tl.int32), 0), room)
     needed = tl.cdiv(tl.maximum(num_new - num_free, 0), PAGE_CELLS)
-    page_room = max_pages - tl.load(tree.num_pages + i_slot)
+    page_room = numbers.max_pages - tl.load(tree.num_pages + i_slot)
     tl.store(p_needed + tl.program_id(0), tl.minimum(needed, page_room))
     # every thread has read the counters before one overwrites them
     tl.debug_barrier()
