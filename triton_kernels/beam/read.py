@@ -31,14 +31,7 @@ BLOCK_SOURCES = tl.constexpr(128)
 
 @triton.jit
 def read_limits(
-    beams,
-    lines,
-    p_line,
-    p_floats,
-    i_slot,
-    max_prefix,
-    max_early,
-    REFILLS: tl.constexpr,
+    beams, lines, p_line, p_floats, i_slot, max_prefix, max_early, REFILLS: tl.constexpr
 ):
     """Store what `select` needs of one beam."""
     i_source = tl.program_id(0)
@@ -85,17 +78,20 @@ def read_entries(
     rows,
     entries,
     i_slot,
-    first_row,
-    first_entry,
-    depth,
-    num_entries,
-    num_rows_out,
-    num_entries_out,
+    first,
+    room,
     max_nodes,
     max_entries,
     BLOCK_ENTRIES: tl.constexpr,
 ):
-    """Store the entries of one beam, and its rows."""
+    """Store the entries of one beam, and its rows.
+
+    `first` are the places of the first row and the first entry, `room` the numbers of places that there are.
+    """
+    first_row, first_entry = first
+    num_rows_out, num_entries_out = room
+    p_line = beams.ints + i_slot * NUM_INTS
+    depth, num_entries = tl.load(p_line + INT_DEPTH), tl.load(p_line + INT_NUM_ENTRIES)
     o_entry = tl.arange(0, BLOCK_ENTRIES)
     p_entry = i_slot * max_entries + o_entry
     m_alive = tl.load(beams.is_alive + p_entry, mask=o_entry < max_entries, other=0) != 0
@@ -193,12 +189,8 @@ def read_kernel(
             rows,
             entries,
             i_slot,
-            first_row,
-            first_entry,
-            tl.load(p_line + INT_DEPTH),
-            tl.load(p_line + INT_NUM_ENTRIES),
-            num_rows_out,
-            num_entries_out,
+            (first_row, first_entry),
+            (num_rows_out, num_entries_out),
             max_nodes,
             max_entries,
             BLOCK_ENTRIES,

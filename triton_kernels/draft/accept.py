@@ -3,6 +3,8 @@
 `csrc/cpu/drafts.cpp` says the same for one source after another.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -50,6 +52,41 @@ MOST_NGRAM = tl.constexpr(4)
 BLOCK_TEXT = tl.constexpr(128)
 
 
+class Numbers(NamedTuple):
+    """Tokens, and the sizes of arrays."""
+
+    eos_id: tl.tensor
+    vocab_size: tl.tensor
+    max_nodes: tl.tensor
+    max_rows: tl.tensor
+    max_live: tl.tensor
+    max_finished: tl.tensor
+    max_prefix: tl.tensor
+    max_guesses: tl.tensor
+
+
+class Step(NamedTuple):
+    """All that a step of drafts reads and changes, of all sources."""
+
+    tree: tl.tuple
+    beams: tl.tuple
+    drafts: tl.tuple
+    survivors: tl.tuple
+    eos_token: tl.tensor
+    numbers: tl.tuple
+
+
+class Rows(NamedTuple):
+    """Where the rows of a source stand, and what guesses them: pointers, then numbers."""
+
+    token: tl.tensor
+    parent: tl.tensor
+    guess: tl.tensor
+    num_guesses: tl.tensor
+    fill: tl.tensor
+    feeds_all: tl.tensor
+
+
 @triton.jit
 def adapt(p_draft, num_guesses, num_hits):
     """Store the next window: every guess costs its price, and every guess that holds earns a step."""
@@ -68,28 +105,16 @@ def adapt(p_draft, num_guesses, num_hits):
 
 
 @triton.jit
-def accept(
-    tree,
-    beams,
-    drafts,
-    survivors,
-    p_eos_token,
-    i_slot,
-    first_row,
-    num_rows,
-    eos_id,
-    max_nodes,
-    max_rows,
-    max_finished,
-    BLOCK_ROWS: tl.constexpr,
-):
+def accept(step, i_slot, first_row, num_rows, BLOCK_ROWS: tl.constexpr):
     """Append the outputs that are final, and stop. Returns how many there are.
 
     An output is final if all outputs before it were guessed right.
     """
-    p_ints, p_floats, table = lines_of(beams, i_slot, max_finished)
-    p_draft = drafts.ints + i_slot * NUM_DRAFT_INTS
-    p_node = i_slot * max_nodes
+    tree, beams, survivors = step.tree, step.beams, step.survivors
+    eos_id, max_rows = step.numbers.eos_id, step.numbers.max_rows
+    p_ints, p_floats, table = lines_of(beams, i_slot, step.numbers.max_finished)
+    p_draft = step.drafts.ints + i_slot * NUM_DRAFT_INTS
+    p_node = i_slot * step.numbers.max_nodes
     depth, max_length = tl.load(p_ints + INT_DEPTH), tl.load(p_ints + INT_MAX_LENGTH)
     num_generated = depth + 1 - tl.load(p_ints + INT_PREFIX_LENGTH)
     o_row = tl.arange(0, BLOCK_ROWS)
@@ -132,7 +157,7 @@ def accept(
         log_prob = tl.load(survivors.log_prob + last)
         tl.store(table.ints + FINISHED_NODE, tl.where(has_ended, node, node + 1))
         tl.store(table.ints + FINISHED_LENGTH, length)
-        tl.store(table.ints + FINISHED_EOS, tl.where(has_ended, tl.load(p_eos_token + last), -1))
+        tl.store(table.ints + FINISHED_EOS, tl.where(has_ended, tl.load(step.eos_token + last), -1))
         tl.store(table.floats + FINISHED_SCORE, score)
         tl.store(table.floats + FINISHED_LOG_PROB, tl.where(has_ended, log_prob, 0.0))
         tl.store(table.floats + FINISHED_FINAL, final_score(p_floats, score, length, has_ended))
@@ -185,89 +210,63 @@ def largest(one, other):
 
 
 @triton.jit
-def guess_by_ngrams(
-    p_token,
-    p_parent,
-    p_guess,
-    depth,
-    num_rows,
-    o_row,
-    b_value,
-    num_guesses,
-    ngram,
-    fill,
-    vocab_size,
-    eos_id,
-    feeds_all,
-):
+def guess_by_ngrams(step, rows, ngram, depth, num_rows, o_row, b_value):
     """Store guesses one after another: `b_value`, or, where that is -1, what followed the last tokens before.
 
     The output is searched first, then the given guesses. Returns the rows of the next step.
     """
+    p_token, p_guess = rows.token, rows.guess
     for q in range(1, num_rows):
         if q < num_rows:
             node = depth + q
             # every thread sees the token before
             tl.debug_barrier()
             before = tl.load(p_token + node - 1)
-            at = find_ngram(p_guess, num_guesses, p_token, node, ngram)
+            at = find_ngram(p_guess, rows.num_guesses, p_token, node, ngram)
             found = tl.load(p_guess + at, mask=at >= 0, other=-1)
             at = find_ngram(p_token, node, p_token, node, ngram)
             found = tl.where(at >= 0, tl.load(p_token + at, mask=at >= 0, other=-1), found)
-            is_token = (found >= 0) & (found < vocab_size)
-            found = tl.where(is_token, found, tl.where(fill >= 0, fill, before))
+            is_token = (found >= 0) & (found < step.numbers.vocab_size)
+            found = tl.where(is_token, found, tl.where(rows.fill >= 0, rows.fill, before))
             own = tl.max(tl.where(o_row == q, b_value, -1), 0)
             token = tl.where(own >= 0, own, found)
             tl.store(p_token + node, token)
-            tl.store(p_parent + node, node - 1)
+            tl.store(rows.parent + node, node - 1)
             # no row follows a guess that ends the output
-            num_rows = tl.where((token == eos_id) & ~feeds_all, q, num_rows)
+            ends = (token == step.numbers.eos_id) & ~rows.feeds_all
+            num_rows = tl.where(ends, q, num_rows)
     return num_rows
 
 
 @triton.jit
-def guess_rows(
-    tree,
-    beams,
-    drafts,
-    survivors,
-    i_slot,
-    first_carried,
-    num_carried,
-    eos_id,
-    vocab_size,
-    max_nodes,
-    max_rows,
-    max_live,
-    max_prefix,
-    max_finished,
-    max_guesses,
-    BLOCK_ROWS: tl.constexpr,
-):
+def guess_rows(step, i_slot, first_carried, num_carried, BLOCK_ROWS: tl.constexpr):
     """Store guesses of the tokens behind the last one. Returns the rows of the next step.
 
     `num_carried` outputs from `first_carried` on are the model's guesses of the first of these tokens.
     """
-    p_ints, _, _ = lines_of(beams, i_slot, max_finished)
-    p_draft = drafts.ints + i_slot * NUM_DRAFT_INTS
-    p_token = tree.token + i_slot * max_nodes
-    p_parent = tree.parent + i_slot * max_nodes
-    p_guess = drafts.guess + i_slot * max_guesses
+    numbers = step.numbers
+    eos_id, vocab_size, max_rows = numbers.eos_id, numbers.vocab_size, numbers.max_rows
+    p_ints, _, _ = lines_of(step.beams, i_slot, numbers.max_finished)
+    p_draft = step.drafts.ints + i_slot * NUM_DRAFT_INTS
+    p_token = step.tree.token + i_slot * numbers.max_nodes
+    p_parent = step.tree.parent + i_slot * numbers.max_nodes
+    p_guess = step.drafts.guess + i_slot * numbers.max_guesses
     depth, fill = tl.load(p_ints + INT_DEPTH), tl.load(p_draft + DRAFT_FILL)
     known = tl.load(p_ints + INT_SCORED_FROM) + tl.load(p_ints + INT_TARGET_LENGTH)
     feeds_all = tl.load(p_draft + DRAFT_FEEDS_ALL) != 0
     ngram = tl.load(p_draft + DRAFT_NGRAM)
-    num_guesses = tl.minimum(tl.load(p_draft + DRAFT_NUM_GUESSES), max_guesses)
-    room = tl.minimum(tl.minimum(max_nodes, max_live) - depth, max_rows)
+    num_guesses = tl.minimum(tl.load(p_draft + DRAFT_NUM_GUESSES), numbers.max_guesses)
+    room = tl.minimum(tl.minimum(numbers.max_nodes, numbers.max_live) - depth, max_rows)
     num_rows = tl.minimum(next_rows(p_ints, p_draft), room)
 
     o_row = tl.arange(0, BLOCK_ROWS)
     m_row = (o_row >= 1) & (o_row < num_rows)
     o_node, o_carried = depth + o_row, o_row - 1
-    m_given = m_row & (o_node <= known) & (o_node <= max_prefix)
-    b_given = tl.load(beams.prefix + i_slot * max_prefix + o_node - 1, mask=m_given, other=0)
+    m_given = m_row & (o_node <= known) & (o_node <= numbers.max_prefix)
+    p_given = step.beams.prefix + i_slot * numbers.max_prefix + o_node - 1
+    b_given = tl.load(p_given, mask=m_given, other=0)
     m_carried = m_row & (o_carried < num_carried)
-    p_carried = survivors.token + first_carried + o_carried
+    p_carried = step.survivors.token + first_carried + o_carried
     b_value = tl.load(p_carried, mask=m_carried, other=-1)
     o_place = o_node - tl.load(p_ints + INT_PREFIX_LENGTH) - 1
     m_guess = m_row & (ngram == 0) & (o_place >= 0) & (o_place < num_guesses)
@@ -278,21 +277,8 @@ def guess_rows(
     b_value = tl.where(b_value >= 0, b_value, b_guess)
     b_value = tl.where(o_node <= known, b_given, b_value)
     if ngram > 0:
-        num_rows = guess_by_ngrams(
-            p_token,
-            p_parent,
-            p_guess,
-            depth,
-            num_rows,
-            o_row,
-            b_value,
-            num_guesses,
-            ngram,
-            fill,
-            vocab_size,
-            eos_id,
-            feeds_all,
-        )
+        rows = Rows(p_token, p_parent, p_guess, num_guesses, fill, feeds_all)
+        num_rows = guess_by_ngrams(step, rows, ngram, depth, num_rows, o_row, b_value)
     else:
         # where there is no guess, the token before: the last of those that are known
         last = tl.load(p_token + depth).to(tl.int64)

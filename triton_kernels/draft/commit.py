@@ -7,7 +7,7 @@ from pybeam.contracts import Survivors
 from pybeam.triton_kernels.beam.columns import INT_DEPTH, INT_NUM_ENTRIES, INT_NUM_ROWS, NUM_INTS
 from pybeam.triton_kernels.beam.read import count_before
 from pybeam.triton_kernels.dependent_launch import await_kernels, begins_early
-from pybeam.triton_kernels.draft.accept import accept, guess_rows
+from pybeam.triton_kernels.draft.accept import Numbers, Step, accept, guess_rows
 from pybeam.triton_kernels.tree.append import take_pages
 from pybeam.triton_kernels.tree.survivors import LISTS, PAGE_CELLS
 
@@ -62,6 +62,17 @@ def accept_kernel(
     survivors = Survivors(
         p_token, p_parent, p_score, p_log_prob, p_count, p_num_finished, p_has_nan
     )
+    numbers = Numbers(
+        eos_id,
+        vocab_size,
+        max_nodes,
+        max_rows,
+        max_live,
+        max_finished,
+        max_prefix,
+        max_guesses,
+    )
+    step = Step(tree, beams, drafts, survivors, p_eos_token, numbers)
     i_source = tl.program_id(0)
     if i_source == 0:
         # the next launch changes this number while its programs still need the old one
@@ -79,41 +90,11 @@ def accept_kernel(
         if OPENS:
             accepted = num_rows
         else:
-            accepted = accept(
-                tree,
-                beams,
-                drafts,
-                survivors,
-                p_eos_token,
-                i_slot,
-                first_row,
-                num_rows,
-                eos_id,
-                max_nodes,
-                max_rows,
-                max_finished,
-                BLOCK_ROWS,
-            )
+            accepted = accept(step, i_slot, first_row, num_rows, BLOCK_ROWS)
         # every thread sees the new tokens and numbers
         tl.debug_barrier()
-        next_rows = guess_rows(
-            tree,
-            beams,
-            drafts,
-            survivors,
-            i_slot,
-            first_row + accepted,
-            num_rows - accepted,
-            eos_id,
-            vocab_size,
-            max_nodes,
-            max_rows,
-            max_live,
-            max_prefix,
-            max_finished,
-            max_guesses,
-            BLOCK_ROWS,
-        )
+        first_carried, num_carried = first_row + accepted, num_rows - accepted
+        next_rows = guess_rows(step, i_slot, first_carried, num_carried, BLOCK_ROWS)
         num_tokens = tl.load(beams.ints + i_slot * NUM_INTS + INT_DEPTH) + next_rows
         num_pages = tl.minimum(tl.cdiv(num_tokens, PAGE_CELLS), max_pages)
         needed = tl.maximum(num_pages - tl.load(tree.num_pages + i_slot), 0)
