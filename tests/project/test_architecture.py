@@ -50,6 +50,8 @@ ENTRANCES = {"__init__", "__main__"}
 MAX_FLAT_FILES = 11
 # of a function
 MAX_LINES, MAX_PARAMETERS = 60, 8
+# of a function that a Triton kernel calls
+MAX_KERNEL_PARAMETERS = 12
 
 
 def name_of(path: Path) -> str:
@@ -195,6 +197,21 @@ def test_functions_stay_readable():
     paths = [path for path in LIBRARY if "triton_kernels" not in path.parts]
     found = [one for path in paths for one in long_functions(path)]
     assert not found, "say why in a comment above"
+
+
+def test_only_kernels_take_their_arguments_one_by_one():
+    """`triton_kernels/__init__.py` says why they do, and why nothing that they call does."""
+    found, num_functions = [], 0
+    for path in (path for path in LIBRARY if "triton_kernels" in path.parts):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_function = isinstance(node, ast.FunctionDef) and not node.name.endswith("_kernel")
+            if is_function and any("jit" in ast.unparse(mark) for mark in node.decorator_list):
+                num_functions += 1
+                num_parameters = len(node.args.args)
+                is_long = num_parameters > MAX_KERNEL_PARAMETERS
+                found += [f"{name_of(path)}: {node.name}: {num_parameters}"] if is_long else []
+    assert num_functions > 70
+    assert not found, "gather arguments in a NamedTuple"
 
 
 def test_one_file_holds_the_headers_of_torch():
