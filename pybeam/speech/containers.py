@@ -232,7 +232,7 @@ def _fits(content: bytes, tables: list[re.Match[bytes]], size: int) -> bool:
 
 
 def _in_chunks(content: bytes, place: int, num_chunks: int) -> int:
-    """Return how many samples so many chunks have, by a table of runs of them."""
+    """Return how many samples `num_chunks` chunks have, by a table of runs of chunks."""
     num = min(_number(content, place + 4), (len(content) - place - 8) // 12)
     if num <= 0:
         return 0

@@ -43,7 +43,7 @@ class SoundFile:
         source: the file, or a binary stream with its content, which can seek. Nobody else may use the stream
             meanwhile.
         sampling_rate: the rate of the samples, in Hz, such as a feature extractor's.
-        max_seconds: a longer recording is refused when so much of it is decoded; None: no limit.
+        max_seconds: a longer recording is refused once this much of it is decoded; None: no limit.
         warn: is told once if the file seems to be cut; None: Python's warnings.
     """
 

@@ -87,14 +87,14 @@ class VoiceActivity:
 
     def __call__(self, samples: Tensor | SoundFile) -> list[Stretch]:
         """Return the stretches of samples [n] float32, from -1 to 1, at 16 kHz, or of a file."""
-        probabilities, num_samples = self._hear(samples)
+        probabilities, num_samples = self._judged(samples)
         return stretches(probabilities, num_samples, self.rules)
 
     def probabilities(self, samples: Tensor | SoundFile) -> np.ndarray:
         """Return the probability [ceil(n / 512)] that somebody speaks in each 512 samples."""
-        return self._hear(samples)[0]
+        return self._judged(samples)[0]
 
-    def _hear(self, samples: Tensor | SoundFile) -> tuple[np.ndarray, int]:
+    def _judged(self, samples: Tensor | SoundFile) -> tuple[np.ndarray, int]:
         """Return the probabilities, and how many samples there are."""
         blocks = [samples] if isinstance(samples, Tensor) else samples.blocks()
         # each frame is judged with the end of the one before it

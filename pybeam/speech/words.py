@@ -24,7 +24,7 @@ WITHOUT_SPACES = {"zh", "ja", "th", "lo", "my", "yue"}
 BEFORE_WORDS = "\"'“¿([{-"
 BEHIND_WORDS = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
 SENTENCE_ENDS = ".。!！?？"  # noqa: RUF001
-# a word lasts at most twice the median, and for this rule the median is at most so many seconds
+# seconds; a word lasts at most twice the median, and a larger median counts as this one
 LONGEST_MEDIAN = 0.7
 
 

@@ -134,7 +134,7 @@ def biases_upto(model: HuggingFaceModel, length: int) -> Sequence[Tensor]:
 def _caught(
     model: HuggingFaceModel, length: int
 ) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Return the biases of a call on so many tokens: of each layer's self-attention, and of the others."""
+    """Return the biases of a call on `length` tokens: of self-attention, a layer each, and of the others."""
     weight = next(model.decoder.parameters())
     caught: Caught = []
     with model.lock, attending(model.configs, caught):

@@ -1,4 +1,4 @@
-"""What stands around a Whisper model in its directory: special tokens, features and texts."""
+"""Special tokens, features and texts of a Whisper model, from the files of its directory."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class TranscriptionOptions:
             batched windows all see it.
         hotwords: words that all windows see before the text before them.
         prefix: text with which the first window's text begins. Hotwords are not shown to that window.
-        hallucination_silence_threshold: with words: a text that looks invented is skipped if it stands
-            between pauses of more than so many seconds; None: none is.
+        hallucination_silence_threshold: seconds, where there are words; a text that looks invented is
+            skipped if it stands between longer pauses; None: no text is.
         suppress_tokens: ids that are never written; None: those of the model's `settings`, which come from
             `generation_config.json`.
         suppress_blank: whether `begin_suppress_tokens` of these settings may not begin a window.

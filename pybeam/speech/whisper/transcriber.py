@@ -60,8 +60,8 @@ class Transcriber:
         algorithm: the search at temperature 0.0. Its processors come before Whisper's rules, stage by stage.
             A prompt counts in no length. None: `pybeam.speech.whisper.beam_search`, as faster-whisper
             searches.
-        schedule: see `pybeam.Decoder`; default ``Fifo(16)``. It says how many windows are decoded at a time,
-            and at most so many recordings are open. It changes no result.
+        schedule: see `pybeam.Decoder`; default ``Fifo(16)``. Its `n` windows are decoded at a time, and at
+            most `n` recordings are open. It changes no result.
         backend, memory_limit: those of `pybeam.Decoder`. They change no result.
 
     Attributes:
