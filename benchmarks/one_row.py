@@ -24,7 +24,7 @@ from benchmarks.setup import Setup
 from benchmarks.step_time import StepTime
 from benchmarks.tasks import Task
 from benchmarks.translation import Decoding, flops_of
-from pybeam.cli.random_sources import random_sources
+from pybeam.cli.profile import random_sources
 from pybeam.models.base import Model
 
 CASE = "one-row-step"

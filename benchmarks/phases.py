@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pybeam
 from benchmarks.setup import Setup
 from benchmarks.tasks import Task
-from pybeam.cli.random_sources import random_sources
+from pybeam.cli.profile import random_sources
 from pybeam.inspect.profile import as_dict, measure
 
 NUM_SOURCES, SOURCE_LENGTH, STEPS, WIDTH = 13, 32, 32, 5

@@ -17,12 +17,10 @@ from collections.abc import Sequence
 import click
 
 from pybeam import __version__
-from pybeam.cli.convert import convert
-from pybeam.cli.export_onnx import export_onnx
+from pybeam.cli.conversions import convert, export_onnx, quantize
 from pybeam.cli.graph import graph
 from pybeam.cli.info import info
 from pybeam.cli.profile import profile
-from pybeam.cli.quantize import quantize
 from pybeam.cli.retrieve import retrieve
 from pybeam.cli.score import score
 from pybeam.cli.serve import serve

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import click
 
-from pybeam.cli.options.corpus import PART_LINES, PART_RECORDINGS, CorpusOptions
+from pybeam.cli.options.corpus import (
+    PART_LINES,
+    PART_RECORDINGS,
+    ClusterOptions,
+    CorpusOptions,
+)
 from pybeam.cli.options.errors import as_failures, as_usage_errors
+from pybeam.cli.options.files import FileOptions
+from pybeam.cli.options.speed import ScheduleOptions
+from pybeam.cli.options.whisper import WhisperOptions
 from pybeam.cli.ray import connected
 from pybeam.corpus import Corpus, Executor, FinishedPart, Here, Job, Run
 from pybeam.corpus.executors import Plan, Processes, best_plan, usable_cores
@@ -19,38 +27,31 @@ from pybeam.corpus.run import Listener, Summary
 
 # options that change no result, or that the manifest knows from elsewhere
 UNCOMPARED = {
-    *("model_dirs", "input_paths", "target_paths", "names", "output_path", "quiet"),
-    *("schedule", "batch_size", "batch_tokens", "epsilon", "row_budget", "max_wait", "flush"),
-    *(
-        "threads",
-        "check_finite",
-        "output_dir",
-        "part_lines",
-        "processes",
-        "shard",
-        "cache",
-        "force",
-    ),
-    *("on_ray", "address"),
-}
+    one.name
+    for kind in (FileOptions, CorpusOptions, ClusterOptions, ScheduleOptions, WhisperOptions)
+    for one in fields(kind)
+} - {"column", "target_column"}
+UNCOMPARED |= {"model_dirs", "names", "threads", "check_finite", "quiet"}
 # between two lines of progress, where there is no terminal
 SECONDS = 30.0
 
 
-def compared(options: Mapping[str, Any]) -> dict[str, Any]:
+def compared() -> dict[str, Any]:
     """Return those options of the present command that may change a result, by their flags."""
-    parameters = click.get_current_context().command.params
-    flags = {parameter.name: parameter.opts[0] for parameter in parameters}
-    return {flags[name]: value for name, value in options.items() if name not in UNCOMPARED}
+    context = click.get_current_context()
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    return {flags[name]: value for name, value in context.params.items() if name not in UNCOMPARED}
 
 
-def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress: bool) -> int:
+def run_corpus(
+    job: Job, corpus: Corpus, options: CorpusOptions, cluster: ClusterOptions, *, is_quiet: bool
+) -> int:
     """Decode a corpus into a folder; returns the exit code."""
     assert options.output_dir is not None
     default = PART_RECORDINGS if job.task.takes_sound else PART_LINES
-    progress = Progress(job.task.item, is_quiet=not has_progress)
-    on_ray = connected(options.address) if options.on_ray else contextlib.nullcontext()
-    with as_failures(), on_ray:
+    progress = Progress(job.task.item, is_quiet=is_quiet)
+    context = connected(cluster.address) if cluster.on_ray else contextlib.nullcontext()
+    with as_failures(), context:
         run = Run(
             options.output_dir,
             job,
@@ -61,7 +62,9 @@ def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress
             listener=progress,
         )
         try:
-            summary = run.execute(lambda num_parts: _executor(job, options, num_parts))
+            summary = run.execute(
+                lambda num_parts: _executor(job, options, cluster.on_ray, num_parts)
+            )
         except KeyboardInterrupt:
             progress.note("interrupted; start again to go on")
             raise
@@ -69,8 +72,8 @@ def run_corpus(job: Job, corpus: Corpus, options: CorpusOptions, *, has_progress
     return 0
 
 
-def _executor(job: Job, options: CorpusOptions, num_parts: int) -> Executor:
-    if options.on_ray:
+def _executor(job: Job, options: CorpusOptions, on_ray: bool, num_parts: int) -> Executor:
+    if on_ray:
         from pybeam.ray.executor import RayExecutor
 
         with as_usage_errors():

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from pybeam.cli.options import files
+from pybeam.cli.options.declare import option, section
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.sections import Section, SectionCommand, option
+from pybeam.cli.options.files import ModelOptions, OneModel
+from pybeam.cli.options.sections import SectionCommand
 
-OPTIONS = [
-    option(
-        "--output",
-        "output_path",
-        metavar="FILE",
-        default="graph.html",
-        type=click.Path(dir_okay=False),
-        help="Where to write; the name says what: .html, .png, .svg or .json.",
-    ),
-    files.SOURCE_LANG,
-    files.TARGET_LANG,
-    option(
-        "--max-length",
-        type=click.IntRange(1, 128),
-        default=128,
-        help="Tokens after which the output is cut.",
-    ),
-]
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """The output of the command.
+
+    Attributes:
+        output_path: Where to write; the name says what: .html, .png, .svg or .json.
+        max_length: Tokens after which the output is cut.
+    """
+
+    output_path: Annotated[str, click.Path(dir_okay=False)] = option(
+        "FILE", "graph.html", flag="--output"
+    )
+    max_length: Annotated[int, click.IntRange(1, 128)] = 128
 
 
 @click.command(
     cls=SectionCommand,
     short_help="Show what a model decodes in parallel.",
-    sections=[Section("Files and limits", [files.MODEL, *OPTIONS])],
+    sections=[
+        section(
+            "Files and limits",
+            OneModel,
+            ModelOptions,
+            GraphOptions,
+            names=["model_dir", "output_path", "source_lang", "target_lang", "max_length"],
+        )
+    ],
 )
 @click.argument("text")
 def graph(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pybeam.cli.options.algorithm import AlgorithmOptions
+from pybeam.cli.options.algorithm import SEARCH, AlgorithmOptions
+from pybeam.cli.options.declare import given, take
 from pybeam.cli.options.errors import as_failures, as_usage_errors
-from pybeam.cli.options.sections import given, take
+from pybeam.cli.options.files import ModelOptions
 from pybeam.cli.options.speed import DeviceOptions, ScheduleOptions
 
 if TYPE_CHECKING:
@@ -27,30 +28,26 @@ if TYPE_CHECKING:
 OF_FASTER_WHISPER = {"width", "patience", "length_penalty"}
 
 
-@dataclass(frozen=True)
-class Setup:
+@dataclass(frozen=True, kw_only=True)
+class Setup(ModelOptions):
     """The options of a command for models, search and device."""
 
-    model_dirs: tuple[str, ...]
     algorithm: AlgorithmOptions
     schedule: Schedule
     device: DeviceOptions
-    source_lang: str | None = None
-    target_lang: str | None = None
 
     @classmethod
-    def take(cls, algorithm: AlgorithmOptions, values: dict[str, Any]) -> Setup:
+    def take(cls, values: dict[str, Any]) -> Setup:
         """Take these options out of the `values` of a command line.
 
         Raises UsageError for options that contradict each other.
         """
+        algorithm = take(AlgorithmOptions, values)
         return cls(
-            values.pop("model_dirs"),
-            algorithm,
-            take(ScheduleOptions, values).build(),
-            take(DeviceOptions, values),
-            values.pop("source_lang", None),
-            values.pop("target_lang", None),
+            **vars(take(ModelOptions, values)),
+            algorithm=algorithm,
+            schedule=take(ScheduleOptions, values).build(),
+            device=take(DeviceOptions, values),
         )
 
     @property
@@ -62,7 +59,7 @@ class Setup:
         """Load the tokenizer. Raises ClickException if it cannot be read."""
         import pybeam
 
-        self._check_directories()
+        check_directories(self.model_dirs)
         with as_failures():
             return pybeam.load_tokenizer(
                 self.first_dir, source_lang=self.source_lang, target_lang=self.target_lang
@@ -79,19 +76,15 @@ class Setup:
 
         import pybeam
 
-        self._check_directories()
-        if self.device.threads is not None:
-            torch.set_num_threads(self.device.threads)
+        check_directories(self.model_dirs)
+        options = dict(vars(self.device))
+        threads, _ = options.pop("threads"), options.pop("backend")
+        if threads is not None:
+            torch.set_num_threads(threads)
         with as_failures():
-            model = pybeam.load_model(
-                self.model_dirs,
-                device=self.device.device,
-                dtype=self.device.dtype,
-                cross_cache_dtype=self.device.cross_cache_dtype,
-                check_finite=self.device.check_finite,
-            )
+            model = pybeam.load_model(self.model_dirs, **options)
         with as_usage_errors():
-            return model.without(*self.algorithm.processors.without)
+            return model.without(*self.algorithm.without)
 
     def build_algorithm(
         self, tokenizer: Tokenizer | None, more: Sequence[Processor] = ()
@@ -111,8 +104,7 @@ class Setup:
         from pybeam.speech.whisper import beam_search
 
         algorithm, options = self.build_algorithm(tokenizer), self.algorithm
-        asked = given(options.search, [field.name for field in fields(options.search)])
-        asked |= given(options.scoring, [field.name for field in fields(options.scoring)])
+        asked = given(options, SEARCH)
         # who transcribes has the limit
         most = asked.pop("max_length", None)
         is_by_step = isinstance(asked.get("width"), tuple)
@@ -128,9 +120,6 @@ class Setup:
 
         with as_usage_errors():
             return pybeam.Decoder(model, algorithm, self.schedule, self.device.backend, **wants)
-
-    def _check_directories(self) -> None:
-        check_directories(self.model_dirs)
 
 
 def check_directories(model_dirs: Sequence[str]) -> None:

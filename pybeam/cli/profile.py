@@ -6,18 +6,18 @@ import json
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from pybeam.cli.files import open_input
 from pybeam.cli.loading import Setup
-from pybeam.cli.options import files
-from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
+from pybeam.cli.options.declare import Count, FilePath, Parsed, Whole, option, section, take
 from pybeam.cli.options.errors import flag
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.files import ModelOptions
+from pybeam.cli.options.search import SECTIONS
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
-from pybeam.cli.random_sources import SourceLength, random_sources
 
 if TYPE_CHECKING:
     from pybeam.decoder import Decoder
@@ -26,77 +26,69 @@ if TYPE_CHECKING:
     from pybeam.search.algorithms import Algorithm
     from pybeam.text.tokenizer import Tokenizer
 
+
+def _bounds(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    bounds = int(low), int(high or low)
+    if not 1 <= bounds[0] <= bounds[1]:
+        raise ValueError
+    return bounds
+
+
+SourceLength = Annotated[
+    tuple[int, int],
+    Parsed(
+        _bounds,
+        "must be a number of tokens such as 32, or two such as 10:60, the smaller one first, but is {!r}",
+    ),
+]
+
 # random sources: how many, of how many tokens, for how many steps
 NUM_SOURCES, SOURCE_LENGTH, NUM_STEPS = 64, (32, 32), 32
 
-SOURCES = Section(
-    "What to decode",
-    [
-        option(
-            "--input",
-            "input_path",
-            metavar="FILE",
-            type=click.Path(),
-            help="UTF-8 text, one source per line; nothing: random sources, which need no tokenizer.",
-        ),
-        option(
-            "--lines",
-            type=click.IntRange(1),
-            metavar="N",
-            show_default=f"all of --input; {NUM_SOURCES} random ones",
-            help="How many sources.",
-        ),
-        option(
-            "--source-length",
-            type=SourceLength(),
-            metavar="TOKENS",
-            show_default=str(SOURCE_LENGTH[0]),
-            help="Tokens of a random source, such as 32 or 10:60.",
-        ),
-        option(
-            "--steps",
-            type=click.IntRange(1),
-            metavar="N",
-            show_default=f"{NUM_STEPS} for random sources",
-            help="Let every source take exactly N steps, whatever the model says: sets --min-length and "
-            "--max-length, since nobody knows where the output for random sources ends.",
-        ),
-    ],
-)
-MEASUREMENT = Section(
-    "Measurement",
-    [
-        option(
-            "--warmup",
-            type=click.IntRange(0),
-            default=1,
-            help="Decodes that do not count.",
-        ),
-        option(
-            "--repeats",
-            type=click.IntRange(1),
-            default=5,
-            help="Decodes that count, with and without the profiler each; of both the fastest is shown.",
-        ),
-        option(
-            "--trace",
-            "trace_path",
-            metavar="FILE.json",
-            type=click.Path(),
-            help="Write the chrome trace; open it in https://ui.perfetto.dev or chrome://tracing.",
-        ),
-        option("--json", "is_json", is_flag=True, help="Print the numbers as JSON, times in ms."),
-    ],
-)
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The sources; None: not given.
+
+    Attributes:
+        input_path: UTF-8 text, one source per line; nothing: random sources, which need no tokenizer.
+        lines: How many sources.
+        source_length: Tokens of a random source, such as 32 or 10:60.
+        steps: Let every source take exactly N steps, whatever the model says: sets --min-length and
+            --max-length, since nobody knows where the output for random sources ends.
+    """
+
+    input_path: FilePath | None = option("FILE", flag="--input")
+    lines: Count | None = option("N", shows=f"all of --input; {NUM_SOURCES} random ones")
+    source_length: SourceLength | None = option("TOKENS", shows=str(SOURCE_LENGTH[0]))
+    steps: Count | None = option("N", shows=f"{NUM_STEPS} for random sources")
+
+
+@dataclass(frozen=True)
+class MeasurementOptions:
+    """The measurement, and the form in which it is shown.
+
+    Attributes:
+        warmup: Decodes that do not count.
+        repeats: Decodes that count, with and without the profiler each; of both the fastest is shown.
+        trace_path: Write the chrome trace; open it in https://ui.perfetto.dev or chrome://tracing.
+        is_json: Print the numbers as JSON, times in ms.
+    """
+
+    warmup: Whole = 1
+    repeats: Count = 5
+    trace_path: FilePath | None = option("FILE.json", flag="--trace")
+    is_json: bool = option(default=False, flag="--json")
 
 
 @click.command(
     cls=SectionCommand,
     short_help="Show where the time of decoding goes.",
     sections=[
-        Section("Files", [files.MODELS, files.SOURCE_LANG, files.TARGET_LANG]),
-        SOURCES,
-        MEASUREMENT,
+        section("Files", ModelOptions),
+        section("What to decode", SourceOptions),
+        section("Measurement", MeasurementOptions),
         *SECTIONS,
         SPEED,
     ],
@@ -133,18 +125,8 @@ def profile(**values: Any) -> int:
     """
     _set_lengths(values)
     _reject_meaningless(values)
-    setup = Setup.take(AlgorithmOptions.take(values), values)
-    return _Measurement(setup, take(_SourceOptions, values), **values).run()
-
-
-@dataclass(frozen=True)
-class _SourceOptions:
-    """The options for sources; None: not given."""
-
-    input_path: str | None
-    lines: int | None
-    source_length: tuple[int, int] | None
-    steps: int | None
+    setup, sources = Setup.take(values), take(SourceOptions, values)
+    return _Measurement(setup, sources, take(MeasurementOptions, values)).run()
 
 
 @dataclass(frozen=True)
@@ -152,11 +134,8 @@ class _Measurement:
     """One run of the command."""
 
     setup: Setup
-    sources: _SourceOptions
-    warmup: int
-    repeats: int
-    trace_path: str | None
-    is_json: bool
+    sources: SourceOptions
+    options: MeasurementOptions
 
     def run(self) -> int:
         """Measure and print; returns the exit code."""
@@ -166,18 +145,16 @@ class _Measurement:
         from pybeam.inspect.profile import as_dict, as_text, measure
 
         self._check_trace()
-        asked = self.setup.algorithm.processors
-        has_text = self.sources.input_path is not None or asked.no_unk
+        has_text = self.sources.input_path is not None or self.setup.algorithm.no_unk
         tokenizer = self.setup.load_tokenizer() if has_text else None
         algorithm = self.setup.build_algorithm(tokenizer)
         model = self.setup.load_model()
         decoder = self._decoder(model, algorithm)
         requests = self._requests(model, tokenizer)
-        trace = None if self.trace_path is None else Path(self.trace_path)
+        warmup, repeats, path = self.options.warmup, self.options.repeats, self.options.trace_path
+        trace = None if path is None else Path(path)
         try:
-            profile = measure(
-                decoder, requests, warmup=self.warmup, repeats=self.repeats, trace=trace
-            )
+            profile = measure(decoder, requests, warmup=warmup, repeats=repeats, trace=trace)
         except (DecodeError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         run = {
@@ -186,10 +163,10 @@ class _Measurement:
             "schedule": repr(self.setup.schedule),
             "threads": torch.get_num_threads(),
             "sources": len(requests),
-            "repeats": self.repeats,
+            "repeats": repeats,
         }
         numbers = {"run": run, **as_dict(profile)}
-        click.echo(json.dumps(numbers, indent=1) if self.is_json else as_text(numbers))
+        click.echo(json.dumps(numbers, indent=1) if self.options.is_json else as_text(numbers))
         return 0
 
     def _decoder(self, model: Model, algorithm: Algorithm) -> Decoder:
@@ -202,12 +179,13 @@ class _Measurement:
 
     def _check_trace(self) -> None:
         """Raise an error for a bad trace file now, not after minutes of measuring."""
-        if self.trace_path is None:
+        path = self.options.trace_path
+        if path is None:
             return
         try:
-            open(self.trace_path, "ab").close()
+            open(path, "ab").close()
         except OSError as error:
-            raise click.ClickException(f"--trace {self.trace_path}: {error.strerror}") from error
+            raise click.ClickException(f"--trace {path}: {error.strerror}") from error
 
     def _requests(self, model: Model, tokenizer: Tokenizer | None) -> list[Any]:
         path = self.sources.input_path
@@ -246,6 +224,25 @@ def read_lines(
             "random sources"
         )
     return requests
+
+
+def random_sources(model: Model, number: int, lengths: tuple[int, int]) -> list[Any]:
+    """Make sources of random ids or frames, the same in every run, with lengths uniform between two bounds.
+
+    Raises UsageError if sources are longer than the model can read.
+    """
+    import torch
+
+    from pybeam.serving import warm_up
+
+    limit = None if model.takes_features else model.max_positions
+    if limit is not None and lengths[1] > limit:
+        raise click.UsageError(
+            f"--source-length must be at most the model's {limit} positions, but is {lengths[1]}"
+        )
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(lengths[0], lengths[1] + 1, (number,), generator=generator)  # [n]
+    return warm_up.random_sources(model, chosen.tolist(), generator)
 
 
 def _set_lengths(values: dict[str, Any]) -> None:

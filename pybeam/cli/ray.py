@@ -12,78 +12,46 @@ from typing import Any
 
 import click
 
-from pybeam.cli.options.cluster import cluster_options
+from pybeam.cli.options.corpus import ClusterOptions
+from pybeam.cli.options.declare import Count, NotNegative, option, section
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.sections import Section, option
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-REPLICAS = Section(
-    "Ray",
-    [
-        *cluster_options("Serve from a Ray cluster."),
-        option(
-            "--min-replicas",
-            default=1,
-            show_default=True,
-            type=click.IntRange(1),
-            metavar="N",
-            help="Processes that each hold the models; --threads CPUs each.",
-        ),
-        option(
-            "--max-replicas",
-            type=click.IntRange(1),
-            metavar="N",
-            show_default="--min-replicas",
-            help="Start more, up to so many, while there is more to do.",
-        ),
-        option(
-            "--rows-per-replica",
-            default=256,
-            show_default=True,
-            type=click.IntRange(1),
-            metavar="ROWS",
-            help="More to do: hypotheses that are decoded, and those that waiting texts will have.",
-        ),
-        option(
-            "--gpus-per-replica",
-            default=0.0,
-            show_default=True,
-            type=click.FloatRange(0),
-            metavar="GPUS",
-            help="May be a part of one.",
-        ),
-    ],
-)
-
-
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """The options of `pybeam serve` for Ray.
+    """The processes that serve on a cluster. Raises UsageError for options that contradict each other.
 
-    Raises UsageError for options that contradict each other.
+    Attributes:
+        min_replicas: Processes that each hold the models; --threads CPUs each.
+        max_replicas: Start more, up to so many, while there is more to do.
+        rows_per_replica: More to do: hypotheses that are decoded, and those that waiting texts will have.
+        gpus_per_replica: May be a part of one.
     """
 
-    on_ray: bool
-    address: str | None
-    min_replicas: int
-    max_replicas: int | None
-    rows_per_replica: int
-    gpus_per_replica: float
+    min_replicas: Count = option("N", 1)
+    max_replicas: Count | None = option("N", shows="--min-replicas")
+    rows_per_replica: Count = option("ROWS", 256)
+    gpus_per_replica: NotNegative = option("GPUS", 0.0)
 
     def __post_init__(self) -> None:
         least, most = self.min_replicas, self.max_replicas
-        if self.address is not None and not self.on_ray:
-            raise click.UsageError("--address needs --ray")
         if most is not None and most < least:
             raise click.UsageError(
                 f"--max-replicas must be at least --min-replicas {least}, but is {most}"
             )
 
 
+REPLICAS = section("Ray", ClusterOptions, ReplicaOptions)
+
+
 def serve_on_ray(
-    options: ReplicaOptions, threads: int | None, parts: tuple[Any, Any, Any], log_level: str
+    cluster: ClusterOptions,
+    replicas: ReplicaOptions,
+    threads: int | None,
+    parts: tuple[Any, Any, Any],
+    log_level: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. `parts` are the first arguments of `pybeam.ray.serving.deployment`.
 
@@ -94,7 +62,7 @@ def serve_on_ray(
     settings = parts[1]
     if settings.port == 0:
         raise click.UsageError("--ray needs a --port above 0, which all machines then use")
-    with as_failures(), connected(options.address):
+    with as_failures(), connected(cluster.address):
         from pybeam.ray import serving
 
         asked_to_stop = threading.Event()
@@ -103,10 +71,10 @@ def serve_on_ray(
         application = serving.deployment(
             *parts,
             log_level=log_level,
-            replicas=(options.min_replicas, options.max_replicas or options.min_replicas),
-            rows_per_replica=options.rows_per_replica,
+            replicas=(replicas.min_replicas, replicas.max_replicas or replicas.min_replicas),
+            rows_per_replica=replicas.rows_per_replica,
             num_cpus=threads or 1,
-            num_gpus=options.gpus_per_replica,
+            num_gpus=replicas.gpus_per_replica,
         )
         try:
             serving.start(application, settings)

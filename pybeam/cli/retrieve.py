@@ -3,114 +3,108 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.job import Command, Files
 from pybeam.cli.loading import Setup
-from pybeam.cli.options import files
-from pybeam.cli.options.algorithm import AlgorithmOptions
-from pybeam.cli.options.corpus import CorpusOptions
+from pybeam.cli.options.declare import Count, FilePath, option, section, take
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.processors import PROCESSORS, ProcessorOptions
-from pybeam.cli.options.scoring import DEFAULT_LENGTH_PENALTY, ScoringOptions
-from pybeam.cli.options.search import SearchOptions
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.files import QUIET, text_files
+from pybeam.cli.options.search import PROCESSORS
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.run import Run
 
 if TYPE_CHECKING:
     from pybeam.catalogue.catalogue import Catalogue
     from pybeam.catalogue.items import AllowedItems
+    from pybeam.text.tokenizer import Tokenizer
 
-DEFAULT_WIDTH, DEFAULT_N_BEST = 64, 10
 SAVED = ".safetensors"
 
-CATALOGUE = Section(
-    "Catalogue",
-    [
-        option(
-            "--catalogue",
-            "catalogue_path",
-            required=True,
-            metavar="FILE",
-            type=click.Path(),
-            help="UTF-8 text, an item per line; items are numbered from 0. Or what --save has written "
-            "(.safetensors), which takes no time to load.",
-        ),
-        option(
-            "--save",
-            "save_path",
-            metavar="FILE",
-            type=click.Path(),
-            help="Write the catalogue that was built, as .safetensors, for later calls.",
-        ),
-        option(
-            "--allow",
-            "allow_path",
-            metavar="FILE",
-            type=click.Path(),
-            help="Numbers of the items that may be found, one per line.",
-        ),
-        option(
-            "--deny",
-            "deny_path",
-            metavar="FILE",
-            type=click.Path(),
-            help="Numbers of the items that may not be found, one per line.",
-        ),
-    ],
-)
-SEARCH = Section(
-    "Search",
-    [
-        option(
-            "--width",
-            type=click.IntRange(1),
-            metavar="K",
-            default=DEFAULT_WIDTH,
-            help="Hypotheses kept alive per query.",
-        ),
-        option(
-            "--n-best",
-            type=click.IntRange(1),
-            metavar="N",
-            default=DEFAULT_N_BEST,
-            help="Items to find per query, at most --width.",
-        ),
-        option(
-            "--length-penalty",
-            type=float,
-            metavar="A",
-            default=DEFAULT_LENGTH_PENALTY,
-            help="Divide the sum of log-probabilities by length^A: 0 is the plain sum, which prefers short "
-            "items.",
-        ),
-        option(
-            "--renormalize",
-            is_flag=True,
-            help="Let probabilities sum to 1 over the tokens that the catalogue allows, and not over the "
-            "vocabulary.",
-        ),
-    ],
-)
+
+@dataclass(frozen=True)
+class CatalogueOptions:
+    """The catalogue, and which of its items may be found.
+
+    Attributes:
+        catalogue_path: UTF-8 text, an item per line; items are numbered from 0. Or what --save has written
+            (.safetensors), which takes no time to load.
+        save_path: Write the catalogue that was built, as .safetensors, for later calls.
+        allow_path: Numbers of the items that may be found, one per line.
+        deny_path: Numbers of the items that may not be found, one per line.
+    """
+
+    catalogue_path: FilePath = option("FILE", flag="--catalogue", required=True)
+    save_path: FilePath | None = option("FILE", flag="--save")
+    allow_path: FilePath | None = option("FILE", flag="--allow")
+    deny_path: FilePath | None = option("FILE", flag="--deny")
+
+    def load(self, setup: Setup, *, renormalize: bool, has_bar: bool) -> AllowedItems:
+        """Load or build the catalogue, save it if that is asked for, and read the filters."""
+        is_saved = self.catalogue_path.endswith(SAVED)
+        if is_saved and self.save_path is not None:
+            raise click.UsageError("--save writes a catalogue that was built; this one is written")
+        if self.save_path is not None and not self.save_path.endswith(SAVED):
+            raise click.UsageError(f"--save {self.save_path}: the name must end in {SAVED}")
+        from pybeam.catalogue import Catalogue, allowed_items
+
+        with as_failures():
+            if is_saved:
+                catalogue = Catalogue.load(self.catalogue_path)
+            else:
+                catalogue = self._build(setup.load_tokenizer(), has_bar)
+            if self.save_path is not None:
+                catalogue.save(self.save_path)
+            paths = {"allow": self.allow_path, "deny": self.deny_path}
+            numbers = {name: numbers_in(path) for name, path in paths.items() if path is not None}
+            chosen = catalogue.filter(**numbers) if numbers else None
+        return allowed_items(catalogue, chosen, renormalize=renormalize)
+
+    def _build(self, tokenizer: Tokenizer, has_bar: bool) -> Catalogue:
+        from tqdm import tqdm
+
+        from pybeam.catalogue import Catalogue
+
+        with open(self.catalogue_path, encoding="utf-8") as file:
+            lines = (line.rstrip("\r\n") for line in file)
+            shown = tqdm(lines, "catalogue", unit=" items", file=sys.stderr, disable=not has_bar)
+            return Catalogue.from_texts(shown, tokenizer)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The search for items. Its width, number of outputs and length penalty are the algorithm's.
+
+    Attributes:
+        width: Hypotheses kept alive per query.
+        n_best: Items to find per query, at most --width.
+        length_penalty: Divide the sum of log-probabilities by length^A: 0 is the plain sum, which prefers
+            short items.
+        renormalize: Let probabilities sum to 1 over the tokens that the catalogue allows, and not over the
+            vocabulary.
+    """
+
+    width: Count = option("K", 64)
+    n_best: Count = option("N", 10)
+    length_penalty: float = option("A", 1.0)
+    renormalize: bool = False
 
 
 @click.command(
     cls=SectionCommand,
     short_help="Find items of a catalogue.",
     sections=[
-        Section(
-            "Files",
-            [files.MODELS, files.INPUTS, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
-        ),
-        CATALOGUE,
-        SEARCH,
+        text_files(),
+        section("Catalogue", CatalogueOptions),
+        section("Search", SearchOptions),
         PROCESSORS,
         SPEED,
-        Section("Form of the output", [files.QUIET]),
+        QUIET,
     ],
 )
 def retrieve(**values: Any) -> int:
@@ -135,75 +129,13 @@ def retrieve(**values: Any) -> int:
       141  the reader of the output went away
     """
     signals.leave_at_once()
-    options = dict(values)
-    width, n_best = values.pop("width"), values.pop("n_best")
-    algorithm = AlgorithmOptions(
-        SearchOptions("fixed", width=width, n_best=n_best),
-        ScoringOptions(values.pop("length_penalty"), None),
-        take(ProcessorOptions, values),
-    )
-    names = ("catalogue_path", "save_path", "allow_path", "deny_path", "renormalize")
-    own = {name: values.pop(name) for name in names}
-    quiet = values.pop("quiet")
-    setup = Setup.take(algorithm, values)
-    rule = load_rule(setup, has_progress=not quiet and sys.stderr.isatty(), **own)
-    from pybeam.corpus import Form, Retrieve
+    catalogue, renormalize = take(CatalogueOptions, values), values.pop("renormalize")
+    run = Run.take({**values, "is_json": True})
+    from pybeam.corpus import Retrieve
 
-    form = Form(is_json=True)
-    return Command(
-        setup, Files(**values), Retrieve(rule), form, CorpusOptions(), options, quiet
-    ).run()
-
-
-def load_rule(
-    setup: Setup,
-    catalogue_path: str,
-    save_path: str | None,
-    allow_path: str | None,
-    deny_path: str | None,
-    *,
-    renormalize: bool,
-    has_progress: bool,
-) -> AllowedItems:
-    """Load or build the catalogue, save it if that is asked for, and read the filters."""
-
-    if catalogue_path.endswith(SAVED) and save_path is not None:
-        raise click.UsageError("--save writes a catalogue that was built; this one is written")
-    if save_path is not None and not save_path.endswith(SAVED):
-        raise click.UsageError(f"--save {save_path}: the name must end in {SAVED}")
-    with as_failures():
-        catalogue = load_catalogue(setup, catalogue_path, has_progress=has_progress)
-        if save_path is not None:
-            catalogue.save(save_path)
-        chosen = {
-            name: numbers_in(path)
-            for name, path in (("allow", allow_path), ("deny", deny_path))
-            if path is not None
-        }
-        chosen_filter = catalogue.filter(**chosen) if chosen else None
-    from pybeam.catalogue import allowed_items
-
-    return allowed_items(catalogue, chosen_filter, renormalize=renormalize)
-
-
-def load_catalogue(setup: Setup, path: str, *, has_progress: bool) -> Catalogue:
-    """Load a saved catalogue, or build one of lines of text."""
-    import pybeam
-
-    if path.endswith(SAVED):
-        return pybeam.Catalogue.load(path)
-    tokenizer = setup.load_tokenizer()
-    from tqdm import tqdm
-
-    with open(path, encoding="utf-8") as file:
-        lines = tqdm(
-            (line.rstrip("\r\n") for line in file),
-            desc="catalogue",
-            unit=" items",
-            file=sys.stderr,
-            disable=not has_progress,
-        )
-        return pybeam.Catalogue.from_texts(lines, tokenizer)
+    has_bar = not run.form.quiet and sys.stderr.isatty()
+    rule = catalogue.load(run.setup, renormalize=renormalize, has_bar=has_bar)
+    return run.execute(Retrieve(rule))
 
 
 def numbers_in(path: str) -> list[int]:

@@ -7,36 +7,18 @@ from typing import Any
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.job import Command, PairFiles
-from pybeam.cli.options import files
-from pybeam.cli.options.algorithm import AlgorithmOptions
 from pybeam.cli.options.corpus import corpus_section
-from pybeam.cli.options.processors import PROCESSORS, ProcessorOptions
-from pybeam.cli.options.scoring import SCORING, ScoringOptions
-from pybeam.cli.options.search import SearchOptions
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.declare import section
+from pybeam.cli.options.files import FormOptions, text_files
+from pybeam.cli.options.search import PROCESSORS, SCORING
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
+from pybeam.cli.run import Run
 
-TARGET = option(
-    "--target",
-    "target_paths",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(allow_dash=True),
-    help="UTF-8 text, the translation of each line of the input; `-`: stdin. With --output-dir it may "
-    "be given several times.",
-)
-TARGET_COLUMN = option(
-    "--target-column",
-    metavar="NAME",
-    help="The column or field that has the translation, in place of --target.",
-)
-JSON = option(
-    "--json",
-    "is_json",
-    is_flag=True,
-    help="Write one JSON object per line: index (from 0), text, score, final_score, and log_probs, "
-    "one per token and one for the end; null for minus infinity.",
+COLUMN = "The column of .parquet files, or the field of .jsonl files, that has the source."
+JSON = (
+    "Write one JSON object per line: index (from 0), text, score, final_score, and log_probs, one per token "
+    "and one for the end; null for minus infinity."
 )
 
 
@@ -44,22 +26,14 @@ JSON = option(
     cls=SectionCommand,
     short_help="Score given translations.",
     sections=[
-        Section(
-            "Files",
-            [
-                files.MODELS,
-                files.INPUTS,
-                TARGET,
-                files.OUTPUT,
-                files.SOURCE_LANG,
-                files.TARGET_LANG,
-            ],
-        ),
-        corpus_section("source", TARGET_COLUMN),
+        text_files("target_paths"),
+        corpus_section(column={"help": COLUMN}, target_column={}),
         SCORING,
         PROCESSORS,
         SPEED,
-        Section("Form of the output", [JSON, files.QUIET]),
+        section(
+            "Form of the output", FormOptions, names=["is_json", "quiet"], is_json={"help": JSON}
+        ),
     ],
 )
 def score(**values: Any) -> int:
@@ -85,14 +59,11 @@ def score(**values: Any) -> int:
       141  the reader of the output went away
     """
     signals.leave_at_once()
-    from pybeam.corpus import Score
-
     if "-" in values["input_paths"] and "-" in values["target_paths"]:
         raise click.UsageError("--input and --target cannot both be stdin; name one of the files")
     if bool(values["target_paths"]) == (values["target_column"] is not None):
         raise click.UsageError("give --target FILE, or with --output-dir --target-column NAME")
-    options = dict(values)
-    algorithm = AlgorithmOptions(
-        SearchOptions("greedy"), take(ScoringOptions, values), take(ProcessorOptions, values)
-    )
-    return Command.take(options, values, algorithm, PairFiles, Score()).run()
+    run = Run.take({**values, "algorithm": "greedy"})
+    from pybeam.corpus import Score
+
+    return run.execute(Score())

@@ -6,20 +6,22 @@ import os
 import tomllib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from pybeam.cli.loading import Setup
-from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
+from pybeam.cli.options.corpus import ClusterOptions
+from pybeam.cli.options.declare import Parsed, option, section, take
 from pybeam.cli.options.errors import as_failures
-from pybeam.cli.options.limits import LIMITS
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.search import SECTIONS
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.ray import REPLICAS, ReplicaOptions, serve_on_ray
+from pybeam.server.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -68,99 +70,60 @@ def check_url(context: click.Context, parameter: click.Parameter, url: str | Non
     return url
 
 
-SERVER = Section(
+def parse_load(text: str) -> tuple[int, int]:
+    """Read a number of waiting texts and the width of beams from there on."""
+    waiting, _, width = text.partition(":")
+    if not (waiting.isdigit() and width.isdigit() and int(waiting) and int(width)):
+        raise ValueError
+    return int(waiting), int(width)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of a server beside its `Settings` and the search.
+
+    Attributes:
+        model: Folder with config.json, model.safetensors and the tokenizer's files; may be given many times.
+            NAME is what requests call it; by default the folder's. A NAME that ends in es-en says that it
+            translates from es to en, if the model's files name no languages.
+        config: TOML file with these options, without the dashes: `port = 80`, `model = ["es-en=DIR"]`. The
+            command line and the environment go before it.
+        engines: Engines of each model. They share its weights and the texts that wait, and each computes with
+            its share of --threads. More of them answer more requests; one answers a lonely request of a large
+            model sooner.
+        api_key_file: File with a key on each line; requests must then have one. So do the keys in
+            PYBEAM_SERVE_API_KEYS, joined by commas.
+        log_level: What to log, to stderr, as JSON. Texts are never logged.
+    """
+
+    model: tuple[str, ...] = option("[NAME=]DIR", (), required=True)
+    config: str | None = option("FILE", is_eager=True, expose_value=False, callback=read_config)
+    engines: Annotated[int, click.IntRange(1, 1024)] | None = option(
+        "N", shows=f"on a CPU one per thread, at most {MAX_ENGINES}; on a GPU 1"
+    )
+    api_key_file: str | None = option("FILE")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+SERVER_OPTIONS = (
+    *("model", "host", "port", "config", "engines", "api_key_file", "cors_origins"),
+    *("allowed_hosts", "keep_alive", "shutdown_timeout", "log_level", "otlp_endpoint"),
+)
+SERVER = section(
     "Server",
-    [
-        option(
-            "--model",
-            required=True,
-            multiple=True,
-            metavar="[NAME=]DIR",
-            help="Folder with config.json, model.safetensors and the tokenizer's files; may be given many "
-            "times. NAME is what requests call it; by default the folder's. A NAME that ends in es-en says "
-            "that it translates from es to en, if the model's files name no languages.",
-        ),
-        option(
-            "--host",
-            default="127.0.0.1",
-            metavar="NAME",
-            help="Address to listen at; 0.0.0.0: every one, so that other machines can ask.",
-        ),
-        option(
-            "--port",
-            default=8000,
-            type=click.IntRange(0, 65535),
-            help="Port to listen at; 0: a free one, which the log names.",
-        ),
-        option(
-            "--config",
-            metavar="FILE",
-            is_eager=True,
-            expose_value=False,
-            callback=read_config,
-            help="TOML file with these options, without the dashes: `port = 80`, `model = "
-            '["es-en=DIR"]`. The command line and the environment go before it.',
-        ),
-        option(
-            "--engines",
-            type=click.IntRange(1, 1024),
-            metavar="N",
-            show_default="on a CPU one per thread, at most 4; on a GPU 1",
-            help="Engines of each model. They share its weights and the texts that wait, and each computes "
-            "with its share of --threads. More of them answer more requests; one answers a lonely request of "
-            "a large model sooner.",
-        ),
-        option(
-            "--api-key-file",
-            metavar="FILE",
-            help=f"File with a key on each line; requests must then have one. So do the keys in {KEYS}, "
-            "joined by commas.",
-        ),
-        option(
-            "--cors-origin",
-            "cors_origins",
-            metavar="ORIGIN",
-            multiple=True,
-            help="Allow pages of this origin to ask from a browser; may be given many times.",
-        ),
-        option(
-            "--allow-host",
-            "allowed_hosts",
-            metavar="NAME",
-            multiple=True,
-            show_default="those of this machine if --host is one of them, else all",
-            help="Take requests for this name, as the header Host has it: a proxy's, for example. May be "
-            "given many times.",
-        ),
-        option(
-            "--keep-alive",
-            default=75.0,
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="Close a connection on which no request has come for this time. Let a proxy's be shorter.",
-        ),
-        option(
-            "--shutdown-timeout",
-            default=30.0,
-            type=click.FloatRange(0),
-            metavar="SECONDS",
-            help="After SIGTERM finish what has begun within this time, and cancel the rest.",
-        ),
-        option(
-            "--log-level",
-            default="info",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            help="What to log, to stderr, as JSON. Texts are never logged.",
-        ),
-        option(
-            "--otlp-endpoint",
-            metavar="URL",
-            envvar=[f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
-            callback=check_url,
-            help="Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP, such "
-            "as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
-        ),
-    ],
+    ServeOptions,
+    Settings,
+    names=SERVER_OPTIONS,
+    otlp_endpoint={
+        "envvar": [f"{ENVIRONMENT}_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+        "callback": check_url,
+    },
+)
+LIMITS = section(
+    "Limits of a request",
+    Settings,
+    names=[one.name for one in fields(Settings) if one.name not in SERVER_OPTIONS],
+    width_by_load={"type": Parsed(parse_load, "{!r} must be two numbers, such as 16:3")},
 )
 
 
@@ -200,21 +163,22 @@ def serve(**values: Any) -> int:
             from pybeam.server.auth import Keys
             from pybeam.server.lifecycle import serve as serve_app
             from pybeam.server.metrics import Metrics
-            from pybeam.server.settings import Settings
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"{error}; `pybeam serve` needs `pip install 'pybeam-search[serve]'`"
             ) from error
-        keys = Keys.load(values.pop("api_key_file"), os.environ.get(KEYS))
-    log_level, engines = values.pop("log_level"), values.pop("engines")
-    cluster = take(ReplicaOptions, values)
-    directories, setup = read_directories(values.pop("model")), read_setup(values)
-    load = partial(load_models, directories, setup, engines)
-    settings = Settings(**values)
+        options = take(ServeOptions, values)
+        keys = Keys.load(options.api_key_file, os.environ.get(KEYS))
+    cluster, replicas = take(ClusterOptions, values), take(ReplicaOptions, values)
+    directories, setup = read_directories(options.model), Setup.take(values)
+    load = partial(load_models, directories, setup, options.engines)
+    settings = take(Settings, values)
+    assert not values, "these options would be ignored"
     if cluster.on_ray:
-        serve_on_ray(cluster, setup.device.threads, (load, settings, keys), log_level)
+        parts = load, settings, keys
+        serve_on_ray(cluster, replicas, setup.device.threads, parts, options.log_level)
         return 0
-    logs.set_up(log_level)
+    logs.set_up(options.log_level)
     with open_tracer(settings.otlp_endpoint) as tracer:
 
         def start() -> FastAPI:
@@ -269,16 +233,6 @@ def read_directories(given: Sequence[str]) -> dict[str, str]:
             )
         directories[name] = directory
     return directories
-
-
-def read_setup(values: dict[str, Any]) -> Setup:
-    """Take the options of all models out of `values`.
-
-    Raises UsageError for options that contradict each other.
-    """
-    algorithm = AlgorithmOptions.take(values)
-    values["model_dirs"] = ()
-    return Setup.take(algorithm, values)
 
 
 def load_models(

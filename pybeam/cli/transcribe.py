@@ -3,72 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from pybeam.cli import signals
 from pybeam.cli.files import open_input
-from pybeam.cli.job import Command, RecordingFiles
-from pybeam.cli.loading import Setup, check_directories
-from pybeam.cli.options import files
-from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
-from pybeam.cli.options.corpus import PART_RECORDINGS, CorpusOptions, corpus_section
-from pybeam.cli.options.errors import as_failures, flag
-from pybeam.cli.options.sections import Section, SectionCommand, given, option, take
+from pybeam.cli.loading import check_directories
+from pybeam.cli.options.corpus import PART_RECORDINGS, corpus_section
+from pybeam.cli.options.declare import option, refuse, section, take
+from pybeam.cli.options.errors import as_failures
+from pybeam.cli.options.files import FileOptions, ModelOptions
+from pybeam.cli.options.search import SECTIONS
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.options.whisper import WHISPER, WhisperOptions
-from pybeam.cli.translate import FORM, check_form
+from pybeam.cli.run import Run
+from pybeam.cli.translate import FORM
 
-FILES = Section(
-    "Files",
-    [
-        files.MODELS,
-        option(
-            "--input",
-            "input_paths",
-            multiple=True,
-            metavar="FILE",
-            default=["-"],
-            show_default=False,
-            type=click.Path(allow_dash=True),
-            help="Names of sound files, one per line, if none are given as arguments; `-` or nothing: "
-            "stdin. Also a folder, whose sound files are taken by name.",
-        ),
-        files.OUTPUT,
-        option(
-            "--language",
-            metavar="CODE",
-            help="The spoken language, such as en, for Whisper models of many languages. Without it a "
-            "transcript's language is detected.",
-        ),
-        option(
-            "--task",
-            type=click.Choice(["transcribe", "translate"]),
-            show_default="transcribe",
-            help="translate: into English, by Whisper models of many languages.",
-        ),
-    ],
+
+@dataclass(frozen=True)
+class Speech:
+    """The fields of `pybeam.corpus.Transcribe`.
+
+    Attributes:
+        language: The spoken language, such as en, for Whisper models of many languages. Without it a
+            transcript's language is detected.
+        task: translate: into English, by Whisper models of many languages.
+    """
+
+    language: str | None = option("CODE")
+    task: Literal["transcribe", "translate"] | None = option(shows="transcribe")
+
+
+INPUT = (
+    "Names of sound files, one per line, if none are given as arguments; `-` or nothing: stdin. Also a "
+    "folder, whose sound files are taken by name."
 )
-# options that ask for hypotheses of the search, and not for a transcript
-HYPOTHESES: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "--n-best": lambda values: (values["n_best"] or 1) > 1,
-    "--samples": lambda values: values["samples"] is not None,
-    "--groups": lambda values: (values["groups"] or 1) > 1,
-    "--scores": lambda values: values["has_scores"],
-    "--json": lambda values: values["is_json"],
-}
+COLUMN = "The column of .parquet files, or the field of .jsonl files, that has the name of the recording."
+FILES = section(
+    "Files",
+    ModelOptions,
+    FileOptions,
+    Speech,
+    names=["model_dirs", "input_paths", "output_path", "language", "task"],
+    input_paths={"help": INPUT},
+)
 # a window of 30 seconds takes as much memory as hundreds of lines of text
 WINDOWS_AT_ONCE = 16
-# options of a corpus whose names differ from their flags
-CORPUS = {"on_ray": "--ray"}
 
 
 @click.command(
@@ -77,7 +65,7 @@ CORPUS = {"on_ray": "--ray"}
     sections=[
         FILES,
         WHISPER,
-        corpus_section("name of the recording", part_lines=PART_RECORDINGS),
+        corpus_section(column={"help": COLUMN}, part_lines={"shows": str(PART_RECORDINGS)}),
         *SECTIONS,
         SPEED,
         FORM,
@@ -126,58 +114,51 @@ def transcribe(**values: Any) -> int:
     signals.leave_at_once()
     if values["names"] and values["input_paths"] != ("-",):
         raise click.UsageError("give sound files either as arguments or through --input, not both")
-    check_form(values)
-    whisper = take(WhisperOptions, values)
-    whisper.check()
+    whisper, speech = take(WhisperOptions, values), take(Speech, values)
     if not values["names"] and len(values["input_paths"]) == 1:
         values["names"] = _in_folder(values["input_paths"][0])
     with contextlib.ExitStack() as stack:
         values["names"] = _with_stdin(values["names"], stack)
         check_directories(values["model_dirs"])
-        if not _is_whisper(values["model_dirs"][0]):
-            whisper.refuse("is for Whisper models, but --model is another")
-            return _hypotheses(values)
-        asked = [name for name, is_asked in HYPOTHESES.items() if is_asked(values)]
-        if not asked and (values["output_dir"] is None or whisper.forms):
-            return _transcripts(values, whisper)
-        reason = asked[0] if asked else "--output-dir without --format"
-        whisper.refuse(f"is for transcripts, but {reason} writes hypotheses of the search")
-        return _hypotheses(values)
+        reason = _needs_hypotheses(values, whisper)
+        if reason is None:
+            return _transcripts(values, whisper, speech)
+        refuse(whisper, None, reason)
+        from pybeam.corpus import Transcribe
+
+        return Run.take(values).execute(Transcribe(**vars(speech)))
 
 
-def _hypotheses(values: dict[str, Any]) -> int:
-    """Write what the search finds in recordings that are one window each."""
-    from pybeam.corpus import Transcribe
+def _needs_hypotheses(values: dict[str, Any], whisper: WhisperOptions) -> str | None:
+    """Return why the hypotheses of the search are written, and no transcripts; None: they are not."""
+    if not _is_whisper(values["model_dirs"][0]):
+        return "is for Whisper models, but --model is another"
+    asked = {
+        "--n-best": (values["n_best"] or 1) > 1,
+        "--samples": values["samples"] is not None,
+        "--groups": (values["groups"] or 1) > 1,
+        "--scores": values["has_scores"],
+        "--json": values["is_json"],
+        "--output-dir without --format": values["output_dir"] is not None and not whisper.forms,
+    }
+    for what, is_asked in asked.items():
+        if is_asked:
+            return f"is for transcripts, but {what} writes hypotheses of the search"
+    return None
 
-    options = dict(values)
-    algorithm = AlgorithmOptions.take(values)
-    task = take(Transcribe, values)
-    return Command.take(options, values, algorithm, RecordingFiles, task).run()
 
-
-def _transcripts(values: dict[str, Any], whisper: WhisperOptions) -> int:
+def _transcripts(values: dict[str, Any], whisper: WhisperOptions, speech: Speech) -> int:
     """Write transcripts of recordings of any length."""
     from pybeam.cli.transcripts import Transcripts
 
-    corpus = take(CorpusOptions, {"target_column": None} | values)
-    for name in given(corpus, [field.name for field in dataclasses.fields(corpus)]):
-        if name != "output_dir":
-            raise click.UsageError(
-                f"{CORPUS.get(name, flag(name))} is for --output-dir without --format, which writes parts"
-            )
     if values["batch_size"] is None and values["batch_tokens"] is None:
         values["batch_size"] = WINDOWS_AT_ONCE
-    setup = Setup.take(AlgorithmOptions.take(values), values)
-    return Transcripts(
-        setup,
-        values["names"] or _listed(values["input_paths"]),
-        values["output_path"],
-        corpus.output_dir,
-        whisper,
-        values["language"],
-        values["task"],
-        values["quiet"],
-    ).run()
+    run = Run.take(values)
+    reason = "is for --output-dir without --format, which writes parts"
+    refuse(replace(run.corpus, output_dir=None), None, reason)
+    refuse(run.cluster, None, reason)
+    names = run.files.names or _listed(run.files.input_paths)
+    return Transcripts(run, names, whisper).execute(speech.language, speech.task)
 
 
 def _in_folder(path: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from pybeam.cli.output import OrderedWriter
+from pybeam.cli.files import OrderedWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.files import open_output
-from pybeam.cli.loading import Setup
+from pybeam.cli.files import OrderedWriter, open_output
 from pybeam.cli.options.errors import EXPECTED, as_failures
 from pybeam.cli.options.whisper import WhisperOptions
-from pybeam.cli.output import OrderedWriter
+from pybeam.cli.progress import SoundProgress
+from pybeam.cli.run import Run, follow
 from pybeam.cli.transcript_files import FolderWriter, LineWriter, stem_of
 
 if TYPE_CHECKING:
@@ -32,33 +30,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transcripts:
-    """Recordings that become transcripts.
+    """Recordings that become transcripts, one behind the other or each in a file of its own.
 
     Attributes:
-        setup: model, search and device.
+        run: the options that all runs have.
         names: the recordings; an empty name is an empty recording.
-        output_path: where all transcripts are written, one behind the other; or
-        output_dir: the folder in which each has a file.
-        options: of Whisper models.
-        language, task: those of the command line.
-        quiet: whether only errors and warnings are said.
+        whisper: options of Whisper models.
     """
 
-    setup: Setup
+    run: Run
     names: tuple[str, ...]
-    output_path: str
-    output_dir: str | None
-    options: WhisperOptions
-    language: str | None
-    task: str | None
-    quiet: bool
+    whisper: WhisperOptions
 
-    def run(self) -> int:
+    def execute(self, language: str | None, task: str | None) -> int:
         """Transcribe everything; returns the exit code."""
         self._check()
-        most = self.setup.algorithm.search.max_length
-        options = self.options.transcription(self.language, self.task, most)
-        rules = self.options.speech_rules()
+        most = self.run.setup.algorithm.max_length
+        options = self.whisper.transcription(language, task, most)
+        rules = self.whisper.speech_rules()
         transcriber = self._transcriber(options)
         with as_failures(), contextlib.ExitStack() as stack:
             activity = None
@@ -67,37 +56,24 @@ class Transcripts:
 
                 activity = VoiceActivity(rules)
             writer = stack.enter_context(self._writer())
-            progress = SoundProgress(self.names, has_summary=not self.quiet)
+            progress = SoundProgress(self.names, has_summary=not self.run.form.quiet)
             stack.callback(progress.close)
             sounds = Sounds(self.names, transcriber.sampling_rate, activity, progress.warn)
-            stack.enter_context(signals.ending_in_order())
-            self._transcribe(transcriber, sounds, writer, progress)
-        return 1 if progress.has_failed else 0
 
-    def _transcribe(
-        self,
-        transcriber: Transcriber,
-        sounds: Sounds,
-        writer: FolderWriter | LineWriter,
-        progress: SoundProgress,
-    ) -> None:
-        try:
-            for news in transcriber.stream(sounds):
+            def add(news: Progress) -> None:
                 progress.add(news)
                 writer.add(news)
-        # the reader of the output has gone
-        except click.exceptions.Exit:
-            raise
-        except BaseException:
-            progress.finish(is_interrupted=True)
-            raise
-        progress.finish(is_interrupted=False)
+
+            stack.enter_context(signals.ending_in_order())
+            follow(transcriber.stream(sounds), add, progress.finish)
+        return 1 if progress.has_failed else 0
 
     def _check(self) -> None:
-        forms = self.options.forms
-        if self.output_dir is not None and self.output_path != "-":
+        output_dir = self.run.corpus.output_dir
+        forms = self.whisper.forms
+        if output_dir is not None and self.run.files.output_path != "-":
             raise click.UsageError("give either --output or --output-dir, not both")
-        if self.output_dir is not None:
+        if output_dir is not None:
             self._check_names()
         elif len(forms) > 1:
             raise click.UsageError("several --format need --output-dir, where each has a file")
@@ -118,28 +94,29 @@ class Transcripts:
     def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
         from pybeam.speech.whisper import Transcriber
 
-        algorithm = self.setup.build_transcript_search(self.setup.load_tokenizer())
-        model = self.setup.load_model()
+        setup = self.run.setup
+        algorithm = setup.build_transcript_search(setup.load_tokenizer())
+        model = setup.load_model()
         with as_failures():
             return Transcriber(
                 model,
-                self.setup.first_dir,
+                setup.first_dir,
                 options,
                 algorithm=algorithm,
-                schedule=self.setup.schedule,
-                backend=self.setup.device.backend,
+                schedule=setup.schedule,
+                backend=setup.device.backend,
             )
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[FolderWriter | LineWriter]:
-        if self.output_dir is not None:
-            folder = FolderWriter(Path(self.output_dir), self.names, self.options.forms)
+        forms, output_dir = self.whisper.forms, self.run.corpus.output_dir
+        if output_dir is not None:
+            folder = FolderWriter(Path(output_dir), self.names, forms)
             with contextlib.closing(folder):
                 yield folder
             return
-        with open_output(self.output_path) as file:
-            form = self.options.forms[0] if self.options.forms else None
-            yield LineWriter(OrderedWriter(file.fileno()), form)
+        with open_output(self.run.files.output_path) as file:
+            yield LineWriter(OrderedWriter(file.fileno()), forms[0] if forms else None)
 
 
 @dataclass(frozen=True)
@@ -175,62 +152,3 @@ class Sounds:
 
 def _fail(error: Exception) -> Tensor:
     raise error
-
-
-class SoundProgress:
-    """Count seconds of sound while they are transcribed, and show the user how many there are."""
-
-    def __init__(self, names: tuple[str, ...], *, has_summary: bool) -> None:
-        from tqdm import tqdm
-
-        from pybeam.speech.sound import sound_seconds
-
-        has_bar = has_summary and sys.stderr.isatty()
-        self._names, self._has_summary = names, has_summary
-        self._bar = tqdm(
-            total=round(sum(map(sound_seconds, names)), 1) if has_bar else None,
-            unit="s",
-            unit_scale=True,
-            file=sys.stderr,
-            disable=not has_bar,
-            dynamic_ncols=True,
-        )
-        self._start = time.perf_counter()
-        self._position: dict[int, float] = {}
-        self._num_done = 0
-        self.has_failed = False
-
-    def add(self, news: Progress) -> None:
-        """Take the news of a recording."""
-        if news.error is not None:
-            self.has_failed = True
-            self._say(f"error: file {news.index + 1}: {news.error}")
-            return
-        position = news.duration if news.transcript is not None else news.position
-        self._bar.update(position - self._position.get(news.index, 0.0))
-        self._position[news.index] = position
-        self._num_done += news.transcript is not None
-
-    def warn(self, message: str) -> None:
-        """Say what may be wrong with a recording that is transcribed."""
-        self._say(f"warning: {message}")
-
-    def finish(self, *, is_interrupted: bool) -> None:
-        """Say what was done."""
-        self.close()
-        if is_interrupted:
-            left = len(self._names) - self._num_done
-            self._say(f"warning: interrupted; {left:,} files are not finished")
-        if self._has_summary:
-            click.echo(self._summary(), err=True)
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def _summary(self) -> str:
-        sound, passed = sum(self._position.values()), time.perf_counter() - self._start
-        factor = f"; real-time factor {passed / sound:.3f}" if sound else ""
-        return f"{self._num_done:,} files, {sound:,.1f} s of sound in {passed:.1f} s{factor}"
-
-    def _say(self, message: str) -> None:
-        self._bar.write(f"pybeam: {message}", file=sys.stderr)

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import click
 
 from pybeam.cli import signals
-from pybeam.cli.job import Command, Files
-from pybeam.cli.options import files
-from pybeam.cli.options.algorithm import SECTIONS, AlgorithmOptions
 from pybeam.cli.options.corpus import corpus_section
-from pybeam.cli.options.sections import Section, SectionCommand, option, take
+from pybeam.cli.options.declare import section, take
+from pybeam.cli.options.files import FormOptions, text_files
+from pybeam.cli.options.search import SECTIONS
+from pybeam.cli.options.sections import SectionCommand
 from pybeam.cli.options.speed import SPEED
 from pybeam.cli.options.units import UNITS, UnitOptions
+from pybeam.cli.run import Run
 
-FORM = Section(
-    "Form of the output",
-    [
-        option(
-            "--scores",
-            "has_scores",
-            is_flag=True,
-            help="Write `score <tab> output`. --n-best and --json contain scores anyhow.",
-        ),
-        option(
-            "--json",
-            "is_json",
-            is_flag=True,
-            help="Write one JSON object per line: index (from 0), hypotheses (text, score, final_score, "
-            "ended), stop_reason, steps, expansions.",
-        ),
-        option(
-            "--alignment",
-            "has_alignment",
-            is_flag=True,
-            help="With --json: source, and for every hypothesis tokens and attention, a line for each "
-            "token with its share of each source position.",
-        ),
-        files.QUIET,
-    ],
-)
-
-
-def check_form(values: dict[str, Any]) -> None:
-    """Raise UsageError for output options that contradict each other."""
-    if values["has_alignment"] and not values["is_json"]:
-        raise click.UsageError("--alignment needs --json; a line of text has no room for it")
+FORM = section("Form of the output", FormOptions)
 
 
 @click.command(
     cls=SectionCommand,
     short_help="Translate lines of text.",
-    sections=[
-        Section(
-            "Files",
-            [files.MODELS, files.INPUTS, files.OUTPUT, files.SOURCE_LANG, files.TARGET_LANG],
-        ),
-        UNITS,
-        corpus_section(),
-        *SECTIONS,
-        SPEED,
-        FORM,
-    ],
+    sections=[text_files(), UNITS, corpus_section(), *SECTIONS, SPEED, FORM],
 )
 def translate(**values: Any) -> int:
     """Translate lines of text with a model that is loaded from DIR.
@@ -98,13 +57,10 @@ def translate(**values: Any) -> int:
       130  Ctrl-C; what was finished has been written (143 and 129: the same after SIGTERM, SIGHUP)
       141  the reader of the output went away
     """
-    check_form(values)
-    options = dict(values)
-    units = take(UnitOptions, values)
-    units.check(values)
     signals.leave_at_once()
+    units = take(UnitOptions, values)
+    run = Run.take(values)
+    units.check(run.form)
     from pybeam.corpus import Translate
 
-    task = Translate(**dataclasses.asdict(units))
-    algorithm = AlgorithmOptions.take(values)
-    return Command.take(options, values, algorithm, Files, task).run()
+    return run.execute(Translate(**vars(units)))

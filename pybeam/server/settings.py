@@ -2,52 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from click import FloatRange, IntRange
+
+Count = Annotated[int, IntRange(1)]
+Positive = Annotated[float, FloatRange(0, min_open=True)]
+
+
+def setting(metavar: str, default: Any = None, **facts: str) -> Any:
+    """Return a field with what the command line says of it, see `pybeam.cli.options.declare`."""
+    return field(default=default, metadata={"metavar": metavar, **facts})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a server. `pybeam serve --help` explains each.
+    """Settings of a server. These lines are the help of `pybeam serve`, too.
 
     Attributes:
-        host, port: where it listens; port 0: any free one.
-        max_waiting: requests that may wait for each model.
-        max_waiting_work: their source tokens times width, summed; None: no limit.
-        width_by_load: pairs of a number of waiting requests and the width of beams from there on.
-        max_body, max_audio: bytes of a body, and of one that holds a recording.
-        max_audio_seconds: length of a recording.
-        max_recordings: recordings that are transcribed at a time.
-        max_sources: texts, or prompts, in one request.
-        max_source_tokens: ids of a source.
-        max_width: beam width and number of outputs that a request may ask for.
-        timeout: seconds after which a request without a result is given up; also the most it may ask for.
-        body_timeout: seconds in which a body must have come.
-        keep_alive: seconds for which a connection without a request stays open.
-        shutdown_timeout: seconds in which a server that is told to stop finishes what it has.
-        otlp_endpoint: OpenTelemetry's collector, to which spans are sent; None: there are none.
-        cors_origins: web pages that may ask from a browser.
-        allowed_hosts: names by which clients know the server; none: those of this machine if `host` is a
-            loopback address, else all.
-        max_priority: the highest priority that a request may ask for.
+        host: Address to listen at; 0.0.0.0: every one, so that other machines can ask.
+        port: Port to listen at; 0: a free one, which the log names.
+        cors_origins: Allow pages of this origin to ask from a browser; may be given many times.
+        allowed_hosts: Take requests for this name, as the header Host has it: a proxy's, for example. May be
+            given many times.
+        keep_alive: Close a connection on which no request has come for this time. Let a proxy's be shorter.
+        shutdown_timeout: After SIGTERM finish what has begun within this time, and cancel the rest.
+        otlp_endpoint: Send a span of every request to this collector of OpenTelemetry, by OTLP over HTTP,
+            such as http://localhost:4318; by default OTEL_EXPORTER_OTLP_ENDPOINT.
+        timeout: Answer 504 after this time; a request may ask for less.
+        max_waiting: Texts that may wait for each model; a request beyond gets 429.
+        max_waiting_work: Source tokens times beam width of all texts that wait for a model; likewise 429.
+        width_by_load: While so many texts wait, begin others with a beam of at most K, which is faster and
+            worse; answers say their width. May be given many times, such as 16:3 and 64:1.
+        max_priority: Highest priority that a request may ask for. All may ask for less, down to -8.
+        max_sources: Texts in one request.
+        max_source_tokens: Length of a text.
+        max_width: Beam width, and number of outputs, that a request may ask for.
+        max_body: Size of a request.
+        max_audio: Size of a request with a recording.
+        max_audio_seconds: Length of a recording. A longer one is refused when so much of it is decoded.
+        max_recordings: Recordings that are transcribed at a time; a request beyond gets 429.
+        body_timeout: Time in which a request must have come whole.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    max_waiting: int = 256
-    max_waiting_work: int | None = None
-    width_by_load: tuple[tuple[int, int], ...] = ()
-    max_body: int = 1 << 20
-    max_audio: int = 25 << 20
-    max_audio_seconds: float = 1800.0
-    max_recordings: int = 16
-    max_sources: int = 64
-    max_source_tokens: int = 1024
-    max_width: int = 32
-    timeout: float = 60.0
-    body_timeout: float = 30.0
-    keep_alive: float = 75.0
-    shutdown_timeout: float = 30.0
-    otlp_endpoint: str | None = None
-    cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    max_priority: int = 0
+    host: str = setting("NAME", "127.0.0.1")
+    port: Annotated[int, IntRange(0, 65535)] = 8000
+    cors_origins: tuple[str, ...] = setting("ORIGIN", (), flag="--cors-origin")
+    allowed_hosts: tuple[str, ...] = setting(
+        "NAME",
+        (),
+        shows="those of this machine if --host is one of them, else all",
+        flag="--allow-host",
+    )
+    keep_alive: Positive = setting("SECONDS", 75.0)
+    shutdown_timeout: Annotated[float, FloatRange(0)] = setting("SECONDS", 30.0)
+    otlp_endpoint: str | None = setting("URL")
+    timeout: Positive = setting("SECONDS", 60.0)
+    max_waiting: Count = setting("N", 256)
+    max_waiting_work: Count | None = setting("WORK")
+    width_by_load: tuple[tuple[int, int], ...] = setting("WAITING:K", ())
+    max_priority: Annotated[int, IntRange(0, 8)] = setting("N", 0)
+    max_sources: Count = setting("N", 64)
+    max_source_tokens: Count = setting("TOKENS", 1024)
+    max_width: Annotated[int, IntRange(1, 4096)] = setting("K", 32)
+    max_body: Count = setting("BYTES", 1 << 20)
+    max_audio: Count = setting("BYTES", 25 << 20)
+    max_audio_seconds: Positive = setting("SECONDS", 1800.0)
+    max_recordings: Count = setting("N", 16)
+    body_timeout: Positive = setting("SECONDS", 30.0)

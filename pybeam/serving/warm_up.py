@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,25 +21,30 @@ def warm_up(decoder: Decoder) -> None:
     Whether they succeed does not matter: a model whose vocabulary is unknown may refuse them.
     """
     for _ in range(2):
-        sources = _random_sources(decoder.model, min(decoder.schedule.n, 64))
+        sources = _sources(decoder.model, min(decoder.schedule.n, 64))
         # some have few rows, so that steps of several sizes are seen
         for size in (1, len(sources)):
             requests = [Request(source, max_length=16) for source in sources[:size]]
             decoder.decode(requests, on_error="return")
 
 
-def _random_sources(model: Model, number: int) -> list[Any]:
-    """Make random ids or frames that the model reads."""
-    generator = torch.Generator().manual_seed(0)
-    members: list[Any] = list(getattr(model, "members", [model]))
-    configs = [getattr(member, "config", None) for member in members]
+def _sources(model: Model, number: int) -> list[Any]:
     lengths = [LENGTHS[i % len(LENGTHS)] for i in range(number)]
     if model.max_positions is not None:
         lengths = [min(length, model.max_positions) for length in lengths]
     if model.takes_features:
+        # a recording costs much more than a sentence
+        lengths = [32 * length for length in lengths[:4]]
+    return random_sources(model, lengths, torch.Generator().manual_seed(0))
+
+
+def random_sources(model: Model, lengths: Sequence[int], generator: torch.Generator) -> list[Any]:
+    """Make sources of random ids or frames, of these lengths, that the model reads."""
+    members: list[Any] = list(getattr(model, "members", [model]))
+    configs = [getattr(member, "config", None) for member in members]
+    if model.takes_features:
         front = getattr(configs[0], "front", None)
         num_features = 80 if front is None else front.num_features
-        # a recording costs much more than a sentence
-        return [torch.randn(32 * n, num_features, generator=generator) for n in lengths[:4]]
-    sizes = [getattr(config, "source_vocab_size", 1) for config in configs]
-    return [torch.randint(min(sizes), (n,), generator=generator).tolist() for n in lengths]
+        return [torch.randn(length, num_features, generator=generator) for length in lengths]
+    size = min(getattr(config, "source_vocab_size", 1) for config in configs)
+    return [torch.randint(size, (one,), generator=generator).tolist() for one in lengths]

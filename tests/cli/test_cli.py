@@ -10,7 +10,7 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
-from pybeam.cli.job import describe_lines
+from pybeam.cli.run import describe_lines
 from support.example_lines import LINES, translations
 from support.paths import MODEL
 

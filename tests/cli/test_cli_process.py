@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from pybeam.cli.job import describe_lines
+from pybeam.cli.run import describe_lines
 from pybeam.cli.sources import LineReader
 from support.example_lines import LINES, translations
 from support.paths import MODEL, ROOT

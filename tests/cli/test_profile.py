@@ -7,8 +7,7 @@ import pytest
 
 import pybeam
 from pybeam.cli import main
-from pybeam.cli.profile import read_lines
-from pybeam.cli.random_sources import random_sources
+from pybeam.cli.profile import random_sources, read_lines
 from pybeam.engine.stats import PHASES
 from pybeam.inspect.profile import PhaseTime, Profile, as_dict, as_text, measure
 from pybeam.inspect.trace import (

@@ -21,7 +21,8 @@ from support.server_process import gauge
 
 pytest.importorskip("ray.serve", reason="needs pip install 'pybeam-search[ray]'")
 
-from pybeam.cli.serve import load_models, read_setup
+from pybeam.cli.loading import Setup
+from pybeam.cli.serve import load_models
 from pybeam.cli.serve import serve as command
 from ray import serve
 
@@ -108,7 +109,7 @@ def test_replicas_follow_the_rows_and_are_replaced(monkeypatch):
     quick = {"upscale_delay_s": 0.0, "look_back_period_s": 2.0, "metrics_interval_s": 0.5}
     monkeypatch.setattr(serving, "SCALING", quick)
     values = command.make_context("serve", ["--model", str(MODEL)]).params
-    setup = read_setup({k: v for k, v in values.items() if k != "model"})
+    setup = Setup.take(values)
     load = functools.partial(load_models, {"es-en": str(MODEL)}, setup, 1)
     settings = Settings(port=free_port())
     with cluster_of(1, num_cpus=4) as cluster:

@@ -1,5 +1,6 @@
 """Options, the environment and a file say the same things."""
 
+import inspect
 from dataclasses import fields
 
 import pytest
@@ -9,6 +10,7 @@ from pybeam.cli import main
 from pybeam.cli import pybeam as commands
 from pybeam.server import app, lifecycle
 from pybeam.server.settings import Settings
+from pybeam.serving import Service
 from support.paths import MODEL
 
 
@@ -105,6 +107,14 @@ def test_every_setting_has_an_option():
     context = commands.commands["serve"].make_context("serve", ["--model", str(MODEL)])
     for field in fields(Settings):
         assert (context.params[field.name] or None) == (field.default or None), field.name
+
+
+def test_the_service_has_the_defaults_of_the_server():
+    parameters = inspect.signature(Service).parameters
+    shared = {one.name: one.default for one in fields(Settings) if one.name in parameters}
+    assert shared.keys() == {"max_waiting", "max_waiting_work", "width_by_load"}
+    for name, default in shared.items():
+        assert parameters[name].default == (default or None), name
 
 
 @pytest.mark.thinned(most=2)

@@ -4,89 +4,129 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pybeam.cli.options.errors import as_failures, flag
-from pybeam.cli.options.processors import PROCESSOR_OF, PROCESSORS, ProcessorOptions
-from pybeam.cli.options.recipes import ARGUMENTS, RECIPE, build_recipe
-from pybeam.cli.options.scoring import DEFAULT_LENGTH_PENALTY, SCORING, ScoringOptions
-from pybeam.cli.options.search import AHEAD, GROUPS, PRUNING, SEARCH, VARIETY, SearchOptions
-from pybeam.cli.options.sections import given, take
+from pybeam.cli.options import search
+from pybeam.cli.options.declare import given, refuse
+from pybeam.cli.options.errors import as_failures, as_usage_errors, flag
+from pybeam.cli.options.recipes import ARGUMENTS, Recipe, build_recipe
+from pybeam.cli.options.search import DEFAULT_DIVERSITY_PENALTY, DEFAULT_WIDTH, TAKEN, TAKERS
 
 if TYPE_CHECKING:
     from pybeam.processors import Processor
+    from pybeam.scoring import Scoring
     from pybeam.search.algorithms import Algorithm
+    from pybeam.stopping import Stop
 
-SECTIONS = [SEARCH, PRUNING, SCORING, VARIETY, RECIPE, AHEAD, PROCESSORS]
+AHEAD = tuple(one.name for one in fields(search.Ahead))
+GROUPS = ("groups", "diversity_penalty")
+THRESHOLDS = tuple(one.name for one in fields(search.Pruning))
+# all but those that say how several searches go together, and the processors
+SEARCH = tuple(
+    one.name
+    for kind in (search.Search, search.Pruning, search.Variety, search.Ahead, search.Ranking)
+    for one in fields(kind)
+)
+# options and their processors, in the order in which these are applied
+PROCESSOR_OF = {
+    "no_unk": "no_unk",
+    "temperature": "temperature",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram",
+    "suppress": "suppress_sequences",
+    # the only one that changes log-probabilities; the others change logits
+    "eos_penalty": "eos_penalty",
+}
+# the least and the largest number of arguments of each rule
+RULES = {"raw": (0, 0), "power": (1, 2), "gnmt": (1, 2), "reward": (1, 2)}
+DEFAULT_LENGTH_PENALTY = 1.0
 
 
 @dataclass(frozen=True)
-class AlgorithmOptions:
-    """The options for the algorithm."""
-
-    search: SearchOptions
-    scoring: ScoringOptions
-    processors: ProcessorOptions
-    recipe: str | None = None
-    recipe_options: Mapping[str, Any] = field(default_factory=dict)
+class AlgorithmOptions(
+    search.Search,
+    search.Pruning,
+    search.Ranking,
+    search.Variety,
+    search.SystemSearch,
+    search.Ahead,
+    search.Processing,
+):
+    """The options for the algorithm; None: not given. Raises UsageError if they contradict each other."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for options that contradict each other."""
-        self._check()
-
-    @classmethod
-    def take(cls, values: dict[str, Any]) -> AlgorithmOptions:
-        """Take these options out of the `values` of a command line."""
-        return cls(
-            take(SearchOptions, values),
-            take(ScoringOptions, values),
-            take(ProcessorOptions, values),
-            values.pop("recipe"),
-            dict(values.pop("recipe_options")),
-        )
-
-    def _check(self) -> None:
-        self.scoring.check()
-        if self.recipe is None:
-            if self.recipe_options:
-                raise click.UsageError("--recipe-option needs --recipe")
-            self.search.check()
-            if self.search.samples is not None:
-                for name in given(self.scoring, ("length_penalty", "scoring")):
-                    raise click.UsageError(
-                        f"{flag(name)} has no meaning with --samples, which are drawn by their probability; "
-                        "leave it out"
-                    )
-            return
-        if self.search.diversity_penalty is not None and self.search.groups is None:
+        if self.length_penalty is not None and self.scoring is not None:
+            raise click.UsageError("give either --length-penalty or --scoring, not both")
+        if self.recipe is not None:
+            self._check_recipe(self.recipe)
+        elif self.recipe_options:
+            raise click.UsageError("--recipe-option needs --recipe")
+        elif self.samples is not None:
+            refuse(
+                self,
+                ("algorithm", "n_best", *TAKERS),
+                "has no meaning with --samples; leave it out",
+            )
+            refuse(
+                self,
+                ("length_penalty", "scoring"),
+                "has no meaning with --samples, which are drawn by their probability; leave it out",
+            )
+        else:
+            self._check_search()
+        if self.diversity_penalty is not None and self.groups is None:
             raise click.UsageError("--diversity-penalty needs --groups G")
-        for name in self.given():
-            if name not in ARGUMENTS[self.recipe]:
-                raise click.UsageError(
-                    f"{flag(name)} has no meaning with --recipe {self.recipe}, which takes "
-                    f"{', '.join(map(flag, ARGUMENTS[self.recipe]))}, and its own options through "
-                    "--recipe-option"
-                )
-        if isinstance(self.search.width, tuple):
+
+    def _check_recipe(self, recipe: Recipe) -> None:
+        taken = ARGUMENTS[recipe]
+        refuse(
+            self,
+            [name for name in self._for_recipes() if name not in taken],
+            f"has no meaning with --recipe {recipe}, which takes {', '.join(map(flag, taken))}, and its own "
+            "options through --recipe-option",
+        )
+        if isinstance(self.width, tuple):
             raise click.UsageError(
-                f"--width must be one number with --recipe {self.recipe}, which has no widths by step"
+                f"--width must be one number with --recipe {recipe}, which has no widths by step"
             )
 
-    def given(self) -> dict[str, Any]:
-        """Return all given options by name, without those for groups."""
-        names = [field.name for field in dataclasses.fields(self.search)]
-        found = given(self.search, [name for name in names if name not in GROUPS])
-        found |= given(self.scoring, ("length_penalty", "scoring"))
-        return found | given(self.processors, PROCESSOR_OF)
+    def _check_search(self) -> None:
+        kind = f"--algorithm {self.kind}"
+        refuse(self, ("seed",), f"has no meaning with {kind}; it goes with --samples")
+        for name, takers in TAKERS.items():
+            if self.kind not in takers:
+                reason = f"has no meaning with {kind}; it goes with {' or '.join(takers)}"
+                refuse(self, (name,), reason)
+        if self.stop is not None and self.patience is not None:
+            raise click.UsageError("give either --stop or --patience, not both")
+        has_one = "width" not in TAKEN[self.kind]
+        width = 1 if has_one else self.width or DEFAULT_WIDTH
+        width = width[-1] if isinstance(width, tuple) else width
+        if self.n_best is None or self.n_best <= width:
+            return
+        if has_one:
+            raise click.UsageError(
+                f"--n-best {self.n_best} needs more than the one hypothesis of {kind}; use --algorithm fixed "
+                "or variable with --width"
+            )
+        raise click.UsageError(
+            f"--n-best {self.n_best} is more than --width {width} can finish; use --width {self.n_best} or "
+            "fewer hypotheses"
+        )
 
     @property
-    def needs_unk(self) -> bool:
-        """Whether the id of the unknown word is needed."""
-        return self.processors.no_unk
+    def kind(self) -> str:
+        """The algorithm's name."""
+        return self.algorithm or search.DEFAULT_ALGORITHM
+
+    def _for_recipes(self) -> dict[str, Any]:
+        """Return all given options that a recipe may take."""
+        names = [name for name in (*SEARCH, *PROCESSOR_OF) if name not in GROUPS]
+        return given(self, names)
 
     def build_for(
         self, directory: str, unk_id: int | None, more: Sequence[Processor] = ()
@@ -94,7 +134,7 @@ class AlgorithmOptions:
         """Build the algorithm for the model in a directory, with the settings of its files; see `build`."""
         from pybeam.text.json_files import read_json
 
-        if self.needs_unk and unk_id is None:
+        if self.no_unk and unk_id is None:
             raise click.UsageError(
                 f"--no-unk needs a tokenizer that has <unk>, but that of {directory} has none; leave it out"
             )
@@ -113,18 +153,96 @@ class AlgorithmOptions:
 
         Raises UsageError for a value that it refuses.
         """
-        from pybeam import scoring
+        import pybeam
 
         if self.recipe is not None:
             algorithm = build_recipe(
-                self.recipe, self.given(), self.recipe_options, generation_config, unk_id
+                self.recipe,
+                self._for_recipes(),
+                dict(self.recipe_options),
+                generation_config,
+                unk_id,
             )
             chain = (*algorithm.processors, *more)
-            return self.search.in_groups(dataclasses.replace(algorithm, processors=chain))
-        alpha = generation_config.get("length_penalty")
-        default = scoring.power(DEFAULT_LENGTH_PENALTY if alpha is None else alpha)
-        if self.search.certifies:
-            # bounds on a normalised score are not tight before the length limit
-            default = scoring.raw()
-        processors = [*self.processors.build(unk_id), *more]
-        return self.search.build(self.scoring.build(default), processors)
+            return self._in_groups(dataclasses.replace(algorithm, processors=chain))
+        common = given(self, ("n_best", "min_length", "max_length"))
+        common["processors"] = [*self._processors(unk_id), *more]
+        if self.ended_only is not None:
+            common["ended_only"] = self.ended_only
+        scoring = self._scoring(generation_config.get("length_penalty"))
+        with as_usage_errors():
+            if self.samples is not None:
+                return pybeam.stochastic_beam(self.samples, self.seed or 0, **common)
+            if self.stop is not None or self.patience is not None:
+                common["stop"] = self._stop()
+            return self._in_groups(self._algorithm(common | {"scoring": scoring}))
+
+    def _algorithm(self, common: dict[str, Any]) -> Algorithm:
+        import pybeam
+
+        name = self.kind.replace("-", "_")
+        if "width" not in TAKEN[self.kind]:
+            return getattr(pybeam, name)(**given(self, AHEAD), **common)
+        # a search that has one width refuses widths by step
+        width: Any = self.width or DEFAULT_WIDTH
+        return getattr(pybeam, f"{name}_beam")(width, **given(self, THRESHOLDS), **common)
+
+    def _in_groups(self, algorithm: Algorithm) -> Algorithm:
+        """Search with groups of this algorithm, if the options ask for groups."""
+        import pybeam
+
+        if self.groups is None:
+            return algorithm
+        with as_usage_errors():
+            penalty = self.diversity_penalty or DEFAULT_DIVERSITY_PENALTY
+            return pybeam.diverse(algorithm, self.groups, penalty)
+
+    def _stop(self) -> Stop:
+        from pybeam import stopping
+
+        if self.stop is None:
+            return stopping.Stop(patience=self.patience)
+        stop: Stop = getattr(stopping, self.stop.replace("-", "_"))()
+        return stop
+
+    def _processors(self, unk_id: int | None) -> list[Processor]:
+        from pybeam import processors
+
+        chain: list[Processor] = []
+        values = given(self, PROCESSOR_OF)
+        if self.no_unk:
+            values["no_unk"] = unk_id
+        for name, value in values.items():
+            with as_usage_errors(flag(name)):
+                chain.append(getattr(processors, PROCESSOR_OF[name])(value))
+        return chain
+
+    def _scoring(self, of_model: float | None) -> Scoring:
+        """Return the scoring that the options ask for, or that of the model's files."""
+        from pybeam import scoring
+
+        if self.length_penalty is not None:
+            with as_usage_errors("--length-penalty"):
+                return scoring.power(self.length_penalty)
+        if self.scoring is not None:
+            return parse_scoring(self.scoring)
+        # bounds on a normalised score are not tight before the length limit, so that they end no search
+        if "optimal" in (self.stop, self.kind) or self.kind == "huang":
+            return scoring.raw()
+        return scoring.power(DEFAULT_LENGTH_PENALTY if of_model is None else of_model)
+
+
+def parse_scoring(text: str) -> Scoring:
+    """Parse a scoring such as `power:1` or `reward:0.5:1.2`. Raises UsageError if it does not exist."""
+    from pybeam import scoring
+
+    name, *numbers = text.split(":")
+    least, most = RULES.get(name, (1, 0))
+    if not least <= len(numbers) <= most:
+        raise click.UsageError(
+            "--scoring must be raw, power:A, power:A:C, gnmt:A, gnmt:A:C, reward:R or reward:R:RATIO with "
+            f"numbers for the capital letters, such as power:1, but is {text!r}"
+        )
+    with as_usage_errors(f"--scoring {text}"):
+        found: Scoring = getattr(scoring, name)(*map(float, numbers))
+        return found

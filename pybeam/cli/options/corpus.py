@@ -1,151 +1,102 @@
-"""Options for a corpus that is decoded in parts."""
+"""Options for a corpus that is decoded in parts, and for the cluster that may do it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from pybeam.cli.options.cluster import cluster_options
-from pybeam.cli.options.sections import Section, given, option
+from pybeam.cli.options.declare import Count, FilePath, Parsed, option, refuse, section
+from pybeam.cli.options.sections import Section
 
 # lines of a part by default; a recording takes as long as many lines
 PART_LINES, PART_RECORDINGS = 10_000, 100
 
 
-class Shard(click.ParamType):
-    """`I/N`: the I-th of N shares, from 1."""
-
-    name = "shard"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value[0], value[1]
-        found = re.fullmatch(r"(\d+)/(\d+)", value)
-        i, n = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not 1 <= i <= n:
-            self.fail(f"{value!r} must be I/N, with I from 1 to N, such as 3/8", param, ctx)
-        return i, n
+def _shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    i, n = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= i <= n:
+        raise ValueError
+    return i, n
 
 
-class Processes(click.ParamType):
-    """A number of processes, or `auto`, which is 0 here."""
-
-    name = "processes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if value == "auto":
-            return 0
-        if not value.isdecimal() or not 1 <= int(value) <= 1024:
-            self.fail(f"{value!r} must be a number from 1 to 1024, or auto", param, ctx)
-        return int(value)
+def _processes(text: str) -> int:
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise ValueError
+    return int(text)
 
 
-def corpus_section(
-    column: str = "text", *more: click.Option, part_lines: int = PART_LINES
-) -> Section:
-    """Return the section of a command.
+Shard = Annotated[
+    tuple[int, int], Parsed(_shard, "{!r} must be I/N, with I from 1 to N, such as 3/8")
+]
+# 0: as many as are best
+Processes = Annotated[int, Parsed(_processes, "{!r} must be a number from 1 to 1024, or auto")]
 
-    Args:
-        column: what a column holds.
-        more: options behind the one for it.
-        part_lines: lines of a part by default.
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """A cluster of Ray. Raises UsageError for options that contradict each other.
+
+    Attributes:
+        on_ray: Serve from a Ray cluster. Needs `pip install "pybeam-search[ray]"`.
+        address: With --ray: the cluster; auto: the one that runs on this machine. By default one of this
+            machine alone starts, and ends with the command.
     """
-    return Section(
-        "A corpus in parts, which goes on where it was interrupted",
-        [
-            option(
-                "--output-dir",
-                metavar="DIR",
-                type=click.Path(),
-                help="Write parts into this folder (part-00000.txt, or .jsonl), with errors.jsonl and "
-                "manifest.json. Started again, the command goes on with the part at which it stopped.",
-            ),
-            option(
-                "--part-lines",
-                type=click.IntRange(1),
-                metavar="N",
-                show_default=str(part_lines),
-                help="Lines of a part. A kill loses what is done of the parts in work.",
-            ),
-            option(
-                "--column",
-                metavar="NAME",
-                help=f"The column of .parquet files, or the field of .jsonl files, that has the {column}.",
-            ),
-            *more,
-            option(
-                "--processes",
-                type=Processes(),
-                metavar="N|auto",
-                help="Decode so many parts at once, each in a process with --threads threads (default: one), "
-                "all over the same weights in memory. auto: the processes and threads that take the least "
-                "time on all cores, or on as many as --threads says.",
-            ),
-            option(
-                "--shard",
-                type=Shard(),
-                metavar="I/N",
-                help="Decode the I-th of N shares of the parts, from 1, into the same folder; for a "
-                "scheduler that starts N commands.",
-            ),
-            option(
-                "--cache",
-                type=click.IntRange(1),
-                metavar="LINES",
-                help="Remember so many different lines, and do not decode an equal one again. The output is "
-                "the same.",
-            ),
-            option(
-                "--force",
-                is_flag=True,
-                help="Begin anew, and replace what the folder has of another run.",
-            ),
-            *cluster_options(
-                "Decode parts on a Ray cluster, in --processes processes (default: as many as it has room "
-                "for) of --threads CPUs each, and a GPU each with --device cuda."
-            ),
-        ],
-    )
+
+    on_ray: bool = option(default=False, flag="--ray")
+    address: str | None = option("HOST:PORT")
+
+    def __post_init__(self) -> None:
+        if self.address is not None and not self.on_ray:
+            raise click.UsageError("--address needs --ray")
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """The options of `corpus_section`; None: not given."""
+    """A corpus in parts; None: not given.
 
-    output_dir: str | None = None
-    part_lines: int | None = None
-    column: str | None = None
-    target_column: str | None = None
-    processes: int | None = None
-    shard: tuple[int, int] | None = None
-    cache: int | None = None
+    Attributes:
+        output_dir: Write parts into this folder (part-00000.txt, or .jsonl), with errors.jsonl and
+            manifest.json. Started again, the command goes on with the part at which it stopped.
+        part_lines: Lines of a part. A kill loses what is done of the parts in work.
+        column: The column of .parquet files, or the field of .jsonl files, that has the text.
+        target_column: The column or field that has the translation, in place of --target.
+        processes: Decode so many parts at once, each in a process with --threads threads (default: one), all
+            over the same weights in memory. auto: the processes and threads that take the least time on all
+            cores, or on as many as --threads says.
+        shard: Decode the I-th of N shares of the parts, from 1, into the same folder; for a scheduler that
+            starts N commands.
+        cache: Remember so many different lines, and do not decode an equal one again. The output is the same.
+        force: Begin anew, and replace what the folder has of another run.
+    """
+
+    output_dir: FilePath | None = option("DIR")
+    part_lines: Count | None = option("N", shows=str(PART_LINES))
+    column: str | None = option("NAME")
+    target_column: str | None = option("NAME")
+    processes: Processes | None = option("N|auto")
+    shard: Shard | None = option("I/N")
+    cache: Count | None = option("LINES")
     force: bool = False
-    on_ray: bool = False
-    address: str | None = None
 
-    def check(self) -> None:
+    def check(self, cluster: ClusterOptions) -> None:
         """Raise UsageError for options that need --output-dir."""
         if self.output_dir is None:
-            names = (
-                "part_lines",
-                "column",
-                "target_column",
-                "processes",
-                "shard",
-                "cache",
-                "force",
-                "on_ray",
-                "address",
-            )
-            for name in given(self, names):
-                flag = "ray" if name == "on_ray" else name.replace("_", "-")
-                raise click.UsageError(f"--{flag} needs --output-dir")
-        if self.address is not None and not self.on_ray:
-            raise click.UsageError("--address needs --ray")
+            for options in (self, cluster):
+                refuse(options, None, "needs --output-dir")
+
+
+def corpus_section(**changes: dict[str, Any] | None) -> Section:
+    """Return the section of a command, with facts that are different there; see `section`."""
+    decodes = (
+        "Decode parts on a Ray cluster, in --processes processes (default: as many as it has room for) of "
+        '--threads CPUs each, and a GPU each with --device cuda. Needs `pip install "pybeam-search[ray]"`.'
+    )
+    facts = {"on_ray": {"help": decodes}, "target_column": None, **changes}
+    title = "A corpus in parts, which goes on where it was interrupted"
+    return section(title, CorpusOptions, ClusterOptions, names=(), **facts)

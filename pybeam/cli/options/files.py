@@ -1,58 +1,87 @@
-"""Options that name models, files and languages; commands choose from these."""
+"""Options that name models, files and languages, and the form of what is written."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
-from pybeam.cli.options.sections import option
+from pybeam.cli.options.declare import FilePath, PathOrDash, option, section
+from pybeam.cli.options.sections import Section
 
-MODEL = option(
-    "--model",
-    "model_dir",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder with config.json, model.safetensors and the tokenizer's files.",
-)
-MODELS = option(
-    "--model",
-    "model_dirs",
-    required=True,
-    multiple=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder with config.json, model.safetensors and the tokenizer's files. Given several "
-    "times: an ensemble, the mean of the models' probabilities; the first one's tokenizer is used.",
-)
-INPUTS = option(
-    "--input",
-    "input_paths",
-    multiple=True,
-    metavar="FILE",
-    default=["-"],
-    show_default=False,
-    type=click.Path(allow_dash=True),
-    help="UTF-8 text, one source per line; `-` or nothing: stdin. With --output-dir it may be given several "
-    "times, and be .gz, .zst, .jsonl or .parquet.",
-)
-OUTPUT = option(
-    "--output",
-    "output_path",
-    metavar="FILE",
-    default="-",
-    show_default=False,
-    type=click.Path(allow_dash=True),
-    help="Where to write; `-` or nothing: stdout. Written line by line, so that what is finished is never "
-    "lost.",
-)
-SOURCE_LANG = option(
-    "--source-lang",
-    metavar="CODE",
-    help="Language of the input as the model names it, for multilingual models (NLLB: spa_Latn).",
-)
-TARGET_LANG = option(
-    "--target-lang", metavar="CODE", help="Language of the output, likewise (NLLB: eng_Latn)."
-)
-QUIET = option(
-    "--quiet", is_flag=True, help="No progress bar and no summary; errors and warnings remain."
-)
+
+@dataclass(frozen=True)
+class OneModel:
+    """The model of a command that takes one.
+
+    Attributes:
+        model_dir: Folder with config.json, model.safetensors and the tokenizer's files.
+    """
+
+    model_dir: FilePath = option("DIR", flag="--model", required=True)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The models of a command, and the languages of the text.
+
+    Attributes:
+        model_dirs: Folder with config.json, model.safetensors and the tokenizer's files. Given several times:
+            an ensemble, the mean of the models' probabilities; the first one's tokenizer is used.
+        source_lang: Language of the input as the model names it, for multilingual models (NLLB: spa_Latn).
+        target_lang: Language of the output, likewise (NLLB: eng_Latn).
+    """
+
+    model_dirs: tuple[FilePath, ...] = option("DIR", (), flag="--model", required=True)
+    source_lang: str | None = option("CODE")
+    target_lang: str | None = option("CODE")
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The files that a command reads and writes.
+
+    Attributes:
+        input_paths: UTF-8 text, one source per line; `-` or nothing: stdin. With --output-dir it may be given
+            several times, and be .gz, .zst, .jsonl or .parquet.
+        target_paths: UTF-8 text, the translation of each line of the input; `-`: stdin. With --output-dir it
+            may be given several times.
+        output_path: Where to write; `-` or nothing: stdout. Written line by line, so that what is finished is
+            never lost.
+    """
+
+    input_paths: tuple[PathOrDash, ...] = option("FILE", ("-",), flag="--input", shows=False)
+    target_paths: tuple[PathOrDash, ...] = option("FILE", (), flag="--target")
+    output_path: PathOrDash = option("FILE", "-", flag="--output", shows=False)
+
+
+@dataclass(frozen=True)
+class FormOptions:
+    """The form of what is written. Raises UsageError for options that contradict each other.
+
+    Attributes:
+        has_scores: Write `score <tab> output`. --n-best and --json contain scores anyhow.
+        is_json: Write one JSON object per line: index (from 0), hypotheses (text, score, final_score, ended),
+            stop_reason, steps, expansions.
+        has_alignment: With --json: source, and for every hypothesis tokens and attention, a line for each
+            token with its share of each source position.
+        quiet: No progress bar and no summary; errors and warnings remain.
+    """
+
+    has_scores: bool = option(default=False, flag="--scores")
+    is_json: bool = option(default=False, flag="--json")
+    has_alignment: bool = option(default=False, flag="--alignment")
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.has_alignment and not self.is_json:
+            raise click.UsageError("--alignment needs --json; a line of text has no room for it")
+
+
+QUIET = section("Form of the output", FormOptions, names=["quiet"])
+
+
+def text_files(*more: str) -> Section:
+    """Return the section for lines of text; `more` stand before what is written."""
+    names = ("model_dirs", "input_paths", *more, "output_path", "source_lang", "target_lang")
+    return section("Files", ModelOptions, FileOptions, names=names)

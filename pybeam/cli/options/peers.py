@@ -4,61 +4,35 @@ from __future__ import annotations
 
 import click
 
-# with hyphens; our option may come with a value
-OURS: dict[str, str | tuple[str, ...]] = {
-    "--alpha": "--length-penalty",
-    "--bad-words-ids": "--suppress",
-    "--ban-unk-token": "--no-unk",
-    "--batch": "--batch-size",
-    "--beam": "--width",
-    "--beam-size": "--width",
-    "--beam-width": "--width",
-    "--block-ngram-repeat": "--no-repeat-ngram",
-    "--compute-type": "--dtype",
-    "--cpu-threads": "--threads",
-    "--disable-unk": "--no-unk",
-    "--gpus": "--device",
-    "--inter-threads": ("--engines", "--processes"),
-    "--intra-threads": "--threads",
-    "--len-pen": "--length-penalty",
-    "--lenpen": "--length-penalty",
-    "--max-batch-size": "--batch-size",
-    "--max-decoding-length": "--max-length",
-    "--max-len": "--max-length",
-    "--max-len-b": "--max-length",
-    "--max-new-tokens": "--max-length",
-    "--max-sentences": "--batch-size",
-    "--max-tokens": "--batch-tokens",
-    "--min-decoding-length": "--min-length",
-    "--min-len": "--min-length",
-    "--min-new-tokens": "--min-length",
-    "--mini-batch": "--batch-size",
-    "--model-dir": "--model",
-    "--models": "--model",
-    "--nbest": "--n-best",
-    "--no-repeat-ngram-size": "--no-repeat-ngram",
-    "--normalize": "--length-penalty",
-    "--num-beams": "--width",
-    "--num-hypotheses": "--n-best",
-    "--num-return-sequences": "--n-best",
-    "--num-threads": "--threads",
-    "--output-format": "--format",
-    "--precision": "--dtype",
-    "--sampling-temperature": "--temperature",
-    "--softmax-smoothing": "--temperature",
-    "--source-language": "--source-lang",
-    "--src-lang": "--source-lang",
-    "--suppress-sequences": "--suppress",
-    "--target-language": "--target-lang",
-    "--tgt-lang": "--target-lang",
-    "--torch-dtype": "--dtype",
-    "--vad-filter": "--vad",
-    "--word-timestamps": "--timestamps",
+# each of our options, and the names that other systems have for it
+THEIRS = {
+    "--batch-size": "--batch --max-batch-size --max-sentences --mini-batch",
+    "--batch-tokens": "--max-tokens",
+    "--device": "--gpus",
+    "--dtype": "--compute-type --precision --torch-dtype",
+    "--engines": "--inter-threads",
+    "--format": "--output-format",
+    "--length-penalty": "--alpha --len-pen --lenpen --normalize",
+    "--max-length": "--max-decoding-length --max-len --max-len-b --max-new-tokens",
+    "--min-length": "--min-decoding-length --min-len --min-new-tokens",
+    "--model": "--model-dir --models",
+    "--n-best": "--nbest --num-hypotheses --num-return-sequences",
+    "--no-repeat-ngram": "--block-ngram-repeat --no-repeat-ngram-size",
+    "--no-unk": "--ban-unk-token --disable-unk",
+    "--processes": "--inter-threads",
+    "--source-lang": "--source-language --src-lang",
+    "--suppress": "--bad-words-ids --suppress-sequences",
+    "--target-lang": "--target-language --tgt-lang",
+    "--temperature": "--sampling-temperature --softmax-smoothing",
+    "--threads": "--cpu-threads --intra-threads --num-threads",
+    "--timestamps": "--word-timestamps",
+    "--vad": "--vad-filter",
+    "--width": "--beam --beam-size --beam-width --num-beams",
 }
 
 
 def near(name: str, command: click.Command) -> list[str]:
-    """Return the command's option for another system's, if it has one."""
+    """Return the command's options for another system's, if it has any."""
+    said = name.replace("_", "-")
     own = {one for parameter in command.params for one in parameter.opts}
-    found = OURS.get(name.replace("_", "-"), ())
-    return [one for one in ([found] if isinstance(found, str) else found) if one in own]
+    return [ours for ours, names in THEIRS.items() if said in names.split() and ours in own]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pybeam.cli.options.errors import EXPECTED, flag, message_of
-from pybeam.cli.options.sections import Section, option
 
 if TYPE_CHECKING:
     from pybeam.search.algorithms import Algorithm
 
+Recipe = Literal["ctranslate2", "fairseq", "fireredasr", "huggingface", "opennmt"]
 # the arguments of each system's recipe in `pybeam.compat` for our options
-ARGUMENTS = {
+ARGUMENTS: dict[Recipe, dict[str, str]] = {
     "ctranslate2": {
         "width": "beam_size",
         "n_best": "num_hypotheses",
@@ -73,50 +72,8 @@ GENERATION_SETTINGS = ("num_beams", "length_penalty", "early_stopping", "max_new
 DEFAULT_NUM_BEAMS = 5
 
 
-class Assignment(click.ParamType):
-    """An option ``NAME=VALUE``. The value is JSON or a plain word."""
-
-    name = "assignment"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not (name and equals):
-            self.fail(f"{value!r} must be NAME=VALUE, such as early_stopping=true", param, ctx)
-        try:
-            return name, json.loads(text)
-        except json.JSONDecodeError:
-            return name, text
-
-
-RECIPE = Section(
-    "Recipes, the searches of other systems",
-    [
-        option(
-            "--recipe",
-            type=click.Choice(list(ARGUMENTS)),
-            metavar="NAME",
-            help=f"Search as this system does, token for token, in place of --algorithm: "
-            f"{', '.join(ARGUMENTS)}. Options that are left out have its defaults.",
-        ),
-        option(
-            "--recipe-option",
-            "recipe_options",
-            type=Assignment(),
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An option of that system by its own name, such as early_stopping=never; may be given "
-            "many times.",
-        ),
-    ],
-)
-
-
 def build_recipe(
-    name: str,
+    name: Recipe,
     options: Mapping[str, Any],
     own: Mapping[str, Any],
     generation_config: Mapping[str, Any],
@@ -155,7 +112,7 @@ def build_recipe(
         raise click.UsageError(f"--recipe {name}: {error}") from error
 
 
-def _defaults(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(name: Recipe, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the model's files that replace a system's own defaults."""
     if name != "huggingface":
         alpha = config.get("length_penalty")

@@ -1,369 +1,258 @@
-"""Options that choose the search: the algorithms of pybeam and their arguments."""
+"""Options for the search: which algorithm or system, how it prunes, ranks, varies and guesses ahead."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args
 
 import click
 
-from pybeam.cli.options.errors import as_usage_errors, flag
-from pybeam.cli.options.sections import Section, given, option
-
-if TYPE_CHECKING:
-    from pybeam.processors import Processor
-    from pybeam.scoring import Scoring
-    from pybeam.search.algorithms import Algorithm
-    from pybeam.stopping import Stop
+from pybeam.cli.options.declare import Count, Parsed, Positive, Whole, option, section
+from pybeam.cli.options.recipes import Recipe
 
 DEFAULT_ALGORITHM, DEFAULT_WIDTH, DEFAULT_DIVERSITY_PENALTY = "fixed", 5, 0.5
 # the library has the same number, but it is slow to import
 MAX_WIDTH = 4096
-THRESHOLDS = (
-    *("threshold", "max_candidates", "relative_threshold", "local_threshold"),
-    "keep_ties",
-)
-STOPPING = ("stop", "patience")
-GROUPS = ("groups", "diversity_penalty")
-# arguments of each algorithm, without lengths, scores and processors, which all take
-TAKEN = {
-    "greedy": GROUPS,
-    "fixed": ("width", *STOPPING, *GROUPS),
-    "variable": ("width", *THRESHOLDS, *STOPPING, *GROUPS),
-    "shrinking": ("width", *THRESHOLDS, *STOPPING, *GROUPS),
-    "optimal": ("width", *GROUPS),
-    "huang": ("width", *GROUPS),
-    "jacobi": (),
-    "gauss-seidel-jacobi": ("block",),
-    "hybrid-jacobi": ("block", "horizon"),
-    "adaptive-jacobi": ("max_window",),
-}
-STOPS = ("count", "top-finished", "optimal", "end")
+
+Algorithm = Literal[
+    "greedy",
+    "fixed",
+    "variable",
+    "shrinking",
+    "optimal",
+    "huang",
+    "jacobi",
+    "gauss-seidel-jacobi",
+    "hybrid-jacobi",
+    "adaptive-jacobi",
+]
+StopRule = Literal["count", "top-finished", "optimal", "end"]
+STOPS = get_args(StopRule)
+# algorithms that take an option
+PRUNED = ("variable", "shrinking")
+FREE_TO_STOP = ("fixed", *PRUNED)
+BEAMS = (*FREE_TO_STOP, "optimal", "huang")
+IN_GROUPS = ("greedy", *BEAMS)
 
 
-class Widths(click.ParamType):
-    """One width, or widths of the first steps between commas."""
-
-    name = "widths"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | tuple[int, ...]:
-        if not isinstance(value, str):
-            return value  # it has been converted
-        parts = [part.strip() for part in value.split(",")]
-        widths = tuple(int(part) for part in parts if part.isdecimal())
-        if len(widths) < len(parts) or not all(1 <= width <= MAX_WIDTH for width in widths):
-            self.fail(
-                f"{value!r} must be a number from 1 to {MAX_WIDTH}, or one for each of the first steps, "
-                "such as 128,256,512",
-                param,
-                ctx,
-            )
-        return widths if len(widths) > 1 else widths[0]
+def _widths(text: str) -> int | tuple[int, ...]:
+    widths = tuple(map(int, text.split(",")))
+    if not all(1 <= width <= MAX_WIDTH for width in widths):
+        raise ValueError
+    return widths if len(widths) > 1 else widths[0]
 
 
-SEARCH = Section(
-    "Search",
-    [
-        option(
-            "--algorithm",
-            type=click.Choice(list(TAKEN)),
-            metavar="NAME",
-            show_default=DEFAULT_ALGORITHM,
-            help="greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. variable: a "
-            "beam that --threshold keeps narrow where the model is sure; the choice for a wide beam. "
-            "shrinking: a finished hypothesis leaves its place empty. optimal: like fixed, but stops a "
-            "line when nothing can beat what has finished. huang: the same as its paper has it, where "
-            "places of finished hypotheses stay empty for a step. jacobi, gauss-seidel-jacobi, "
-            "hybrid-jacobi, adaptive-jacobi: greedy's output, many tokens guessed and checked in one step.",
-        ),
-        option(
-            "--width",
-            type=Widths(),
-            metavar="K[,K...]",
-            show_default=str(DEFAULT_WIDTH),
-            help="Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable. "
-            "128,256,512: 128 after the first token, 256 after the second, 512 from then on; for fixed, "
-            "variable and optimal.",
-        ),
-        option(
-            "--n-best",
-            type=click.IntRange(1, MAX_WIDTH),
-            metavar="N",
-            show_default="1",
-            help="Hypotheses to write per source, at most --width.",
-        ),
-        option(
-            "--min-length",
-            type=click.IntRange(0),
-            metavar="TOKENS",
-            show_default="0",
-            help="Tokens to produce before a hypothesis may end.",
-        ),
-        option(
-            "--max-length",
-            type=click.IntRange(1),
-            metavar="TOKENS",
-            show_default="256, or the model's limit",
-            help="Tokens after which a hypothesis is cut; the end token counts.",
-        ),
-        option(
-            "--stop",
-            type=click.Choice(STOPS),
-            metavar="RULE",
-            show_default="count; optimal and huang have their own",
-            help="When a line is done. count: as many hypotheses have finished as the beam is wide. "
-            "top-finished: the best candidate of a step ends. optimal: nothing can beat what has "
-            "finished. end: only at --max-length, or with an empty beam.",
-        ),
-        option(
-            "--patience",
-            type=click.FloatRange(0, min_open=True),
-            metavar="P",
-            help="Stop when P times as many hypotheses have finished as the beam is wide, and keep the "
-            "best of them.",
-        ),
-        option(
-            "--ended-only/--cut-too",
-            default=None,
-            show_default="cut too; ended only for shrinking, optimal and huang",
-            help="Whether hypotheses that are cut at --max-length may be written.",
-        ),
-    ],
-)
-PRUNING = Section(
-    "Pruning, with --algorithm variable or shrinking",
-    [
-        option(
-            "--threshold",
-            type=float,
-            metavar="NATS",
-            help="Drop a hypothesis that scores this much below the best; 1.6 to 2.5 is usual, less is "
-            "faster.",
-        ),
-        option(
-            "--max-candidates",
-            type=click.IntRange(1),
-            metavar="M",
-            help="At most M continuations of the same hypothesis; 3 to 5 is usual.",
-        ),
-        option(
-            "--relative-threshold",
-            type=float,
-            metavar="RATIO",
-            help="Drop a hypothesis less than RATIO times as probable as the best (0 to 1).",
-        ),
-        option(
-            "--local-threshold",
-            type=float,
-            metavar="RATIO",
-            help="Drop it if its last token is less than RATIO times as probable as the best last "
-            "token (0 to 1).",
-        ),
-        option(
-            "--keep-ties/--drop-ties",
-            default=None,
-            show_default="drop",
-            help="Whether a hypothesis exactly at a threshold stays.",
-        ),
-    ],
-)
-VARIETY = Section(
-    "Outputs that differ",
-    [
-        option(
-            "--samples",
-            type=click.IntRange(1, MAX_WIDTH),
-            metavar="N",
-            help="Sample N different outputs instead of searching for the best (stochastic beam search); "
-            "in place of --algorithm, --width and --n-best.",
-        ),
-        option(
-            "--seed",
-            type=click.IntRange(0),
-            metavar="N",
-            show_default="0",
-            help="Which samples: the same seed gives the same ones.",
-        ),
-        option(
-            "--groups",
-            type=click.IntRange(2),
-            metavar="G",
-            help="Search with G beams, each of which avoids what the ones before it chose; --width and "
-            "--n-best are those of each beam.",
-        ),
-        option(
-            "--diversity-penalty",
-            type=click.FloatRange(0, min_open=True),
-            metavar="NATS",
-            show_default=str(DEFAULT_DIVERSITY_PENALTY),
-            help="Cost of a token in a group, for every hypothesis of an earlier group that chose it.",
-        ),
-    ],
-)
-AHEAD = Section(
-    "Tokens guessed ahead, with the --algorithm jacobi and its kin",
-    [
-        option(
-            "--block",
-            type=click.IntRange(1, 128),
-            metavar="TOKENS",
-            show_default="3",
-            help="Tokens that gauss-seidel-jacobi and hybrid-jacobi decode together.",
-        ),
-        option(
-            "--horizon",
-            type=click.IntRange(0),
-            metavar="TOKENS",
-            show_default="--max-length",
-            help="Tokens after which hybrid-jacobi goes on one by one.",
-        ),
-        option(
-            "--max-window",
-            type=click.IntRange(1, 128),
-            metavar="TOKENS",
-            show_default="8",
-            help="Tokens that adaptive-jacobi checks in one step at most.",
-        ),
-    ],
-)
+def _token_ids(text: str) -> tuple[int, ...]:
+    ids = tuple(map(int, text.split(",")))
+    if min(ids) < 0:
+        raise ValueError
+    return ids
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+Widths = Annotated[
+    int | tuple[int, ...],
+    Parsed(
+        _widths,
+        f"{{!r}} must be a number from 1 to {MAX_WIDTH}, or one for each of the first steps, such as "
+        "128,256,512",
+    ),
+]
+TokenIds = Annotated[
+    tuple[int, ...],
+    Parsed(_token_ids, "{!r} must be token ids joined by commas, such as 3 or 12,5"),
+]
+Assignment = Annotated[
+    tuple[str, Any], Parsed(_assignment, "{!r} must be NAME=VALUE, such as early_stopping=true")
+]
+NumOutputs = Annotated[int, click.IntRange(1, MAX_WIDTH)]
+Block = Annotated[int, click.IntRange(1, 128)]
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """The options for the search; None: not given."""
+class Search:
+    """The algorithm, and when it stops.
 
-    algorithm: str | None = None
-    width: int | tuple[int, ...] | None = None
-    n_best: int | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-    stop: str | None = None
-    patience: float | None = None
-    threshold: float | None = None
-    max_candidates: int | None = None
-    relative_threshold: float | None = None
-    local_threshold: float | None = None
-    keep_ties: bool | None = None
-    ended_only: bool | None = None
-    samples: int | None = None
-    seed: int | None = None
-    groups: int | None = None
-    diversity_penalty: float | None = None
-    block: int | None = None
-    horizon: int | None = None
-    max_window: int | None = None
+    Attributes:
+        algorithm: greedy: fastest, one hypothesis. fixed: beam search as other toolkits do it. variable: a
+            beam that --threshold keeps narrow where the model is sure; the choice for a wide beam. shrinking:
+            a finished hypothesis leaves its place empty. optimal: like fixed, but stops a line when nothing
+            can beat what has finished. huang: the same as its paper has it, where places of finished
+            hypotheses stay empty for a step. jacobi, gauss-seidel-jacobi, hybrid-jacobi, adaptive-jacobi:
+            greedy's output, many tokens guessed and checked in one step.
+        width: Hypotheses kept alive per source. 4 to 10 is usual with fixed, up to 50 with variable.
+            128,256,512: 128 after the first token, 256 after the second, 512 from then on; for fixed,
+            variable and optimal.
+        n_best: Hypotheses to write per source, at most --width.
+        min_length: Tokens to produce before a hypothesis may end.
+        max_length: Tokens after which a hypothesis is cut; the end token counts.
+        stop: When a line is done. count: as many hypotheses have finished as the beam is wide. top-finished:
+            the best candidate of a step ends. optimal: nothing can beat what has finished. end: only at
+            --max-length, or with an empty beam.
+        patience: Stop when P times as many hypotheses have finished as the beam is wide, and keep the best of
+            them.
+        ended_only: Whether hypotheses that are cut at --max-length may be written.
+    """
 
-    @property
-    def kind(self) -> str:
-        """The algorithm's name."""
-        return self.algorithm or DEFAULT_ALGORITHM
+    algorithm: Algorithm | None = option("NAME", shows=DEFAULT_ALGORITHM)
+    width: Widths | None = option("K[,K...]", shows=str(DEFAULT_WIDTH), takers=BEAMS)
+    n_best: NumOutputs | None = option("N", shows="1")
+    min_length: Whole | None = option("TOKENS", shows="0")
+    max_length: Count | None = option("TOKENS", shows="256, or the model's limit")
+    stop: StopRule | None = option(
+        "RULE", shows="count; optimal and huang have their own", takers=FREE_TO_STOP
+    )
+    patience: Positive | None = option("P", takers=FREE_TO_STOP)
+    ended_only: bool | None = option(
+        flag="--ended-only/--cut-too", shows="cut too; ended only for shrinking, optimal and huang"
+    )
 
-    @property
-    def has_one_hypothesis(self) -> bool:
-        return self.samples is None and "width" not in TAKEN[self.kind]
 
-    @property
-    def certifies(self) -> bool:
-        """Whether a bound ends the search, which happens early only for raw sums."""
-        return "optimal" in (self.stop, self.kind) or self.kind == "huang"
+@dataclass(frozen=True)
+class Pruning:
+    """The thresholds of `pybeam.variable_beam` and `pybeam.shrinking_beam`.
 
-    def check(self) -> None:
-        """Raise UsageError for options that contradict each other."""
-        if self.samples is not None:
-            others = ("algorithm", "width", "n_best", *THRESHOLDS, *STOPPING, *GROUPS)
-            self._reject((*others, "block", "horizon", "max_window"), "--samples", "leave it out")
-            return
-        self._reject(("seed",), f"--algorithm {self.kind}", "it goes with --samples")
-        for name in {name for names in TAKEN.values() for name in names} - {*TAKEN[self.kind]}:
-            takers = [kind for kind, names in TAKEN.items() if name in names]
-            self._reject((name,), f"--algorithm {self.kind}", f"it goes with {' or '.join(takers)}")
-        if self.stop is not None and self.patience is not None:
-            raise click.UsageError("give either --stop or --patience, not both")
-        if self.diversity_penalty is not None and self.groups is None:
-            raise click.UsageError("--diversity-penalty needs --groups G")
-        width = 1 if self.has_one_hypothesis else self.width or DEFAULT_WIDTH
-        width = width[-1] if isinstance(width, tuple) else width
-        if self.n_best is not None and self.n_best > width:
-            if self.has_one_hypothesis:
-                raise click.UsageError(
-                    f"--n-best {self.n_best} needs more than the one hypothesis of --algorithm {self.kind}; "
-                    "use --algorithm fixed or variable with --width"
-                )
-            raise click.UsageError(
-                f"--n-best {self.n_best} is more than --width {width} can finish; use --width "
-                f"{self.n_best} or fewer hypotheses"
-            )
+    Attributes:
+        threshold: Drop a hypothesis that scores this much below the best; 1.6 to 2.5 is usual, less is
+            faster.
+        max_candidates: At most M continuations of the same hypothesis; 3 to 5 is usual.
+        relative_threshold: Drop a hypothesis less than RATIO times as probable as the best (0 to 1).
+        local_threshold: Drop it if its last token is less than RATIO times as probable as the best last token
+            (0 to 1).
+        keep_ties: Whether a hypothesis exactly at a threshold stays.
+    """
 
-    def _reject(self, names: tuple[str, ...], setting: str, remedy: str) -> None:
-        for name in given(self, names):
-            raise click.UsageError(f"{flag(name)} has no meaning with {setting}; {remedy}")
+    threshold: float | None = option("NATS", takers=PRUNED)
+    max_candidates: Count | None = option("M", takers=PRUNED)
+    relative_threshold: float | None = option("RATIO", takers=PRUNED)
+    local_threshold: float | None = option("RATIO", takers=PRUNED)
+    keep_ties: bool | None = option(flag="--keep-ties/--drop-ties", shows="drop", takers=PRUNED)
 
-    def build(self, scoring: Scoring, processors: list[Processor]) -> Algorithm:
-        """Build the algorithm that the options describe. Raises UsageError for a value that it refuses."""
-        import pybeam
 
-        common: dict[str, Any] = dict(processors=processors)
-        common |= given(self, ("n_best", "min_length", "max_length"))
-        if self.ended_only is not None:
-            common["ended_only"] = self.ended_only
-        with as_usage_errors():
-            if self.samples is not None:
-                return pybeam.stochastic_beam(self.samples, self.seed or 0, **common)
-            common["scoring"] = scoring
-            if self.stop is not None or self.patience is not None:
-                common["stop"] = self._stop()
-            return self.in_groups(self._algorithm(common))
+@dataclass(frozen=True)
+class Ranking:
+    """The scores by which finished hypotheses are ranked.
 
-    def in_groups(self, algorithm: Algorithm) -> Algorithm:
-        """Search with groups of this algorithm, if the options ask for groups."""
-        import pybeam
+    Attributes:
+        length_penalty: Divide the sum of log-probabilities by length^A: 0 is the plain sum, which prefers
+            short outputs.
+        scoring: Another rule in place of --length-penalty. raw: the sum of log-probabilities. power:A: as
+            --length-penalty A. gnmt:A: divided by ((5 + length) / 6)^A. reward:R or reward:R:RATIO: plus R
+            per token, up to RATIO times the source's length. power:A:C and gnmt:A:C add C times GNMT's
+            coverage penalty.
+    """
 
-        if self.groups is None:
-            return algorithm
-        with as_usage_errors():
-            penalty = self.diversity_penalty or DEFAULT_DIVERSITY_PENALTY
-            return pybeam.diverse(algorithm, self.groups, penalty)
+    length_penalty: float | None = option(
+        "A", shows="length_penalty of generation_config.json, else 1"
+    )
+    scoring: str | None = option("RULE")
 
-    def _algorithm(self, common: dict[str, Any]) -> Algorithm:
-        import pybeam
 
-        # a search that has one width refuses widths by step
-        width: Any = self.width or DEFAULT_WIDTH
-        thresholds = given(self, THRESHOLDS)
-        match self.kind:
-            case "greedy":
-                return pybeam.greedy(**common)
-            case "fixed":
-                return pybeam.fixed_beam(width, **common)
-            case "variable":
-                return pybeam.variable_beam(width, **thresholds, **common)
-            case "shrinking":
-                return pybeam.shrinking_beam(width, **thresholds, **common)
-            case "optimal":
-                return pybeam.optimal_beam(width, **common)
-            case "huang":
-                return pybeam.huang_beam(width, **common)
-            case "jacobi":
-                return pybeam.jacobi(**common)
-            case "gauss-seidel-jacobi":
-                return pybeam.gauss_seidel_jacobi(**given(self, ("block",)), **common)
-            case "hybrid-jacobi":
-                return pybeam.hybrid_jacobi(**given(self, ("block", "horizon")), **common)
-            case _:
-                window = () if self.max_window is None else (self.max_window,)
-                return pybeam.adaptive_jacobi(*window, **common)
+@dataclass(frozen=True)
+class Variety:
+    """Samples, or groups of beams, whose outputs differ.
 
-    def _stop(self) -> Stop:
-        from pybeam import stopping
+    Attributes:
+        samples: Sample N different outputs instead of searching for the best (stochastic beam search); in
+            place of --algorithm, --width and --n-best.
+        seed: Which samples: the same seed gives the same ones.
+        groups: Search with G beams, each of which avoids what the ones before it chose; --width and --n-best
+            are those of each beam.
+        diversity_penalty: Cost of a token in a group, for every hypothesis of an earlier group that chose it.
+    """
 
-        if self.stop is None:
-            return stopping.Stop(patience=self.patience)
-        builders = {
-            "count": stopping.count,
-            "top-finished": stopping.top_finished,
-            "optimal": stopping.optimal,
-            "end": stopping.end,
-        }
-        return builders[self.stop]()
+    samples: NumOutputs | None = option("N")
+    seed: Whole | None = option("N", shows="0")
+    groups: Annotated[int, click.IntRange(2)] | None = option("G", takers=IN_GROUPS)
+    diversity_penalty: Positive | None = option(
+        "NATS", shows=str(DEFAULT_DIVERSITY_PENALTY), takers=IN_GROUPS
+    )
+
+
+@dataclass(frozen=True)
+class SystemSearch:
+    """The search of another system, in place of the algorithm.
+
+    Attributes:
+        recipe: Search as this system does, token for token, in place of --algorithm: ctranslate2, fairseq,
+            fireredasr, huggingface, opennmt. Options that are left out have its defaults.
+        recipe_options: An option of that system by its own name, such as early_stopping=never; may be given
+            many times.
+    """
+
+    recipe: Recipe | None = option("NAME")
+    recipe_options: tuple[Assignment, ...] = option("NAME=VALUE", (), flag="--recipe-option")
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The tokens that the parallel searches guess.
+
+    Attributes:
+        block: Tokens that gauss-seidel-jacobi and hybrid-jacobi decode together.
+        horizon: Tokens after which hybrid-jacobi goes on one by one.
+        max_window: Tokens that adaptive-jacobi checks in one step at most.
+    """
+
+    block: Block | None = option(
+        "TOKENS", shows="3", takers=("gauss-seidel-jacobi", "hybrid-jacobi")
+    )
+    horizon: Whole | None = option("TOKENS", shows="--max-length", takers=("hybrid-jacobi",))
+    max_window: Block | None = option("TOKENS", shows="8", takers=("adaptive-jacobi",))
+
+
+@dataclass(frozen=True)
+class Processing:
+    """The processors, which change the model's numbers before the search sees them.
+
+    Attributes:
+        temperature: Divide logits by T: above 1 smoother, below 1 sharper.
+        eos_penalty: Multiply the log-probability of the end token by P: below 1 hypotheses end earlier.
+        repetition_penalty: Make tokens that a hypothesis already has less probable, with P above 1; 1.1 to
+            1.5 is usual.
+        no_repeat_ngram: No N tokens in a row twice in a hypothesis; 3 or 4 is usual.
+        suppress: Never write this token, or these tokens in a row; may be given many times.
+        no_unk: Never write the token for unknown words.
+        without: Leave out this setting of the model's generation_config.json, such as bad_words_ids or
+            min_length; may be given many times.
+    """
+
+    temperature: Positive | None = option("T")
+    eos_penalty: Positive | None = option("P")
+    repetition_penalty: Positive | None = option("P")
+    no_repeat_ngram: Count | None = option("N")
+    suppress: tuple[TokenIds, ...] = option("ID[,ID...]", ())
+    no_unk: bool = False
+    without: tuple[str, ...] = option("SETTING", ())
+
+
+KINDS = (Search, Pruning, Ranking, Variety, SystemSearch, Ahead, Processing)
+SEARCH = section("Search", Search)
+PRUNING = section("Pruning, with --algorithm variable or shrinking", Pruning)
+SCORING = section("Scores, by which finished hypotheses are ranked", Ranking)
+RECIPE = section("Recipes, the searches of other systems", SystemSearch)
+PROCESSORS = section("Processors, which change what the model says", Processing)
+VARIETY = section("Outputs that differ", Variety)
+AHEAD = section("Tokens guessed ahead, with the --algorithm jacobi and its kin", Ahead)
+SECTIONS = [SEARCH, PRUNING, SCORING, VARIETY, RECIPE, AHEAD, PROCESSORS]
+# the algorithms that take an option that not all take
+TAKERS: dict[str, tuple[str, ...]] = {
+    one.name: one.metadata["takers"]
+    for kind in KINDS
+    for one in fields(kind)
+    if "takers" in one.metadata
+}
+TAKEN = {
+    kind: tuple(name for name, takers in TAKERS.items() if kind in takers)
+    for kind in get_args(Algorithm)
+}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
 from pybeam.cli.options.peers import near
-
-Kind = TypeVar("Kind")
 
 
 class Section(NamedTuple):
@@ -55,24 +52,3 @@ class SectionCommand(click.Command):
             records = [option.get_help_record(ctx) for option in options]
             with formatter.section(title):
                 formatter.write_dl([record for record in records if record is not None])
-
-
-def option(*declarations: str, **settings: Any) -> click.Option:
-    """Make an option for a `Section`, with the arguments of `click.option`; its help shows its default."""
-    return click.Option(declarations, **{"show_default": "default" in settings, **settings})
-
-
-def take(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """Move the fields of a dataclass out of a dictionary of options, and make an object of them."""
-    assert dataclasses.is_dataclass(kind)
-    return kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
-
-
-def given(options: object, names: Iterable[str]) -> dict[str, Any]:
-    """Return the options that were given."""
-    values = {name: getattr(options, name) for name in names}
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and value is not False and value != ()
-    }

@@ -3,127 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
+from pybeam.cli.options.declare import Count, option, section
 from pybeam.cli.options.errors import as_usage_errors
-from pybeam.cli.options.sections import Section, option
 
 if TYPE_CHECKING:
     from pybeam.engine.schedule import Schedule
 
-SPEED = Section(
-    "Speed and memory; the results do not depend on these",
-    [
-        option(
-            "--schedule",
-            type=click.Choice(["batch", "streaming", "fifo"]),
-            metavar="NAME",
-            default="fifo",
-            help="fifo: a finished line's place is taken at once. batch: the next lines wait for all of "
-            "these. streaming: refill when few are left and move the shortest ones first.",
-        ),
-        option(
-            "--batch-size",
-            type=click.IntRange(1),
-            metavar="LINES",
-            show_default="64",
-            help="Lines decoded at once.",
-        ),
-        option(
-            "--batch-tokens",
-            type=click.IntRange(1),
-            metavar="TOKENS",
-            help="Source tokens decoded at once, in place of --batch-size.",
-        ),
-        option(
-            "--epsilon",
-            type=click.FloatRange(0, 1),
-            metavar="SHARE",
-            show_default="1/6 for streaming, 1 for fifo",
-            help="Refill when at most this share of the places is taken.",
-        ),
-        option(
-            "--row-budget",
-            type=click.IntRange(1),
-            metavar="ROWS",
-            help="Hypotheses sent through the model in one step, at least --width. Bounds the work of "
-            "a step whatever pruning does.",
-        ),
-        option(
-            "--max-wait",
-            type=click.IntRange(1),
-            metavar="STEPS",
-            help="Move a line again after it has paused for so many steps.",
-        ),
-        option(
-            "--flush",
-            type=click.IntRange(1),
-            metavar="STEPS",
-            help="With streaming: finish a line that is so many steps old before others are added.",
-        ),
-        option(
-            "--threads",
-            type=click.IntRange(1, 1024),
-            metavar="N",
-            show_default="torch's choice",
-            help="CPU threads.",
-        ),
-        option(
-            "--device",
-            metavar="NAME",
-            default="auto",
-            help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.",
-        ),
-        option(
-            "--dtype",
-            type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn"]),
-            metavar="TYPE",
-            default="auto",
-            help="Type of the weights: float32, bfloat16, float16, int8 or float8_e4m3fn; auto: float32 on a "
-            "CPU, the file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are "
-            "float32 even so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only "
-            "CPUs have, is the smallest, and the fastest with AVX512-VNNI. float8_e4m3fn is for GPUs, from "
-            "H100 on, and slow on a CPU.",
-        ),
-        option(
-            "--cross-cache-dtype",
-            type=click.Choice(["auto", "float32", "bfloat16"]),
-            metavar="TYPE",
-            default="auto",
-            help="Type in which a transformer on a CPU keeps keys and values of encoder states: float32 or "
-            "bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.",
-        ),
-        option(
-            "--check-finite/--no-check-finite",
-            default=True,
-            help="Refuse weights that are NaN or infinite, and name file and tensor; else the lines that "
-            "meet them fail.",
-        ),
-        option(
-            "--backend",
-            type=click.Choice(["auto", "reference", "native", "triton"]),
-            metavar="NAME",
-            default="auto",
-            help="Which kernels: reference (plain torch), native (C++) or triton; auto: the fastest "
-            "installed (see `pybeam info`).",
-        ),
-    ],
-)
-
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """The options for the schedule; None: not given."""
+    """The options for the schedule; None: not given.
 
-    schedule: str
-    batch_size: int | None
-    batch_tokens: int | None
-    epsilon: float | None
-    row_budget: int | None
-    max_wait: int | None
-    flush: int | None
+    Attributes:
+        schedule: fifo: a finished line's place is taken at once. batch: the next lines wait for all of these.
+            streaming: refill when few are left and move the shortest ones first.
+        batch_size: Lines decoded at once.
+        batch_tokens: Source tokens decoded at once, in place of --batch-size.
+        epsilon: Refill when at most this share of the places is taken.
+        row_budget: Hypotheses sent through the model in one step, at least --width. Bounds the work of a step
+            whatever pruning does.
+        max_wait: Move a line again after it has paused for so many steps.
+        flush: With streaming: finish a line that is so many steps old before others are added.
+    """
+
+    schedule: Literal["batch", "streaming", "fifo"] = option("NAME", "fifo")
+    batch_size: Count | None = option("LINES", shows="64")
+    batch_tokens: Count | None = option("TOKENS")
+    epsilon: Annotated[float, click.FloatRange(0, 1)] | None = option(
+        "SHARE", shows="1/6 for streaming, 1 for fifo"
+    )
+    row_budget: Count | None = option("ROWS")
+    max_wait: Count | None = option("STEPS")
+    flush: Count | None = option("STEPS")
 
     def build(self) -> Schedule:
         """Build the schedule that the options describe. Raises UsageError if they contradict each other."""
@@ -140,26 +55,44 @@ class ScheduleOptions:
             )
         if self.batch_size is not None and self.batch_tokens is not None:
             raise click.UsageError("give either --batch-size (lines) or --batch-tokens, not both")
-        arguments: dict[str, Any] = {
-            "n": self.batch_size,
-            "tokens": self.batch_tokens,
-            "epsilon": self.epsilon,
-            "row_budget": self.row_budget,
-            "max_wait": self.max_wait,
-            "flush": self.flush,
-        }
         kinds = {"batch": pybeam.Batch, "streaming": pybeam.Streaming, "fifo": pybeam.Fifo}
+        names = {"batch_size": "n", "batch_tokens": "tokens"}
+        arguments = {names.get(name, name): value for name, value in vars(self).items()}
+        kind = kinds[arguments.pop("schedule")]
         with as_usage_errors():
-            return kinds[self.schedule](**{k: v for k, v in arguments.items() if v is not None})
+            return kind(**{name: value for name, value in arguments.items() if value is not None})
 
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """The options for threads, device and kernels."""
+    """The options for threads, device and kernels.
 
-    threads: int | None
-    device: str
-    dtype: str
-    cross_cache_dtype: str
-    check_finite: bool
-    backend: str
+    Attributes:
+        threads: CPU threads.
+        device: cpu, cuda, cuda:1, ...; auto: a GPU if there is one.
+        dtype: Type of the weights: float32, bfloat16, float16, int8 or float8_e4m3fn; auto: float32 on a CPU,
+            the file's on a GPU, int8 for what `pybeam quantize` has written. On a CPU scores are float32 even
+            so, bfloat16 is fast with AVX512_BF16 (see `pybeam info`), and int8, which only CPUs have, is the
+            smallest, and the fastest with AVX512-VNNI. float8_e4m3fn is for GPUs, from H100 on, and slow on a
+            CPU.
+        cross_cache_dtype: Type in which a transformer on a CPU keeps keys and values of encoder states:
+            float32 or bfloat16, which takes half the memory; auto: float32. Scores are float32 even so.
+        check_finite: Refuse weights that are NaN or infinite, and name file and tensor; else the lines that
+            meet them fail.
+        backend: Which kernels: reference (plain torch), native (C++) or triton; auto: the fastest installed
+            (see `pybeam info`).
+    """
+
+    threads: Annotated[int, click.IntRange(1, 1024)] | None = option("N", shows="torch's choice")
+    device: str = option("NAME", "auto")
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "float8_e4m3fn"] = option(
+        "TYPE", "auto"
+    )
+    cross_cache_dtype: Literal["auto", "float32", "bfloat16"] = option("TYPE", "auto")
+    check_finite: bool = option(default=True, flag="--check-finite/--no-check-finite")
+    backend: Literal["auto", "reference", "native", "triton"] = option("NAME", "auto")
+
+
+SPEED = section(
+    "Speed and memory; the results do not depend on these", ScheduleOptions, DeviceOptions
+)

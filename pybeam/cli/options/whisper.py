@@ -2,208 +2,115 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from pybeam.cli.options.errors import as_usage_errors, flag
-from pybeam.cli.options.sections import Section, given, option
+from pybeam.cli.options.declare import (
+    Count,
+    NotNegative,
+    Parsed,
+    Positive,
+    given,
+    option,
+    refuse,
+    section,
+)
+from pybeam.cli.options.errors import as_usage_errors
 
 if TYPE_CHECKING:
     from pybeam.speech.voice_activity import SpeechRules
     from pybeam.speech.whisper import TranscriptionOptions
 
-FORMS = ("txt", "srt", "vtt", "tsv", "json")
 # seconds of a window, and of the pauses at which `--windows batched` cuts; both as faster-whisper has them
 WINDOW, WINDOW_PAUSE = 30.0, 0.16
 
 
-class Temperatures(click.ParamType):
-    """Temperatures joined by commas."""
-
-    name = "temperatures"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(float(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} must be numbers joined by commas, such as 0,0.4,0.8", param, ctx)
+def _temperatures(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
-class Threshold(click.ParamType):
-    """A number, or `none`, which is NaN here, as None says that the option was not given."""
-
-    name = "threshold"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            number = float("nan" if value == "none" else value)
-        except ValueError:
-            self.fail(f"{value!r} must be a number, or none", param, ctx)
-        if value != "none" and number != number:
-            self.fail(f"{value!r} must be a number, or none", param, ctx)
-        return number
+def _threshold(text: str) -> float:
+    number = float("nan" if text == "none" else text)
+    if number != number and text != "none":
+        raise ValueError
+    return number
 
 
-WHISPER = Section(
-    "Transcripts of Whisper models, for recordings of any length",
-    [
-        option(
-            "--format",
-            "forms",
-            multiple=True,
-            type=click.Choice(FORMS),
-            help="Write text, subtitles, a table or JSON with times, as openai-whisper does. With "
-            "--output-dir each recording gets a file, and the option may be given several times.",
-        ),
-        option(
-            "--timestamps",
-            type=click.Choice(["none", "segment", "word"]),
-            show_default="segment",
-            help="segment: the model says when each sentence begins and ends. word: and each word is aligned "
-            "with the sound. none: every window is one segment.",
-        ),
-        option(
-            "--windows",
-            type=click.Choice(["sequential", "batched"]),
-            show_default="sequential",
-            help="sequential: a window begins where the last sentence of the one before ended, and may see "
-            "its text. batched: the recording is cut beforehand, and all windows are decoded at once; best "
-            "with --vad.",
-        ),
-        option("--vad", "has_vad", is_flag=True, help="Transcribe only where somebody speaks."),
-        option(
-            "--vad-threshold",
-            type=click.FloatRange(0, 1, min_open=True, max_open=True),
-            metavar="P",
-            show_default="0.5",
-            help="With --vad: speech begins at this probability.",
-        ),
-        option(
-            "--vad-min-silence",
-            type=click.FloatRange(0),
-            metavar="SECONDS",
-            show_default=f"2, or {WINDOW_PAUSE} with --windows batched",
-            help="With --vad: a shorter pause does not end a stretch of speech.",
-        ),
-        option(
-            "--vad-padding",
-            type=click.FloatRange(0),
-            metavar="SECONDS",
-            show_default="0.4",
-            help="With --vad: kept before and behind each stretch of speech.",
-        ),
-        option(
-            "--initial-prompt",
-            metavar="TEXT",
-            help="Text that the first window sees as if it had been said before, such as names.",
-        ),
-        option(
-            "--first-words",
-            metavar="TEXT",
-            help="Text with which the first window's text begins. That window sees no --hotwords.",
-        ),
-        option(
-            "--hallucination-silence",
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            show_default="off",
-            help="With --timestamps word: skip text that looks invented between longer pauses than this.",
-        ),
-        option("--hotwords", metavar="TEXT", help="Words that every window sees before its text."),
-        option(
-            "--no-previous-text",
-            is_flag=True,
-            help="No window sees the text of the one before. A model that repeats itself then stops sooner.",
-        ),
-        option(
-            "--temperatures",
-            type=Temperatures(),
-            metavar="T,...",
-            show_default="0,0.2,0.4,0.6,0.8,1",
-            help="Tried in this order until a window's text passes both thresholds below. 0 searches, others "
-            "sample. (--temperature divides the logits of the search.)",
-        ),
-        option(
-            "--best-of",
-            type=click.IntRange(1),
-            metavar="N",
-            show_default="5",
-            help="Samples at each temperature above 0; the most probable is taken.",
-        ),
-        option(
-            "--compression-ratio-threshold",
-            type=Threshold(),
-            metavar="X|none",
-            show_default="2.4",
-            help="Try the next temperature if the text compresses better, which repetitions do.",
-        ),
-        option(
-            "--log-prob-threshold",
-            type=Threshold(),
-            metavar="X|none",
-            show_default="-1",
-            help="Try the next temperature if the mean log-probability of the tokens is lower.",
-        ),
-        option(
-            "--no-speech-threshold",
-            type=Threshold(),
-            metavar="P|none",
-            show_default="0.6",
-            help="Skip a window if the model says with a higher probability that nobody speaks, and its text "
-            "does not pass --log-prob-threshold.",
-        ),
-    ],
-)
+Temperatures = Annotated[
+    tuple[float, ...],
+    Parsed(_temperatures, "{!r} must be numbers joined by commas, such as 0,0.4,0.8"),
+]
+# `none` is NaN, as None says that the option was not given
+Threshold = Annotated[float, Parsed(_threshold, "{!r} must be a number, or none")]
+Probability = Annotated[float, click.FloatRange(0, 1, min_open=True, max_open=True)]
 
 
 @dataclass(frozen=True)
 class WhisperOptions:
-    """The options of `WHISPER`; None or empty: not given. NaN: no threshold."""
+    """Transcripts of Whisper models; None or empty: not given. NaN: no threshold.
 
-    forms: tuple[str, ...]
-    timestamps: str | None
-    windows: str | None
-    has_vad: bool
-    vad_threshold: float | None
-    vad_min_silence: float | None
-    vad_padding: float | None
-    initial_prompt: str | None
-    hotwords: str | None
-    first_words: str | None
-    hallucination_silence: float | None
-    no_previous_text: bool
-    temperatures: tuple[float, ...] | None
-    best_of: int | None
-    compression_ratio_threshold: float | None
-    log_prob_threshold: float | None
-    no_speech_threshold: float | None
+    Raises UsageError for options that contradict each other.
 
-    def check(self) -> None:
-        """Raise UsageError for options that contradict each other."""
+    Attributes:
+        forms: Write text, subtitles, a table or JSON with times, as openai-whisper does. With --output-dir
+            each recording gets a file, and the option may be given several times.
+        timestamps: segment: the model says when each sentence begins and ends. word: and each word is aligned
+            with the sound. none: every window is one segment.
+        windows: sequential: a window begins where the last sentence of the one before ended, and may see its
+            text. batched: the recording is cut beforehand, and all windows are decoded at once; best with
+            --vad.
+        has_vad: Transcribe only where somebody speaks.
+        vad_threshold: With --vad: speech begins at this probability.
+        vad_min_silence: With --vad: a shorter pause does not end a stretch of speech.
+        vad_padding: With --vad: kept before and behind each stretch of speech.
+        initial_prompt: Text that the first window sees as if it had been said before, such as names.
+        first_words: Text with which the first window's text begins. That window sees no --hotwords.
+        hallucination_silence: With --timestamps word: skip text that looks invented between longer pauses
+            than this.
+        hotwords: Words that every window sees before its text.
+        no_previous_text: No window sees the text of the one before. A model that repeats itself then stops
+            sooner.
+        temperatures: Tried in this order until a window's text passes both thresholds below. 0 searches,
+            others sample. (--temperature divides the logits of the search.)
+        best_of: Samples at each temperature above 0; the most probable is taken.
+        compression_ratio_threshold: Try the next temperature if the text compresses better, which repetitions
+            do.
+        log_prob_threshold: Try the next temperature if the mean log-probability of the tokens is lower.
+        no_speech_threshold: Skip a window if the model says with a higher probability that nobody speaks, and
+            its text does not pass --log-prob-threshold.
+    """
+
+    forms: tuple[Literal["txt", "srt", "vtt", "tsv", "json"], ...] = option(
+        default=(), flag="--format"
+    )
+    timestamps: Literal["none", "segment", "word"] | None = option(shows="segment")
+    windows: Literal["sequential", "batched"] | None = option(shows="sequential")
+    has_vad: bool = option(default=False, flag="--vad")
+    vad_threshold: Probability | None = option("P", shows="0.5")
+    vad_min_silence: NotNegative | None = option(
+        "SECONDS", shows=f"2, or {WINDOW_PAUSE} with --windows batched"
+    )
+    vad_padding: NotNegative | None = option("SECONDS", shows="0.4")
+    initial_prompt: str | None = option("TEXT")
+    first_words: str | None = option("TEXT")
+    hallucination_silence: Positive | None = option("SECONDS", shows="off")
+    hotwords: str | None = option("TEXT")
+    no_previous_text: bool = False
+    temperatures: Temperatures | None = option("T,...", shows="0,0.2,0.4,0.6,0.8,1")
+    best_of: Count | None = option("N", shows="5")
+    compression_ratio_threshold: Threshold | None = option("X|none", shows="2.4")
+    log_prob_threshold: Threshold | None = option("X|none", shows="-1")
+    no_speech_threshold: Threshold | None = option("P|none", shows="0.6")
+
+    def __post_init__(self) -> None:
         if self.hallucination_silence is not None and self.timestamps != "word":
             raise click.UsageError("--hallucination-silence needs --timestamps word")
         if self.windows == "batched":
-            for name in given(self, ("first_words", "hallucination_silence")):
-                raise click.UsageError(f"{flag(name)} needs --windows sequential")
+            refuse(self, ("first_words", "hallucination_silence"), "needs --windows sequential")
         if not self.has_vad:
-            for name in given(self, ("vad_threshold", "vad_min_silence", "vad_padding")):
-                raise click.UsageError(f"{flag(name)} needs --vad")
-
-    def refuse(self, reason: str) -> None:
-        """Raise UsageError if one of these options was given."""
-        names = {"forms": "--format", "has_vad": "--vad"}
-        for name in given(self, [field.name for field in fields(self)]):
-            raise click.UsageError(f"{names.get(name, flag(name))} {reason}")
+            refuse(self, ("vad_threshold", "vad_min_silence", "vad_padding"), "needs --vad")
 
     def transcription(
         self, language: str | None, task: str | None, max_new_tokens: int | None
@@ -247,3 +154,6 @@ class WhisperOptions:
             asked = {"max_speech": WINDOW, "min_silence": WINDOW_PAUSE} | asked
         with as_usage_errors("--vad"):
             return SpeechRules(**asked)
+
+
+WHISPER = section("Transcripts of Whisper models, for recordings of any length", WhisperOptions)

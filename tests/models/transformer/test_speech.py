@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import pybeam
 from pybeam import backends
-from pybeam.cli.random_sources import random_sources
+from pybeam.cli.profile import random_sources
 from pybeam.models.linear import PlainLinear
 from pybeam.models.transformer.config import GATE, Convolution, FrontConfig
 from pybeam.models.transformer.speech import SpeechTransformer, Subsampler
