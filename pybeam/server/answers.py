@@ -12,19 +12,6 @@ from pybeam.server.models import ServedModel
 from pybeam.serving import ServedResult
 
 
-def times_of(served: ServedResult) -> schemas.Times:
-    """Return where the time went."""
-    times = served.times
-    return schemas.Times(
-        queued=times.queued,
-        encoding=times.encoding,
-        decoding=times.decoding,
-        steps=times.steps,
-        rows=times.rows,
-        expansions=times.expansions,
-    )
-
-
 def log_fields_of(model: ServedModel, served: Sequence[ServedResult]) -> dict[str, Any]:
     """Return what the log says of results, side by side: of times and steps the most; no text."""
     times = [one.times for one in served]
@@ -69,7 +56,7 @@ def translation_of(model: ServedModel, served: ServedResult) -> schemas.Translat
         alternatives=found[1:],
         reason=served.reason,
         width=served.width,
-        times=times_of(served),
+        times=schemas.Times.model_validate(served.times),
     )
 
 
@@ -90,7 +77,7 @@ def decoded_of(model: ServedModel, served: ServedResult) -> schemas.Decoded:
         stop_reason=served.result.stop_reason,
         reason=served.reason,
         width=served.width,
-        times=times_of(served),
+        times=schemas.Times.model_validate(served.times),
     )
 
 

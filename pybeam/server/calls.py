@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any
 
-import torch
 from fastapi import Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import StreamingResponse
 
-from pybeam import processors, scoring
-from pybeam.limits import SourceLimit
 from pybeam.request import Request
 from pybeam.server import schemas
 from pybeam.server.answers import log_fields_of
 from pybeam.server.auth import Keys, client_of
-from pybeam.server.errors import APIError, from_service, refused
+from pybeam.server.errors import APIError, from_service
 from pybeam.server.limits import Places
 from pybeam.server.metrics import Metrics
 from pybeam.server.models import ServedModel, ServedModels
@@ -27,32 +24,10 @@ from pybeam.server.settings import Settings
 from pybeam.server.sse import Event, Write, streamed, together, unless_gone
 from pybeam.server.transcripts import Decode, ServedTranscripts
 from pybeam.serving import DeadlineExceeded, ServedResult, Service
-from pybeam.speech.whisper.timestamps import whisper_timestamps
+from pybeam.serving.options import Options
 
 # characters that are tokenised at once; more would hold up all other requests
 MAX_INLINE = 4096
-# overrides that have the same name in a body and in a `pybeam.Request`
-OVERRIDES = (
-    "width",
-    "n_best",
-    "min_length",
-    "threshold",
-    "max_candidates",
-    "relative_threshold",
-    "local_threshold",
-    "keep_ties",
-    "ended_only",
-)
-
-
-class _Serving(TypedDict):
-    """Arguments of the service beside the request."""
-
-    model: str
-    timeout: float
-    priority: int
-    client: str
-    on_deadline: Literal["raise", "best"]
 
 
 @dataclass(frozen=True)
@@ -112,16 +87,7 @@ class Calls:
             APIError: one is larger than the server allows, or a processor does not exist.
         """
         self.check_width(width=body.width, n_best=body.n_best)
-        found = {name: getattr(body, name) for name in OVERRIDES}
-        limit = body.max_length
-        if isinstance(limit, schemas.SourceLimit):
-            found["max_length"] = SourceLimit(limit.ratio, limit.constant)
-        else:
-            found["max_length"] = limit
-        found["scoring"] = scoring_of(body.length_penalty, body.scoring)
-        if body.processors:
-            found["processors"] = [_processor(one) for one in body.processors]
-        return found
+        return body.overrides()
 
     async def decode(
         self,
@@ -184,21 +150,22 @@ class Calls:
         """Return what decodes the windows of a recording, all of them in the time of one request."""
         options = self._serving(http, model, schemas.Serving())
         options["model"] = transcripts.name
-        end = time.monotonic() + options["timeout"]
+        seconds = options["timeout"] or 0.0
+        end = time.monotonic() + seconds
 
         async def decode(request: Request) -> ServedResult:
             left = end - time.monotonic()
             if left <= 0:
                 raise DeadlineExceeded(
-                    f"the recording was not transcribed within {options['timeout']:g} seconds; send it in "
+                    f"the recording was not transcribed within {seconds:g} seconds; send it in "
                     "parts, or start the server with a larger --timeout"
                 )
-            own: _Serving = {**options, "timeout": left}
+            own: Options = {**options, "timeout": left}
             return await self.service.decode(request, **own)
 
         return decode
 
-    def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> _Serving:
+    def _serving(self, http: HTTPRequest, model: ServedModel, body: schemas.Serving) -> Options:
         most = self.settings.timeout
         if body.timeout is not None and body.timeout > most:
             raise APIError(
@@ -224,46 +191,6 @@ class Calls:
 
 async def _at_once(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
-
-
-def scoring_of(
-    length_penalty: float | None, given: schemas.Scoring | None
-) -> scoring.Scoring | None:
-    """Return the scoring that a request asks for. Raises APIError if it is wrong."""
-    try:
-        if given is not None:
-            if length_penalty is not None:
-                raise APIError(400, "give either `length_penalty` or `scoring`", "length_penalty")
-            return scoring.Scoring(**given.model_dump())
-        return None if length_penalty is None else scoring.power(length_penalty)
-    except ValueError as error:
-        raise refused(error) from error
-
-
-def _processor(given: schemas.Processor) -> processors.Processor:
-    known: Mapping[str, Any] = {
-        name: getattr(processors, name)
-        for name in processors.__all__
-        if name not in ("Processor", "allowed_tokens", "from_function", "gumbel")
-    } | {"whisper_timestamps": whisper_timestamps}
-    if given.name not in known:
-        names = ", ".join(known)
-        raise APIError(400, f"`processors` must have a `name` of {names}", "processors")
-    try:
-        made: processors.Processor = known[given.name](**(given.model_extra or {}))
-        return made
-    except (TypeError, ValueError, OverflowError) as error:
-        raise APIError(422, f"`processors`, {given.name}: {error}", "processors") from error
-
-
-def features_of(source: list[list[float]]) -> torch.Tensor:
-    """Return features [E, F] float32. Raises APIError if lines differ in length."""
-    try:
-        return torch.tensor(source, dtype=torch.float32)
-    except (TypeError, ValueError) as error:
-        raise APIError(
-            422, f"`source` must be ids, a text, or features [E][F]: {error}", "source"
-        ) from error
 
 
 async def calls_of(http: HTTPRequest) -> Calls:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
+
+from pybeam import limits, processors
+from pybeam import scoring as rules
+from pybeam.request import Request
+from pybeam.server.errors import APIError, refused
+from pybeam.speech.whisper.timestamps import whisper_timestamps
 
 
 def _unicode(value: Any) -> Any:
@@ -55,6 +62,10 @@ class SourceLimit(Body):
     ratio: float = Field(ge=0, allow_inf_nan=False)
     constant: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
+    def build(self) -> limits.SourceLimit:
+        """Return the limit."""
+        return limits.SourceLimit(self.ratio, self.constant)
+
 
 class Scoring(Body):
     """`pybeam.Scoring`; `{"alpha": 1}` divides scores by the length."""
@@ -73,8 +84,55 @@ class Processor(BaseModel):
     model_config = ConfigDict(extra="allow")
     name: str
 
+    def build(self) -> processors.Processor:
+        """Return the processor. Raises APIError if there is none, or it refuses its arguments."""
+        known: dict[str, Any] = {
+            name: getattr(processors, name)
+            for name in processors.__all__
+            if name not in ("Processor", "allowed_tokens", "from_function", "gumbel")
+        } | {"whisper_timestamps": whisper_timestamps}
+        if self.name not in known:
+            names = ", ".join(known)
+            raise APIError(400, f"`processors` must have a `name` of {names}", "processors")
+        try:
+            made: processors.Processor = known[self.name](**(self.model_extra or {}))
+            return made
+        except (TypeError, ValueError, OverflowError) as error:
+            raise APIError(422, f"`processors`, {self.name}: {error}", "processors") from error
 
-class Search(Serving):
+
+class Penalised(Serving):
+    """How hypotheses are ranked; null: as the server does."""
+
+    length_penalty: FiniteFloat | None = Field(
+        default=None, description="Divide scores by length ** this."
+    )
+
+    def ranking(self) -> rules.Scoring | None:
+        """Return the scoring. Raises APIError if it is wrong."""
+        try:
+            return None if self.length_penalty is None else rules.power(self.length_penalty)
+        except ValueError as error:
+            raise refused(error) from error
+
+
+class Ranked(Penalised):
+    """The same, with all other rules."""
+
+    scoring: Scoring | None = None
+
+    def ranking(self) -> rules.Scoring | None:
+        if self.scoring is None:
+            return super().ranking()
+        if self.length_penalty is not None:
+            raise APIError(400, "give either `length_penalty` or `scoring`", "length_penalty")
+        try:
+            return rules.Scoring(**self.scoring.model_dump())
+        except ValueError as error:
+            raise refused(error) from error
+
+
+class Search(Ranked):
     """The options that a request changes about the server's search; null: nothing."""
 
     width: Count | None = Field(default=None, description="Beam width.")
@@ -86,18 +144,25 @@ class Search(Serving):
     relative_threshold: float | None = None
     local_threshold: float | None = None
     keep_ties: bool | None = None
-    length_penalty: FiniteFloat | None = Field(
-        default=None, description="Divide scores by length ** this; the same as scoring.alpha."
-    )
-    scoring: Scoring | None = None
     ended_only: bool | None = None
     processors: list[Processor] | None = Field(default=None, max_length=16)
 
+    def overrides(self) -> dict[str, Any]:
+        """Return the options of a `pybeam.Request` that are asked for. Raises APIError if one is wrong."""
+        found = {name: getattr(self, name) for name in OVERRIDES}
+        if isinstance(self.max_length, SourceLimit):
+            found["max_length"] = self.max_length.build()
+        found["processors"] = [one.build() for one in self.processors or ()] or None
+        return found | {"scoring": self.ranking()}
 
-class TranslationsBody(Search):
-    """Texts to translate."""
 
-    text: Text | list[Text]
+# the options of a request that a body has by the same name
+OVERRIDES = Search.model_fields.keys() & {one.name for one in fields(Request)}
+
+
+class Streamed(Search):
+    """A search for a text, whose answer may come piece by piece."""
+
     source_lang: str | None = None
     target_lang: str | None = None
     stream: bool = Field(default=False, description="Send what is certain as server-sent events.")
@@ -106,7 +171,13 @@ class TranslationsBody(Search):
     )
 
 
-class DecodeBody(Search):
+class TranslationsBody(Streamed):
+    """Texts to translate."""
+
+    text: Text | list[Text]
+
+
+class DecodeBody(Streamed):
     """Everything that a `pybeam.Request` has. A text, ids as they are, or features [E][F]."""
 
     source: Text | Ids | list[list[FiniteFloat]]
@@ -117,24 +188,18 @@ class DecodeBody(Search):
     id: Annotated[Any, AfterValidator(_unicode)] = Field(
         default=None, description="It comes back in the answer."
     )
-    source_lang: str | None = None
-    target_lang: str | None = None
-    stream: bool = False
-    best_so_far: bool = False
 
 
-class ScoreBody(Serving):
+class ScoreBody(Ranked):
     """An output to score."""
 
     source: Text | Ids
     target: Text | Ids
     source_lang: str | None = None
     target_lang: str | None = None
-    length_penalty: FiniteFloat | None = None
-    scoring: Scoring | None = None
 
 
-class CompletionsBody(Serving):
+class CompletionsBody(Penalised):
     """OpenAI's completions. The prompt is the source; what this server cannot do must keep its default."""
 
     prompt: Text | Ids | list[Text] | list[Ids]
@@ -144,7 +209,6 @@ class CompletionsBody(Serving):
     best_of: Count | None = Field(default=None, description="Beam width.")
     use_beam_search: bool | None = Field(default=None, description="false: the greedy output.")
     beam_width: Count | None = None
-    length_penalty: FiniteFloat | None = None
     logprobs: int | None = Field(
         default=None, ge=0, le=1, description="Log-probability of each token."
     )
@@ -165,6 +229,7 @@ class CompletionsBody(Serving):
 class Times(BaseModel):
     """Where the time of a request went."""
 
+    model_config = ConfigDict(from_attributes=True)
     queued: float = Field(description="Seconds; so are the next two.")
     encoding: float
     decoding: float

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 
 from pybeam.request import Hypothesis, Request
 from pybeam.server.answers import best_text, finite
-from pybeam.server.calls import Calls, TheCalls, authorised, scoring_of
+from pybeam.server.calls import Calls, TheCalls, authorised
 from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import CompletionsBody
@@ -58,7 +58,7 @@ async def _requests(calls: Calls, model: ServedModel, body: CompletionsBody) -> 
         "n_best": body.n,
         "min_length": body.min_tokens,
         "max_length": body.max_tokens,
-        "scoring": scoring_of(body.length_penalty, None),
+        "scoring": body.ranking(),
     }
     requests = []
     for prompt in prompts:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from fastapi import APIRouter, Depends
 from fastapi import Request as HTTPRequest
 from fastapi.responses import Response
 
 from pybeam.request import Request
 from pybeam.server.answers import best_text, decoded_of
-from pybeam.server.calls import Calls, TheCalls, authorised, features_of, scoring_of
+from pybeam.server.calls import Calls, TheCalls, authorised
+from pybeam.server.errors import APIError
 from pybeam.server.models import ServedModel
 from pybeam.server.schemas import DecodeBody, Decoded, ScoreBody
 from pybeam.server.sse import Event, event_of
@@ -64,7 +66,7 @@ async def score(http: HTTPRequest, body: ScoreBody, calls: TheCalls) -> Decoded:
     request = Request(
         source,
         target=_target_ids(calls, model, body.target, languages, "target"),
-        scoring=scoring_of(body.length_penalty, body.scoring),
+        scoring=body.ranking(),
     )
     [served] = await calls.decode(http, model, [request], body)
     return decoded_of(model, served)
@@ -81,8 +83,18 @@ async def _source(
         return await calls.encode(model, source, languages, "source")
     calls.check_tokens(source, "source")
     if source and isinstance(source[0], list):
-        return features_of(source)
+        return _features(source)
     return source
+
+
+def _features(source: Any) -> torch.Tensor:
+    """Return features [E, F] float32. Raises APIError if lines differ in length."""
+    try:
+        return torch.tensor(source, dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise APIError(
+            422, f"`source` must be ids, a text, or features [E][F]: {error}", "source"
+        ) from error
 
 
 def _target_ids(
